@@ -1,0 +1,126 @@
+"""Every error `strands_sglang` raises on its own account.
+
+```
+StrandsSGLangError
+├── SGLangClientError                      the generate call failed
+│   ├── SGLangHTTPError                    the server answered with an error status
+│   │   ├── SGLangContextLengthError       400: the prompt (or prompt + max_new_tokens) exceeds the context
+│   │   └── SGLangThrottledError           429 or 503: try again later
+│   ├── SGLangConnectionError              no answer: refused, reset, timed out
+│   ├── SGLangDecodingError                an answer that is not the JSON it should be
+│   └── SGLangAbortedError                 the server aborted the request; carries the partial answer
+├── SGLangRequestError (ValueError)        the request is wrong; it never left the process
+├── TemplateError (ValueError)             the chat template cannot express this step, or cannot be used at all
+├── MessageConversionError (ValueError)    a message block has no place in a chat-template message
+├── ToolParserError (ValueError)           no parser, or the wrong one, for the calls this template prints
+├── TrajectoryError (RuntimeError)         the token trajectory would become inexact
+└── StructuredOutputError                  constrained output was truncated or does not validate
+```
+
+All of them pickle: rollouts cross process boundaries. Context overflow reaches the SDK as its own
+`ContextWindowOverflowException` with the error above as `__cause__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StrandsSGLangError(Exception):
+    """Base of all errors of this package."""
+
+
+class SGLangClientError(StrandsSGLangError):
+    """The generate call failed; no token of it was recorded."""
+
+
+class SGLangHTTPError(SGLangClientError):
+    """The server answered with an error status.
+
+    Args:
+        *args: `(status, body)`, or `(message,)` with `status` and `body` as keywords.
+        status: HTTP status code.
+        body: The body of the answer, as text, the server's own words.
+
+    Attributes:
+        status: HTTP status code.
+        body: Body of the answer as text.
+    """
+
+    def __init__(self, *args: Any, status: int | None = None, body: str | None = None) -> None:
+        message: str | None = None
+        rest = list(args)
+        if rest and isinstance(rest[0], str):
+            message = rest.pop(0)
+        if rest and status is None:
+            status = int(rest.pop(0))
+        if rest and body is None:
+            body = str(rest.pop(0))
+        if status is None or rest:
+            raise TypeError(f"{type(self).__name__} takes (status, body) or (message, status=, body=), got {args!r}")
+        self.status = status
+        self.body = body or ""
+        self.message = message if message is not None else f"HTTP {status}: {self.body}"
+        super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_http_error, (type(self), self.message, self.status, self.body), self.__dict__)
+
+
+def _rebuild_http_error(cls: type[SGLangHTTPError], message: str, status: int, body: str) -> SGLangHTTPError:
+    return cls(message, status=status, body=body)
+
+
+class SGLangContextLengthError(SGLangHTTPError):
+    """The prompt, or the prompt plus `max_new_tokens`, exceeds the server's context length."""
+
+
+class SGLangThrottledError(SGLangHTTPError):
+    """The server is full or asks to slow down (429, 503)."""
+
+
+class SGLangConnectionError(SGLangClientError):
+    """The server gave no answer: connection refused or reset, or the time was up."""
+
+
+class SGLangDecodingError(SGLangClientError):
+    """The server's answer is not the JSON object it should be."""
+
+
+class SGLangAbortedError(SGLangClientError):
+    """The server aborted the request before it was complete.
+
+    Attributes:
+        partial: The server's answer with what had been sampled so far, or None.
+    """
+
+    def __init__(self, message: str, partial: dict[str, Any] | None = None) -> None:
+        super().__init__(message, partial)
+        self.partial = partial
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class SGLangRequestError(StrandsSGLangError, ValueError):
+    """The request is wrong and was not sent (ids outside the vocabulary, unknown sampling keys, empty prompt)."""
+
+
+class TemplateError(StrandsSGLangError, ValueError):
+    """The chat template cannot express this step without losing or inventing text."""
+
+
+class MessageConversionError(StrandsSGLangError, ValueError):
+    """A content block has no place in a chat-template message; the message names the block."""
+
+
+class ToolParserError(StrandsSGLangError, ValueError):
+    """No tool parser, or an unfitting one, for the calls of this chat template."""
+
+
+class TrajectoryError(StrandsSGLangError, RuntimeError):
+    """An operation that would make the token trajectory inexact."""
+
+
+class StructuredOutputError(StrandsSGLangError):
+    """Constrained output was truncated or does not validate against the model."""
