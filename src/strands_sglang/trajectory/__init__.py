@@ -1,0 +1,32 @@
+"""Exact token trajectories: turns, the forest they form, views and export. Pure data, no I/O."""
+
+from ._export import Trajectory, join_routed_experts
+from ._fingerprint import digest, encode_value, observed_reply_digest, reply_digest
+from ._forest import Location, TrajectoryForest
+from ._manager import TokenManager
+from ._segments import Segment, SegmentSequence, Token, WeightSpan, pack_ids, pack_logprobs
+from ._turn import CallRecord, Completion, Finish, FinishType, KeptTokens, Turn
+
+__all__ = [
+    "CallRecord",
+    "Completion",
+    "Finish",
+    "FinishType",
+    "KeptTokens",
+    "Location",
+    "Segment",
+    "SegmentSequence",
+    "Token",
+    "TokenManager",
+    "Trajectory",
+    "TrajectoryForest",
+    "Turn",
+    "WeightSpan",
+    "digest",
+    "encode_value",
+    "join_routed_experts",
+    "observed_reply_digest",
+    "pack_ids",
+    "pack_logprobs",
+    "reply_digest",
+]
