@@ -1,0 +1,126 @@
+"""A tiny random model, made on the spot: real architecture, real tokenizer, nonsense answers, no download.
+
+Two layers of Qwen3 with 64 hidden units, and a byte-level BPE tokenizer trained on generated text, with ChatML control
+tokens, tool and thinking marks. Made in about a second; the same seed gives the same model. Saved as a folder it loads
+in transformers and in a genuine SGLang server.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strands_sglang.engine.templates import HERMES_TEMPLATE
+
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Flagged special: removed from decoded text by `skip_special_tokens`."""
+MARK_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+"""Single tokens, but ordinary text, as in the Qwen3 family."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyModel:
+    """A model, its tokenizer and the folder that holds them, if one was asked for."""
+
+    model: Any
+    tokenizer: Any
+    path: Path | None
+
+
+def make_tiny_model(
+    out_dir: str | Path | None = None,
+    *,
+    vocab_size: int = 1024,
+    hidden_size: int = 64,
+    layers: int = 2,
+    context_length: int = 4096,
+    seed: int = 0,
+) -> TinyModel:
+    """Make a tiny random Qwen3 model with a tokenizer of its own.
+
+    Args:
+        out_dir: Folder to save both into (`save_pretrained`); nothing is written without it.
+        vocab_size: Tokens in all, at least 300: 256 bytes, control and mark tokens, the rest learned merges.
+        hidden_size: Width of the model, a multiple of 16.
+        layers: Number of layers.
+        context_length: Positions the model was (not) trained for.
+        seed: Seed of the weights; the tokenizer does not depend on it.
+    """
+    if vocab_size < 300 or hidden_size % 16:
+        raise ValueError(
+            f"vocab_size={vocab_size!r}, hidden_size={hidden_size!r}: expected at least 300, and a multiple of 16"
+        )
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as hf_logging
+
+    from strands_sglang.engine.loader import without_progress_bars
+
+    tokenizer = _tokenizer(vocab_size, context_length)
+    heads = hidden_size // 16
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
+        head_dim=16,
+        max_position_embeddings=context_length,
+        tie_word_embeddings=False,
+        initializer_range=0.5,  # much wider than usual: answers vary, and greedy decoding has clear winners
+        bos_token_id=tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+        eos_token_id=tokenizer.eos_token_id,
+        dtype=torch.float32,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config).to(torch.float32).eval()
+    path = None
+    if out_dir is not None:
+        path = Path(out_dir)
+        with without_progress_bars(hf_logging):
+            model.save_pretrained(path)
+        tokenizer.save_pretrained(path)
+    return TinyModel(model=model, tokenizer=tokenizer, path=path)
+
+
+def _tokenizer(vocab_size: int, context_length: int) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(CONTROL_TOKENS) - len(MARK_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(_corpus(random.Random(0)), trainer)
+    bpe.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL_TOKENS])
+    bpe.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARK_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+        chat_template=HERMES_TEMPLATE,
+    )
+
+
+def _corpus(rng: random.Random) -> Iterator[str]:
+    """Generated words, numbers, JSON and code: enough for merges that look like those of a real vocabulary."""
+    parts = [first + vowel + last for first in "bdfgklmnprstvw" for vowel in "aeiou" for last in ("", "n", "r", "st")]
+    words = ["".join(rng.choices(parts, k=rng.randint(1, 3))) for _ in range(600)]
+    words += ["the", "a", "is", "of", "to", "name", "arguments", "user", "assistant", "system", "tool", "expression"]
+    for _ in range(600):
+        one, two, three = rng.choices(words, k=3)
+        number = rng.randint(0, 9999)
+        yield f"What is {one} {two}? The {three} is {number}.\n"
+        yield f'{{"name": "{one}", "arguments": {{"expression": "{number} + {rng.randint(0, 99)}"}}}}\n'
+        yield f"def {one}({two}, {three}={number}):\n    return {two} * {three}\n"
