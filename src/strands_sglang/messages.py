@@ -1,0 +1,273 @@
+"""Strands messages to chat-template messages, with nothing left out.
+
+What comes out is what Hugging Face chat templates read: `role`, `content` (text, or parts where there are images),
+`tool_calls`, `reasoning_content`, `tool_call_id`, `name`. A block with no place there is a `MessageConversionError`.
+
+- The text blocks of one message are joined by a newline, as the SDK joins those of a system prompt. Joining by
+  nothing would merge words.
+- Each tool result is one `tool` message. Results stand in the order of the calls they answer, whatever the order in
+  which the tools finished.
+- A failed tool is told to the model: the result starts with `Error: ` unless the tool already said so.
+- Tool results come before the other blocks of their message: templates want them directly behind the calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strands_sglang.exceptions import MessageConversionError
+
+ChatMessage = dict[str, Any]
+"""One chat-template message."""
+
+ERROR_PREFIX = "Error: "
+
+_DROPPED = frozenset({"cachePoint"})  # directions to a provider's cache, no content
+_ADVICE = {
+    "document": "extract its text before and send it as a text block",
+    "video": "send frames as image blocks",
+    "audio": "send a transcript as a text block",
+    "citationsContent": "send its text as a text block",
+    "guardContent": "send its text as a text block; there is no guardrail here",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatConversation:
+    """Chat-template messages and the images they refer to.
+
+    Attributes:
+        messages: Messages in order.
+        images: Data URLs (`data:image/png;base64,...`), one for each `{"type": "image"}` part, in order; what
+            SGLang's `image_data` takes.
+    """
+
+    messages: list[ChatMessage]
+    images: list[str]
+
+
+def to_chat_messages(
+    messages: Iterable[Mapping[str, Any]],
+    system_prompt: str | Sequence[Mapping[str, Any]] | None = None,
+    *,
+    call_ids: Mapping[str, str] | None = None,
+    preceding: Sequence[Mapping[str, Any]] = (),
+) -> ChatConversation:
+    """Convert Strands messages.
+
+    Args:
+        messages: Strands messages; content is a list of blocks or a plain string.
+        system_prompt: Text or the SDK's system content blocks; becomes the first message. Empty means none.
+        call_ids: SDK tool-use id to the id the model itself printed; other ids stay as they are.
+        preceding: Messages before these, not converted: the calls of the last assistant turn among them give the
+            order and the names of the results. For converting only what is new.
+
+    Raises:
+        MessageConversionError: A block has no place in a chat-template message; names the block, where it is, and
+            what to do.
+    """
+    converter = _Converter(call_ids=call_ids or {})
+    system = _system_text(system_prompt)
+    if system:
+        converter.out.append({"role": "system", "content": system})
+    for message in reversed(preceding):
+        if message.get("role") == "assistant":
+            converter.note_calls(message)
+            break
+    for index, message in enumerate(messages, start=len(preceding)):
+        converter.add(index, message)
+    return ChatConversation(messages=converter.out, images=converter.images)
+
+
+def format_messages(
+    messages: Iterable[Mapping[str, Any]], system_prompt: str | Sequence[Mapping[str, Any]] | None = None
+) -> list[ChatMessage]:
+    """The messages of `to_chat_messages`; raises what it raises."""
+    return to_chat_messages(messages, system_prompt).messages
+
+
+def format_tool_specs(tool_specs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Strands tool specs to the `tools` of a chat template.
+
+    Raises:
+        KeyError: A spec has no `name` or no `inputSchema`.
+    """
+    tools = []
+    for spec in tool_specs:
+        schema = spec["inputSchema"]
+        if isinstance(schema, Mapping) and isinstance(schema.get("json"), Mapping):
+            schema = schema["json"]
+        function = {"name": spec["name"], "description": spec.get("description", ""), "parameters": schema}
+        tools.append({"type": "function", "function": function})
+    return tools
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a block is, for error messages."""
+
+    index: int
+    role: str
+    inside: str = ""
+
+    def error(self, problem: str, advice: str) -> MessageConversionError:
+        return MessageConversionError(f"message {self.index} ({self.role}){self.inside}: {problem}; {advice}")
+
+    def unsupported(self, kind: str) -> MessageConversionError:
+        advice = _ADVICE.get(kind, "send its content as a text or image block")
+        return self.error(f"a {kind!r} block has no place in a chat-template message", advice)
+
+
+@dataclass(slots=True)
+class _Converter:
+    call_ids: Mapping[str, str]
+    out: list[ChatMessage] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    calls: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """SDK id of each call of the last assistant turn, to its position and tool name."""
+
+    def add(self, index: int, message: Mapping[str, Any]) -> None:
+        role = message.get("role")
+        place = _Place(index=index, role=str(role))
+        blocks = _blocks(message.get("content"), place)
+        if role == "assistant":
+            self._add_assistant(blocks, place)
+            self.note_calls(message)
+        elif role == "user":
+            self._add_user(blocks, place)
+        elif role == "system":
+            self.out.append({"role": "system", "content": self._content(blocks, place)})
+        else:
+            raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
+
+    def note_calls(self, message: Mapping[str, Any]) -> None:
+        content = message.get("content")
+        uses = [block["toolUse"] for block in content if "toolUse" in block] if isinstance(content, list) else []
+        self.calls = {}
+        for position, use in enumerate(uses):
+            self.calls.setdefault(use["toolUseId"], (position, use["name"]))
+
+    def _add_assistant(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
+        reasoning = [_reasoning_text(value, place) for kind, value in blocks if kind == "reasoningContent"]
+        uses = [value for kind, value in blocks if kind == "toolUse"]
+        rest = [(kind, value) for kind, value in blocks if kind not in ("reasoningContent", "toolUse")]
+        message: ChatMessage = {"role": "assistant", "content": self._content(rest, place)}
+        if reasoning:
+            message["reasoning_content"] = "\n".join(reasoning)
+        if uses:
+            message["tool_calls"] = [self._call(use) for use in uses]
+        self.out.append(message)
+
+    def _add_user(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
+        results = [value for kind, value in blocks if kind == "toolResult"]
+        rest = [(kind, value) for kind, value in blocks if kind != "toolResult"]
+        last = len(self.calls)
+        results.sort(key=lambda result: self.calls.get(result["toolUseId"], (last, ""))[0])
+        self.out.extend(self._tool_message(result, place) for result in results)
+        if rest or not results:
+            self.out.append({"role": "user", "content": self._content(rest, place)})
+
+    def _call(self, use: Mapping[str, Any]) -> dict[str, Any]:
+        call_id = self.call_ids.get(use["toolUseId"], use["toolUseId"])
+        return {"id": call_id, "type": "function", "function": {"name": use["name"], "arguments": use["input"]}}
+
+    def _tool_message(self, result: Mapping[str, Any], place: _Place) -> ChatMessage:
+        call_id = result["toolUseId"]
+        inside = _Place(index=place.index, role=place.role, inside=f", result of {call_id!r}")
+        content = self._content(_blocks(result.get("content") or [], inside), inside)
+        if result.get("status") == "error":
+            content = _mark_error(content)
+        message = {"role": "tool", "content": content, "tool_call_id": self.call_ids.get(call_id, call_id)}
+        if call_id in self.calls:
+            message["name"] = self.calls[call_id][1]
+        return message
+
+    def _content(self, blocks: list[tuple[str, Any]], place: _Place) -> str | list[dict[str, str]]:
+        """Text, or a list of parts in the order of the blocks when there are images."""
+        parts: list[dict[str, str]] = []
+        for kind, value in blocks:
+            if kind == "image":
+                self.images.append(_data_url(value, place))
+                parts.append({"type": "image"})
+                continue
+            text = _text(kind, value, place)
+            if parts and parts[-1]["type"] == "text":
+                parts[-1]["text"] += "\n" + text
+            else:
+                parts.append({"type": "text", "text": text})
+        if not parts:
+            return ""
+        return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _system_text(system_prompt: str | Sequence[Mapping[str, Any]] | None) -> str:
+    if system_prompt is None or isinstance(system_prompt, str):
+        return system_prompt or ""
+    place = _Place(index=0, role="system prompt")
+    return "\n".join(_text(kind, value, place) for kind, value in _blocks(list(system_prompt), place))
+
+
+def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
+    """The blocks of a message as (kind, value), those without content left out."""
+    if isinstance(content, str):
+        return [("text", content)]
+    if not isinstance(content, list):
+        raise place.error(f"the content is {content!r}", "give a list of content blocks")
+    blocks: list[tuple[str, Any]] = []
+    for block in content:
+        if not isinstance(block, Mapping) or not block:
+            raise place.error(f"{block!r} is not a content block", "give e.g. {'text': ...}")
+        blocks.extend((kind, value) for kind, value in block.items() if kind not in _DROPPED)
+    return blocks
+
+
+def _text(kind: str, value: Any, place: _Place) -> str:
+    if kind == "text":
+        if not isinstance(value, str):
+            raise place.error(f"the text block holds {value!r}", "give a string")
+        return value
+    if kind == "json":
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise place.error(f"the json block is not JSON ({error})", "give JSON values only") from None
+    raise place.unsupported(kind)
+
+
+def _reasoning_text(value: Any, place: _Place) -> str:
+    text = value.get("reasoningText", {}).get("text") if isinstance(value, Mapping) else None
+    if not isinstance(text, str):
+        raise place.error("a 'reasoningContent' block has no text", "remove redacted reasoning from the history")
+    return text
+
+
+def _mark_error(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    text = content if isinstance(content, str) else content[0].get("text", "")
+    if text.lstrip().lower().startswith(ERROR_PREFIX.strip().lower()):
+        return content
+    if isinstance(content, str):
+        return (ERROR_PREFIX + content).rstrip() if not content else ERROR_PREFIX + content
+    if content[0]["type"] == "text":
+        return [{"type": "text", "text": ERROR_PREFIX + text}, *content[1:]]
+    return [{"type": "text", "text": ERROR_PREFIX.rstrip()}, *content]
+
+
+def _data_url(image: Any, place: _Place) -> str:
+    source = image.get("source") if isinstance(image, Mapping) else None
+    data = source.get("bytes") if isinstance(source, Mapping) else None
+    if isinstance(data, str):
+        try:
+            base64.b64decode(data, validate=True)
+        except binascii.Error:
+            raise place.error("the bytes of an 'image' block are a string that is not base64", "give bytes") from None
+        encoded = data
+    elif isinstance(data, (bytes, bytearray)):
+        encoded = base64.b64encode(data).decode()
+    else:
+        raise place.error("an 'image' block carries no bytes", "load the image and give {'source': {'bytes': ...}}")
+    return f"data:image/{image.get('format') or 'png'};base64,{encoded}"

@@ -1,0 +1,257 @@
+"""The base of all tool parsers: finds call blocks outside reasoning and turns their drafts into results."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from strands_sglang import reasoning
+from strands_sglang.exceptions import ToolParserError
+from strands_sglang.reasoning import DEFAULT_THINK_TOKENS, SegmentKind, ThinkTokens
+from strands_sglang.tool_parsers._result import UNKNOWN_TOOL_NAME, ParseOutput, ToolParseResult
+from strands_sglang.tool_parsers._schema import ParameterTypes, ToolSchemas
+
+_JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A call, or a malformed call, before it has an id.
+
+    Attributes:
+        name: Tool name; empty when it cannot be told.
+        input: Arguments; `{}` when malformed.
+        raw: Text of a malformed call; None for a call.
+        error: What is wrong with it.
+        model_id: Id printed by the model.
+        span: Offsets (start, end) of the markup in the whole text.
+    """
+
+    name: str
+    input: dict[str, Any] = field(default_factory=dict)
+    raw: str | None = None
+    error: str | None = None
+    model_id: str | None = None
+    span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A call block: where it ends and which calls it holds.
+
+    Attributes:
+        end: Offset behind the block's end marker.
+        drafts: Calls in order.
+    """
+
+    end: int
+    drafts: tuple[Draft, ...]
+
+
+class ToolParser(ABC):
+    """Reads the tool calls in sampled text.
+
+    Strict: a call is given exactly as it was written, or it is malformed and says why; nothing is repaired. Calls
+    drafted inside a reasoning block are not calls. No text makes a parser raise.
+
+    A subclass sets `DEFAULT_TOKENS` and implements `read_block` and `render`; see `docs/tool-parsers.md`.
+
+    Args:
+        tool_call_tokens: Markers that begin and end a block of calls; None for those of the family.
+        think_tokens: Tags of a reasoning block; None when text between such tags is not to be excluded.
+        tool_start_token: Replaces the first of `tool_call_tokens`.
+        tool_end_token: Replaces the second of `tool_call_tokens`.
+        think_start_token: Replaces the first of `think_tokens`.
+        think_end_token: Replaces the second of `think_tokens`.
+
+    Raises:
+        ToolParserError: A marker is empty, or the two tags of a reasoning block are the same.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
+    message_separator: ClassVar[str] = ""
+    """What the family prints between messages. Informative: the model learns it from the chat template."""
+
+    def __init__(
+        self,
+        *,
+        tool_call_tokens: tuple[str, str] | None = None,
+        think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS,
+        tool_start_token: str | None = None,
+        tool_end_token: str | None = None,
+        think_start_token: str | None = None,
+        think_end_token: str | None = None,
+    ) -> None:
+        begin, end = tool_call_tokens or self.DEFAULT_TOKENS
+        self.tool_call_tokens = (tool_start_token or begin, tool_end_token or end)
+        if not self.tool_call_tokens[0]:
+            raise ToolParserError(f"tool_call_tokens={tool_call_tokens!r} has no begin marker; give two strings")
+        if think_start_token is not None or think_end_token is not None:
+            opening, closing = think_tokens or DEFAULT_THINK_TOKENS
+            think_tokens = (think_start_token or opening, think_end_token or closing)
+        reasoning.check_think_tokens(think_tokens)
+        self.think_tokens = think_tokens
+
+    @property
+    def tool_start_token(self) -> str:
+        """Marker that begins a block of calls."""
+        return self.tool_call_tokens[0]
+
+    @property
+    def tool_end_token(self) -> str:
+        """Marker that ends a block of calls."""
+        return self.tool_call_tokens[1]
+
+    @property
+    def think_start_token(self) -> str | None:
+        """Tag that opens a reasoning block; None when the parser knows none."""
+        return self.think_tokens[0] if self.think_tokens else None
+
+    @property
+    def think_end_token(self) -> str | None:
+        """Tag that closes a reasoning block; None when the parser knows none."""
+        return self.think_tokens[1] if self.think_tokens else None
+
+    @abstractmethod
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read the block whose begin marker is at `start`.
+
+        Args:
+            text: The whole sampled text.
+            start: Offset of the begin marker.
+            types: Declared types of the tools' parameters.
+
+        Returns:
+            The block, or None when its end marker never comes.
+        """
+
+    @abstractmethod
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write a call as the family does, without asking whether it can be read back.
+
+        Raises:
+            ToolParserError: The arguments are not JSON values.
+        """
+
+    def render(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        model_id: str | None = None,
+        *,
+        tools: ToolSchemas | None = None,
+    ) -> str:
+        """Write a call as the model would; `parse` with the same `tools` gives it back unchanged.
+
+        Args:
+            name: Tool name.
+            arguments: Arguments, JSON values.
+            model_id: Id to print where the format has one.
+            tools: Tool schemas, for formats that print values without a type.
+
+        Raises:
+            ToolParserError: The format cannot express the call, e.g. because a value contains one of its tags.
+        """
+        text = self.write(name, arguments, model_id, ParameterTypes(tools))
+        calls = self.parse(text, tools=tools)
+        if len(calls) != 1 or calls[0].name != name or dump_json(calls[0].input) != dump_json(arguments):
+            found = calls[0].error or calls[0].input if len(calls) == 1 else calls
+            raise ToolParserError(
+                f"{type(self).__name__} cannot express {name!r} with {dict(arguments)!r}, it would be read as "
+                f"{found!r}; give `tools` with the parameter types, or other values"
+            )
+        return text
+
+    def parse_all(self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None) -> ParseOutput:
+        """Parse sampled text into calls, visible text and reasoning.
+
+        Args:
+            text: Sampled text, decoded with special tokens kept.
+            in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
+            tools: Tool specs or chat-template tools. Formats that print values without a type decode them by it.
+        """
+        types = ParameterTypes(tools)
+        blocks: dict[int, Block] = {}
+
+        def read(start: int) -> int | None:
+            block = self.read_block(text, start, types)
+            if block is not None:
+                blocks[start] = block
+            return block.end if block else None
+
+        segments = reasoning.scan(
+            text,
+            think_tokens=self.think_tokens,
+            in_reasoning=in_reasoning,
+            begin_marker=self.tool_start_token,
+            read_block=read,
+        )
+        drafts = [
+            draft for segment in segments if segment.kind is SegmentKind.BLOCK for draft in blocks[segment.start].drafts
+        ]
+        calls = tuple(_result(index, draft) for index, draft in enumerate(drafts))
+        unclosed = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None
+        return ParseOutput(
+            calls=calls,
+            text=reasoning.join(text, segments, SegmentKind.TEXT),
+            reasoning=reasoning.join(text, segments, SegmentKind.REASONING, separator="\n"),
+            unclosed=unclosed,
+            unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
+            ends_in_reasoning=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),
+            segments=tuple(segments),
+        )
+
+    def parse(
+        self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None
+    ) -> list[ToolParseResult]:
+        """Calls and malformed calls of the text, in order; arguments as for `parse_all`."""
+        return list(self.parse_all(text, in_reasoning=in_reasoning, tools=tools).calls)
+
+    def __call__(self, text: str) -> list[dict[str, Any]]:
+        """The well-formed calls only, as dicts with the keys `id`, `name` and `input`."""
+        return [
+            {"id": call.id, "name": call.name, "input": call.input} for call in self.parse(text) if not call.is_error
+        ]
+
+    def guess_name(self, markup: str) -> str:
+        """Best guess at the tool name in malformed markup; empty when there is none."""
+        match = _JSON_NAME.search(markup)
+        return match.group(1) if match else ""
+
+    def _unclosed_call(self, unclosed: str, index: int, end: int) -> ToolParseResult:
+        inner = unclosed[len(self.tool_start_token) :]
+        draft = Draft(
+            name=self.guess_name(inner),
+            raw=inner.strip(),
+            error=f"the call is not closed: {self.tool_end_token} is missing",
+            span=(end - len(unclosed), end),
+        )
+        return _result(index, draft)
+
+
+def dump_json(value: Any) -> str:
+    """JSON as chat templates print it: `", "` and `": "` as separators, characters as they are.
+
+    Raises:
+        ToolParserError: The value is not JSON.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ToolParserError(f"the arguments {value!r} cannot be written as JSON: {error}") from None
+
+
+def _result(index: int, draft: Draft) -> ToolParseResult:
+    return ToolParseResult(
+        id=f"call_{index:04d}",
+        name=draft.name or UNKNOWN_TOOL_NAME,
+        input=draft.input,
+        raw=draft.raw,
+        error=draft.error,
+        model_id=draft.model_id,
+        span=draft.span,
+    )

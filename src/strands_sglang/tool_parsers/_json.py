@@ -1,0 +1,90 @@
+"""Strict JSON: what RFC 8259 allows and every consumer understands the same way.
+
+Python's decoder lets duplicate keys, NaN and overflowing numbers pass, each a silent change of what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_PLAIN_DECODER = json.JSONDecoder()
+
+
+class JSONError(ValueError):
+    """The text is not strict JSON; the message says why, without naming the text."""
+
+
+def loads(text: str) -> Any:
+    """Decode one JSON value.
+
+    Raises:
+        JSONError: Syntax errors, trailing text, duplicate keys, NaN or infinite numbers, lone surrogates.
+    """
+    try:
+        value = _STRICT_DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise JSONError(f"{error.msg} at character {error.pos + 1}") from None
+    except JSONError:
+        raise
+    except RecursionError:
+        raise JSONError("nested too deeply") from None
+    except ValueError:  # int() refuses thousands of digits
+        raise JSONError("a number has too many digits") from None
+    if _SURROGATE.search(text) and _has_lone_surrogate(value):
+        raise JSONError("a \\u escape is half of a surrogate pair")
+    return value
+
+
+def value_end(text: str, start: int) -> int | None:
+    """Offset behind the JSON value that begins at `start` (blanks skipped), or None where there is none.
+
+    Only the boundary is of interest here, so duplicate keys and the like pass; the value itself goes to `loads`.
+    """
+    try:
+        return _PLAIN_DECODER.raw_decode(text, skip_blank(text, start))[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def skip_blank(text: str, start: int) -> int:
+    """Offset of the first character at or behind `start` that is not JSON white space."""
+    match = _BLANK.match(text, start)
+    return match.end() if match else start
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JSONError(f"the key {key!r} is given twice")
+            seen.add(key)
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise JSONError(f"{name} is not a JSON value")
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise JSONError(f"the number {digits[:40]} is too large")
+    return value
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+_STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)

@@ -1,0 +1,106 @@
+"""`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM 4.5 to 5, newlines optional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from strands_sglang.tool_parsers import _json
+from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
+from strands_sglang.tool_parsers._registry import register_tool_parser
+from strands_sglang.tool_parsers._schema import ParameterTypes, decode_printed
+from strands_sglang.tool_parsers._tags import TagError, is_name, skip_space
+
+KEY = ("<arg_key>", "</arg_key>")
+VALUE = ("<arg_value>", "</arg_value>")
+
+
+@register_tool_parser("glm", "glm45", "glm47")
+class GLMToolParser(ToolParser):
+    """One call per block: the name, then pairs of key and value.
+
+    The template prints strings bare and everything else as JSON. Without schemas a value that is JSON is decoded and
+    any other is the printed string without surrounding blanks; with `tools`, a parameter declared as a string is the
+    printed text, exactly.
+
+    Args:
+        newlines: Whether `render` puts each part on its own line (GLM 4.5, 4.6) or writes none (4.7, 5).
+        **options: As for `ToolParser`.
+    """
+
+    message_separator: ClassVar[str] = ""
+
+    def __init__(self, *, newlines: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.newlines = newlines
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        begin, end_marker = self.tool_call_tokens
+        inner = start + len(begin)
+        close = text.find(end_marker, inner)
+        if close < 0:
+            return None
+        end = close + len(end_marker)
+        return Block(end=end, drafts=(self._draft(text[inner:close], (start, end), types),))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        begin, end = self.tool_call_tokens
+        newline = "\n" if self.newlines else ""
+        parts = [begin, name, newline]
+        for key, value in arguments.items():
+            parts += [KEY[0], key, KEY[1], newline, VALUE[0], _print(value, types.of(name, key)), VALUE[1], newline]
+        return "".join(parts) + end
+
+    def guess_name(self, markup: str) -> str:
+        name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
+        return name if is_name(name) else ""
+
+    def _draft(self, inner: str, span: tuple[int, int], types: ParameterTypes) -> Draft:
+        name = inner.split(KEY[0], 1)[0]
+        position = len(name)
+        name = name.strip()
+        try:
+            if not is_name(name):
+                raise TagError(f"found {name[:40]!r} where the tool name was expected")
+            arguments: dict[str, Any] = {}
+            while (position := skip_space(inner, position)) < len(inner):
+                key, position = _read_pair_part(inner, position, KEY)
+                key = key.strip()
+                printed, position = _read_pair_part(inner, skip_space(inner, position), VALUE)
+                if not key or key in arguments:
+                    raise TagError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
+                arguments[key] = _value(printed, types.of(name, key))
+        except TagError as error:
+            return Draft(name=self.guess_name(inner), raw=inner.strip(), error=str(error), span=span)
+        return Draft(name=name, input=arguments, span=span)
+
+
+def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
+    opening, closing = tags
+    if not text.startswith(opening, position):
+        found = text[position : position + 40]
+        raise TagError(f"found {found!r} where {opening} was expected" if found else f"{opening} is missing")
+    start = position + len(opening)
+    end = text.find(closing, start)
+    if end < 0:
+        raise TagError(f"{opening} is not closed by {closing}")
+    part = text[start:end]
+    for tag in (KEY[0], VALUE[0]):
+        if tag in part:
+            raise TagError(f"{opening} contains {tag}, or {closing} is missing")
+    return part, end + len(closing)
+
+
+def _value(printed: str, types: frozenset[str]) -> Any:
+    if types:
+        return decode_printed(printed, types)
+    stripped = printed.strip()
+    try:
+        return _json.loads(stripped)
+    except _json.JSONError:
+        return stripped
+
+
+def _print(value: Any, types: frozenset[str]) -> str:
+    """A string bare, unless it would then be read as something else; everything else as JSON."""
+    return value if isinstance(value, str) and _value(value, types) == value else dump_json(value)
