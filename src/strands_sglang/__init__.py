@@ -1,3 +1,1 @@
-"""Strands Agents SDK model provider over the native SGLang API, with exact token trajectories."""
-
-from __future__ import annotations
+"""A Strands model provider over SGLang's native `/generate` that keeps exact token trajectories."""

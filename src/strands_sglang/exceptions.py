@@ -14,6 +14,7 @@ StrandsSGLangError
 ├── MessageConversionError (ValueError)    a message block has no place in a chat-template message
 ├── ToolParserError (ValueError)           no parser, or the wrong one, for the calls this template prints
 ├── TrajectoryError (RuntimeError)         the token trajectory would become inexact
+├── TokenBudgetReachedError                a token budget of the episode is used up (also the SDK's MaxTokensReachedException)
 └── StructuredOutputError                  constrained output was truncated or does not validate
 ```
 
@@ -24,6 +25,8 @@ All of them pickle: rollouts cross process boundaries. Context overflow reaches 
 from __future__ import annotations
 
 from typing import Any
+
+from strands.types.exceptions import MaxTokensReachedException
 
 
 class StrandsSGLangError(Exception):
@@ -120,6 +123,25 @@ class ToolParserError(StrandsSGLangError, ValueError):
 
 class TrajectoryError(StrandsSGLangError, RuntimeError):
     """An operation that would make the token trajectory inexact."""
+
+
+class TokenBudgetReachedError(StrandsSGLangError, MaxTokensReachedException):
+    """A token budget of the episode is used up, so no further token can be sampled.
+
+    It is also the SDK's `MaxTokensReachedException`, which ends the agent loop on any turn without a retry.
+
+    Attributes:
+        budget: Name of the option that set it.
+        limit: The budget in tokens.
+        used: Tokens used.
+    """
+
+    def __init__(self, budget: str, limit: int, used: int) -> None:
+        super().__init__(budget, limit, used)
+        self.budget, self.limit, self.used = budget, limit, used
+
+    def __str__(self) -> str:
+        return f"{self.budget}={self.limit} is used up ({self.used} tokens); no further token can be sampled"
 
 
 class StructuredOutputError(StrandsSGLangError):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..exceptions import TrajectoryError
@@ -33,12 +33,18 @@ class Location:
         parent: The turn to extend, or None for a new root.
         first_new: Index of the first message whose tokens are not held yet (0 for a new root).
         siblings: Earlier turns with the same input.
+        epoch: The forest's epoch at the time.
     """
 
     key: bytes
     parent: Turn | None
     first_new: int
     siblings: tuple[Turn, ...] = ()
+    epoch: int = 0
+
+    def as_root(self) -> Location:
+        """The same call, but with the whole history rendered afresh."""
+        return replace(self, parent=None, first_new=0)
 
 
 class TrajectoryForest:
@@ -56,6 +62,7 @@ class TrajectoryForest:
         self._current: Turn | None = None
         self._call_count = 0
         self._foreign_ids: set[str] = set()
+        self._sampled = 0
         self._epoch = getattr(self, "_epoch", 0) + 1
 
     @property
@@ -79,9 +86,10 @@ class TrajectoryForest:
             return []
         return [segment for i, turn in enumerate(self._current.path()) for segment in turn.segments(i)]
 
+    @property
     def sampled_tokens(self) -> int:
         """Number of tokens sampled in all turns, thrown-away samples included."""
-        return sum(len(turn.completion.output_ids) for turn in self._turns)
+        return self._sampled
 
     def trajectories(self) -> list[Trajectory]:
         """Every path from a root to a leaf, with each sampled token trained in exactly one of them."""
@@ -111,7 +119,11 @@ class TrajectoryForest:
         if foreign_reply or first_new == len(messages):
             parent, first_new = None, 0  # an assistant turn nobody sampled here cannot be part of a delta
         return Location(
-            key=key, parent=parent, first_new=first_new, siblings=tuple(self._by_key.get(key, ())) if messages else ()
+            key=key,
+            parent=parent,
+            first_new=first_new,
+            siblings=tuple(self._by_key.get(key, ())),
+            epoch=self._epoch,
         )
 
     def _match(self, key: bytes, message: Mapping[str, Any]) -> Turn | None:
@@ -147,10 +159,10 @@ class TrajectoryForest:
             attempt: Mark of the event-loop cycle; see `Turn.attempt`.
 
         Raises:
-            TrajectoryError: The parent is not a turn of this forest (it was reset in between).
+            TrajectoryError: The forest was reset since the call was located.
         """
         parent = location.parent
-        if parent is not None and not (parent.index < len(self._turns) and self._turns[parent.index] is parent):
+        if location.epoch != self._epoch:
             raise TrajectoryError("the trajectory was reset while a call on it was in flight; the sample is dropped")
         turn = Turn(
             index=len(self._turns),
@@ -172,6 +184,7 @@ class TrajectoryForest:
                 self._discarded.add(sibling.index)
         same_input.append(turn)
         self._turns.append(turn)
+        self._sampled += len(completion.output_ids)
         if parent is not None:
             self._with_children.add(parent.index)
             self._discarded.discard(parent.index)

@@ -1,0 +1,1 @@
+"""The parts `SGLangModel` is composed of."""

@@ -1,0 +1,92 @@
+"""From sampled ids to the message the SDK is given."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..reasoning import DEFAULT_THINK_TOKENS, split_reasoning
+from ..tool_parsers import ToolParser, ToolParseResult
+from ..trajectory import CallRecord, Completion, FinishType
+from ._events import STOP_ABORTED, STOP_END_TURN, STOP_MAX_TOKENS, STOP_TOOL_USE, EmittedCall, Reply
+from ._tokenizer import TokenizerAdapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReply:
+    """A completion, read.
+
+    Attributes:
+        reply: What the SDK is given.
+        records: The calls as the trajectory keeps them.
+    """
+
+    reply: Reply
+    records: tuple[CallRecord, ...]
+
+
+def read_reply(
+    completion: Completion,
+    *,
+    tokens: TokenizerAdapter,
+    parser: ToolParser | None,
+    think_tokens: tuple[str, str] | None = DEFAULT_THINK_TOKENS,
+    in_reasoning: bool,
+    guarded: bool,
+    next_call_id: Callable[[], str],
+) -> ReadReply:
+    """Decode, split and parse what was sampled.
+
+    A completion that was cut (length, abort) makes no calls: a call in it may be incomplete, and the SDK would put words of
+    its own in its place. Its markup stays in the text.
+
+    Args:
+        completion: What was sampled.
+        tokens: The tokenizer; text is decoded from the ids, never taken from the server.
+        parser: Reads tool calls; None when no tools were offered.
+        think_tokens: Tags of reasoning blocks, when there is no parser to know them.
+        in_reasoning: The prompt ended inside a reasoning block.
+        guarded: Malformed calls are answered by a hook on the agent. Otherwise they are named so that the SDK refuses them.
+        next_call_id: Gives a fresh id.
+    """
+    text = tokens.decode(_without_stop(completion))
+    finish = completion.finish.type
+    if parser is None or finish in (FinishType.LENGTH, FinishType.ABORT):
+        think = think_tokens if parser is None else parser.think_tokens
+        split = split_reasoning(text, think, in_reasoning=in_reasoning)
+        stop = {FinishType.LENGTH: STOP_MAX_TOKENS, FinishType.ABORT: STOP_ABORTED}.get(finish, STOP_END_TURN)
+        reply = Reply(reasoning=split.reasoning.strip(), text=split.text.strip(), calls=(), stop_reason=stop)
+        return ReadReply(reply=reply, records=())
+    parsed = parser.parse_all(text, in_reasoning=in_reasoning)
+    emitted: list[EmittedCall] = []
+    records: list[CallRecord] = []
+    for result in parsed.calls:
+        call_id = next_call_id()
+        emitted.append(_emit(call_id, result, guarded=guarded))
+        records.append(
+            CallRecord(id=call_id, name=result.name, model_id=result.model_id, error=_error(result))
+        )
+    stop = STOP_TOOL_USE if emitted else STOP_END_TURN
+    reply = Reply(
+        reasoning=parsed.reasoning.strip(), text=parsed.text.strip(), calls=tuple(emitted), stop_reason=stop
+    )
+    return ReadReply(reply=reply, records=tuple(records))
+
+
+def _without_stop(completion: Completion) -> array[int]:
+    ids, stop_id = completion.output_ids, completion.finish.stop_token_id
+    return ids[:-1] if stop_id is not None and ids and ids[-1] == stop_id else ids
+
+
+def _error(result: ToolParseResult) -> str | None:
+    return (result.error or "the call is malformed") if result.is_error else None
+
+
+def _emit(call_id: str, result: ToolParseResult, *, guarded: bool) -> EmittedCall:
+    error = _error(result)
+    if error is None:
+        return EmittedCall(id=call_id, name=result.name, input=result.input)
+    # Not an object: even if nothing else stopped it, no tool could take it for arguments.
+    name = result.name if guarded else f"{result.name}: {error}"
+    return EmittedCall(id=call_id, name=name, input=result.raw or "")

@@ -1,0 +1,92 @@
+"""What the provider needs of a tokenizer: one-piece encoding, exact decoding, stop and special tokens."""
+
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..trajectory import pack_ids
+
+logger = logging.getLogger(__name__)
+
+
+class TokenizerAdapter:
+    """A thin layer over any Hugging Face style tokenizer.
+
+    Args:
+        tokenizer: Object with `encode(text, add_special_tokens=False)` and `decode(ids, skip_special_tokens=False)`.
+        stop_tokens: Stop tokens the engine knows beyond the tokenizer's own eos token.
+    """
+
+    def __init__(self, tokenizer: Any, stop_tokens: Iterable[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        self._extra_stops = tuple(stop_tokens)
+
+    def encode(self, text: str) -> array[int]:
+        """Ids of a text, in one call: a piece-wise encoding gives other ids. Nothing is added at the ends."""
+        return pack_ids(self.tokenizer.encode(text, add_special_tokens=False)) if text else pack_ids(())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids with every special token kept and no clean-up."""
+        if not ids:
+            return ""
+        return str(
+            self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    def token_text(self, token_id: int) -> str:
+        """Text of one token."""
+        return self.decode([token_id])
+
+    @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Every added or special token of the tokenizer."""
+        tokens: list[str] = []
+        for source in ("get_added_vocab", "all_special_tokens"):
+            value = getattr(self.tokenizer, source, ())
+            value = value() if callable(value) else value
+            if isinstance(value, dict | list | tuple):
+                tokens.extend(str(token) for token in value)
+        return tuple(dict.fromkeys(tokens))
+
+    @cached_property
+    def stop_tokens(self) -> tuple[str, ...]:
+        """Stop tokens: the tokenizer's eos, those of `generation_config.json` beside it, and the configured ones."""
+        eos = getattr(self.tokenizer, "eos_token", None)
+        stops = [eos] if isinstance(eos, str) and eos else []
+        stops += [self.token_text(token_id) for token_id in self._generation_config_ids()]
+        return tuple(dict.fromkeys([*stops, *self._extra_stops]))
+
+    def _generation_config_ids(self) -> list[int]:
+        source = getattr(self.tokenizer, "name_or_path", None)
+        if not isinstance(source, str) or not source:
+            return []
+        file = Path(source) / "generation_config.json"
+        if not file.is_file():
+            cached = _from_hub_cache(source)
+            if cached is None:
+                return []
+            file = cached
+        try:
+            eos = json.loads(file.read_text()).get("eos_token_id")
+        except (OSError, ValueError) as error:
+            logger.warning("file=<%s>, error=<%s> | generation config is not readable", file.name, error)
+            return []
+        ids = eos if isinstance(eos, list) else [eos]
+        return [token_id for token_id in ids if isinstance(token_id, int)]
+
+
+def _from_hub_cache(repo_id: str) -> Path | None:
+    """The file a hub model brought along when its tokenizer was loaded; nothing is fetched."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(repo_id, "generation_config.json")
+    except Exception:  # not installed, or not a repository id: there is simply no such file
+        return None
+    return Path(found) if isinstance(found, str) else None
