@@ -1,0 +1,159 @@
+"""The forward pass: the new tokens of all sequences of a step as one row of tokens, without padding between them.
+
+transformers lets a model use a registered attention function. Ours gives every sequence its own keys and values and its
+own call of `scaled_dot_product_attention`; everything else in the model works on the packed row. So a sequence's
+attention is computed the same way whatever shares its step. What is left to differ is the matrix product, which on CPUs
+takes another path for few rows than for many: `row_multiple` is the number of rows from which on each row comes out the
+same bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from strands_sglang.engine.kv import SequenceKV
+
+logger = logging.getLogger(__name__)
+
+ATTENTION = "strands_packed"
+_UNKNOWN_ATTENTION_OPTIONS = ("softcap", "s_aux")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """New tokens of one sequence.
+
+    Attributes:
+        kv: Keys and values of what came before; the new ones are added.
+        tokens: New token ids.
+        logits_from: First of the new positions whose logits are wanted; `len(tokens)` for none.
+    """
+
+    kv: SequenceKV
+    tokens: Sequence[int]
+    logits_from: int
+
+
+class Runner:
+    """Runs a causal language model on packed segments.
+
+    Args:
+        model: A `PreTrainedModel` whose attention goes through transformers' attention interface. Its attention
+            implementation is switched to ours, which stands in for `sdpa` in calls that are not the engine's.
+        batch_invariant: Fill up rows so that results do not depend on what else is in a step.
+    """
+
+    def __init__(self, model: Any, *, batch_invariant: bool = True) -> None:
+        if not getattr(model, "_supports_attention_backend", False):
+            raise ValueError(
+                f"{type(model).__name__} does not use transformers' attention interface; "
+                f"expected a model that does, such as Llama, Qwen or Mistral"
+            )
+        AttentionInterface.register(ATTENTION, _packed_attention)
+        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        model.set_attn_implementation(ATTENTION)
+        self.model = model
+        self.layers: int = model.config.get_text_config().num_hidden_layers
+        with torch.inference_mode():
+            self.row_multiple = _row_multiple(model) if batch_invariant else 1
+
+    def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+        """Run one step, and return the wanted logits of each segment, float32 `[positions, vocabulary]`."""
+        ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        for segment in segments:
+            wanted.extend(range(len(ids) + segment.logits_from, len(ids) + len(segment.tokens)))
+            positions.extend(range(segment.kv.length, segment.kv.length + len(segment.tokens)))
+            ids.extend(segment.tokens)
+        counts = [len(segment.tokens) - segment.logits_from for segment in segments]
+        filler = -len(ids) % self.row_multiple
+        wanted += [0] * (-len(wanted) % self.row_multiple)
+        output = self.model(
+            input_ids=torch.tensor([ids + [0] * filler]),
+            position_ids=torch.tensor([positions + [0] * filler]),
+            attention_mask=torch.empty(1, 1, 0, 0),  # four axes: taken as it is, no causal mask of the row is built
+            use_cache=False,
+            logits_to_keep=torch.tensor(wanted, dtype=torch.long),
+            strands_segments=segments,
+        )
+        for segment in segments:
+            segment.kv.length += len(segment.tokens)
+        return list(output.logits[0, : sum(counts)].float().split(counts))
+
+
+def _packed_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    strands_segments: Sequence[Segment] | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of packed segments: query `[1, heads, rows, dim]` to output `[1, rows, heads, dim]`."""
+    if strands_segments is None:  # somebody else uses the model: plain sdpa
+        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+        return plain
+    for name in _UNKNOWN_ATTENTION_OPTIONS:
+        if options.get(name) is not None:
+            raise NotImplementedError(f"{type(module).__name__} uses the attention option {name!r}, which is not built")
+    output = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+    row = 0
+    for segment in strands_segments:
+        end = row + len(segment.tokens)
+        keys, values = segment.kv.write(module.layer_idx, key[0, :, row:end], value[0, :, row:end])
+        attended = F.scaled_dot_product_attention(
+            query[:, :, row:end],
+            keys[None],
+            values[None],
+            attn_mask=_mask(end - row, keys.shape[1], sliding_window),
+            scale=scaling,
+            enable_gqa=True,
+        )
+        output[:, row:end] = attended.transpose(1, 2)
+        row = end
+    return output, None
+
+
+def _mask(queries: int, keys: int, window: int | None) -> torch.Tensor | None:
+    """Which of `keys` positions the last `queries` of them see; None for all."""
+    if queries == 1 and (window is None or keys <= window):
+        return None
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    return mask if window is None else mask.triu(keys - queries - window + 1)
+
+
+def _row_multiple(model: Any, *, candidates: Sequence[int] = (1, 2, 4, 8, 16), most: int = 48) -> int:
+    """Smallest multiple of rows at which every linear layer of the model gives each row the same bits."""
+    shapes: dict[tuple[int, ...], torch.nn.Linear] = {}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            shapes.setdefault((*module.weight.shape, int(module.bias is not None)), module)
+    generator = torch.Generator().manual_seed(0)
+    multiple = 1
+    for layer in shapes.values():
+        rows = torch.randn(most, layer.in_features, generator=generator).to(layer.weight.dtype)
+        expected = layer(rows)
+        while multiple and not all(
+            torch.equal(layer(rows[:count]), expected[:count])
+            for count in range(multiple, most, multiple if multiple < 8 else most // 3)
+        ):
+            multiple = next((candidate for candidate in candidates if candidate > multiple), 0)
+        if not multiple:
+            logger.warning("layer=<%s> | no batch-invariant row count, greedy output may depend on the batch", layer)
+            return 1
+    return multiple
