@@ -58,6 +58,7 @@ class SectionToolParser(ToolParser):
         """Write what `read_header` reads."""
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read the calls of one section."""
         begin, section_end = self.tool_call_tokens
         drafts: list[Draft] = []
         position = start + len(begin)
@@ -75,12 +76,14 @@ class SectionToolParser(ToolParser):
             position = found.span[1]
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write a section of one call."""
         begin, end = self.tool_call_tokens
         header = self.write_header(name, model_id)
         call = f"{self.CALL.begin}{header}{self.CALL.separator}{dump_json(arguments)}{self.CALL.end}"
         return f"{begin}{call}{end}"
 
     def guess_name(self, markup: str) -> str:
+        """Name in the header of the first call."""
         behind = markup.split(self.CALL.begin, 1)
         if len(behind) < 2 or self.CALL.separator not in behind[1]:
             return ""

@@ -35,6 +35,7 @@ class GLMToolParser(ToolParser):
         self.newlines = newlines
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read a name and its pairs, up to the first end marker."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = text.find(end_marker, inner)
@@ -44,6 +45,7 @@ class GLMToolParser(ToolParser):
         return Block(end=end, drafts=(self._draft(text[inner:close], (start, end), types),))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write strings bare and the rest as JSON."""
         begin, end = self.tool_call_tokens
         newline = "\n" if self.newlines else ""
         parts = [begin, name, newline]
@@ -52,6 +54,7 @@ class GLMToolParser(ToolParser):
         return "".join(parts) + end
 
     def guess_name(self, markup: str) -> str:
+        """First line before the first key."""
         name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
         return name if is_name(name) else ""
 

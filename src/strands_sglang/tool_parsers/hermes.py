@@ -22,6 +22,7 @@ class HermesToolParser(ToolParser):
     message_separator: ClassVar[str] = "\n"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one JSON object and the end marker behind it."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = find_json_close(text, inner, end_marker)
@@ -34,6 +35,7 @@ class HermesToolParser(ToolParser):
         return Block(end=end, drafts=(draft,))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write one JSON object on a line of its own."""
         begin, end = self.tool_call_tokens
         return f'{begin}\n{{"name": {dump_json(name)}, "arguments": {dump_json(arguments)}}}\n{end}'
 

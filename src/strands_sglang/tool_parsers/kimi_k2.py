@@ -24,8 +24,10 @@ class KimiK2ToolParser(SectionToolParser):
     )
 
     def read_header(self, header: str) -> Header:
+        """Take the name out of the printed id."""
         match = _ID.fullmatch(header)
         return Header(name=match.group(1) if match else header, model_id=header or None)
 
     def write_header(self, name: str, model_id: str | None) -> str:
+        """Write `model_id`, by default that of the first call of a conversation."""
         return model_id or f"functions.{name}:0"

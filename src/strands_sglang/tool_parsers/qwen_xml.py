@@ -34,6 +34,7 @@ class QwenXMLToolParser(ToolParser):
     message_separator: ClassVar[str] = "\n"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one tagged call, up to the first end marker."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = text.find(end_marker, inner)
@@ -43,6 +44,7 @@ class QwenXMLToolParser(ToolParser):
         return Block(end=end, drafts=(self._draft(text[inner:close], (start, end), types),))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write every value on lines of its own, strings bare and the rest as JSON."""
         begin, end = self.tool_call_tokens
         lines = [
             f"<parameter={key}>\n{value if isinstance(value, str) else dump_json(value)}\n</parameter>\n"
@@ -51,6 +53,7 @@ class QwenXMLToolParser(ToolParser):
         return f"{begin}\n<function={name}>\n{''.join(lines)}</function>\n{end}"
 
     def guess_name(self, markup: str) -> str:
+        """Name in the first `<function=...>`."""
         match = _NAME.search(markup)
         return match.group(1) if match else ""
 
