@@ -1,0 +1,73 @@
+"""The command `strands-sglang`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from strands_sglang import cli
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A subcommand `answer NUMBER`, whose exit status is the number."""
+    module = types.ModuleType("tests.answer_command")
+    module.add_arguments = lambda parser: parser.add_argument("number", type=int)
+    module.run = lambda args: args.number
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(cli._COMMANDS, "answer", (module.__name__, "answers"))
+    return module
+
+
+def test_the_subcommand_gets_its_arguments_and_gives_the_status(command: types.ModuleType) -> None:
+    assert cli.main(["answer", "7"]) == 7
+
+
+def test_wrong_arguments_of_a_subcommand_are_usage_errors(command: types.ModuleType) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["answer", "seven"])
+    assert stop.value.code == 2
+
+
+def test_an_unknown_subcommand_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["docter"])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert "'docter'" in error and "doctor" in error and "serve" in error
+
+
+def test_a_missing_package_is_answered_with_its_extra(
+    command: types.ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: object) -> int:
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+
+    command.run = run
+    assert cli.main(["answer", "1"]) == 2
+    assert "pip install 'strands-rollout[local]'" in capsys.readouterr().err
+
+
+def test_a_bug_that_looks_like_a_missing_package_is_not_hidden(command: types.ModuleType) -> None:
+    def run(args: object) -> int:
+        raise ModuleNotFoundError("No module named 'strands_sglang.nowhere'", name="strands_sglang.nowhere")
+
+    command.run = run
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["answer", "1"])
+
+
+def test_help_lists_the_subcommands_without_importing_them() -> None:
+    code = (
+        "import sys, strands_sglang.cli as cli\n"
+        "try:\n    cli.main(['--help'])\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "loaded = [module for module, _ in cli._COMMANDS.values() if module in sys.modules]\n"
+        "assert not loaded and 'torch' not in sys.modules, loaded\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "doctor" in result.stdout and "serve" in result.stdout
