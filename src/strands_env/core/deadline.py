@@ -1,0 +1,74 @@
+"""Deadlines that hold for code that ignores its cancellation, and work that ends though its caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from .termination import EpisodeTimeoutError, Phase
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 5.0
+"""How long cancelled work may take to unwind before it is left behind."""
+
+
+async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
+    """Await work, at most for so long.
+
+    Args:
+        work: What to run.
+        seconds: The deadline; None for none.
+        where: The part of the episode, for the error.
+
+    Raises:
+        EpisodeTimeoutError: The deadline passed; the work was cancelled.
+    """
+    if seconds is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(task, where)
+        raise
+    if task.done():
+        return task.result()
+    await _stop(task, where)
+    if task.done() and not task.cancelled() and task.exception() is None:
+        return task.result()  # it finished while it was being stopped
+    raise EpisodeTimeoutError(where, seconds)
+
+
+async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
+    """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+    Raises:
+        EpisodeTimeoutError: The deadline passed; the work was cancelled.
+    """
+    task = asyncio.ensure_future(within(work, seconds, where))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, failure)
+        raise cancelled
+    task.result()
+
+
+async def _stop(task: asyncio.Future[Any], where: Phase) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    if not task.done():
+        logger.warning(
+            "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", where, GRACE_SECONDS
+        )
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())

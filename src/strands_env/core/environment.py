@@ -1,0 +1,381 @@
+"""`Environment`: one step is one whole agent loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.agent.conversation_manager import ConversationManager, NullConversationManager
+from strands.handlers.callback_handler import PrintingCallbackHandler
+from strands.models import Model
+
+from strands_sglang.tool_limiter import ToolLimiter
+
+from .deadline import to_the_end, within
+from .metrics import event_loop_metrics_to_dict, summarize
+from .result import AgentTrajectory, Observation, RewardCallable, RewardFunction, StepResult, as_reward_function
+from .scope import LoopRecorder, StepScope, TrackedModel
+from .task import Action
+from .termination import ErrorRecord, Phase, TerminationReason
+from .tokens import TokenObservation
+
+if TYPE_CHECKING:
+    from .models import ModelFactory
+
+logger = logging.getLogger(__name__)
+
+
+class Environment:
+    """A task world around a Strands agent: its model, tools, limits and reward.
+
+    Override what you need: `get_tools`, `get_hooks`, `reset`, `cleanup`, `interact`, `compute_metrics`. A step runs one
+    whole agent loop (prompt, tool calls and results, answer) with a fresh model, so a stateless environment may run
+    many steps at once. An episode that fails is data, not an exception: see `TerminationReason` and `StepResult.error`.
+
+    Args:
+        model_factory: Makes a fresh model for every step.
+        system_prompt: System prompt; None reads `default_system_prompt_path`, where the class has one.
+        reward_fn: Scores a finished step: a `RewardFunction`, or a plain function. None for no reward.
+        max_tool_iters: Number of replies with tool calls after which the loop ends.
+        max_tool_calls: Number of tool calls after which the loop ends.
+        max_parallel_tool_calls: Number of calls of one reply that are run; further ones are answered with an error.
+        max_total_tokens: Budget of the whole trajectory in tokens, prompt and tool results included. Exact with
+            `SGLangModel`; checked before each model call with other providers.
+        verbose: Print the agent's output as it comes.
+        setup_timeout: Seconds `reset()` may take in `rollout` and `async with`.
+        step_timeout: Seconds the agent loop may take.
+        reward_timeout: Seconds the reward may take.
+        cleanup_timeout: Seconds `cleanup()` may take in `rollout` and `async with`.
+        agent_name: Name of the agent in trajectories and telemetry.
+
+    Raises:
+        ValueError: A limit or deadline is out of range.
+        FileNotFoundError: `default_system_prompt_path` does not exist.
+    """
+
+    default_system_prompt_path: ClassVar[Path | None] = None
+    """File with the system prompt of this kind of environment, or None."""
+
+    def __init__(
+        self,
+        *,
+        model_factory: ModelFactory,
+        system_prompt: str | None = None,
+        reward_fn: RewardFunction | RewardCallable | None = None,
+        max_tool_iters: int | None = None,
+        max_tool_calls: int | None = None,
+        verbose: bool = False,
+        max_parallel_tool_calls: int | None = None,
+        max_total_tokens: int | None = None,
+        setup_timeout: float | None = None,
+        step_timeout: float | None = None,
+        reward_timeout: float | None = None,
+        cleanup_timeout: float | None = 60.0,
+        agent_name: str = "agent",
+    ) -> None:
+        self.model_factory = model_factory
+        self.system_prompt = self._default_system_prompt() if system_prompt is None else system_prompt
+        self.reward_fn = reward_fn
+        self.max_tool_iters = max_tool_iters
+        self.max_tool_calls = max_tool_calls
+        self.max_parallel_tool_calls = max_parallel_tool_calls
+        self.max_total_tokens = max_total_tokens
+        self.verbose = verbose
+        self.setup_timeout = setup_timeout
+        self.step_timeout = step_timeout
+        self.reward_timeout = reward_timeout
+        self.cleanup_timeout = cleanup_timeout
+        self.agent_name = agent_name
+        ToolLimiter(
+            max_tool_iters, max_tool_calls, max_parallel_tool_calls=max_parallel_tool_calls
+        )  # checks the limits
+        if max_total_tokens is not None and (isinstance(max_total_tokens, bool) or not max_total_tokens > 0):
+            raise ValueError(f"max_total_tokens must be a positive number of tokens or None, got {max_total_tokens!r}")
+        for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout"):
+            _check_deadline(name, getattr(self, name))
+        self._reward = None if reward_fn is None else as_reward_function(reward_fn)
+
+    # ---- what a subclass overrides -----------------------------------------------------------------------------------
+
+    async def reset(self) -> None:
+        """Start an episode: start containers, open sessions. What this starts, `cleanup` ends."""
+
+    async def cleanup(self) -> None:
+        """End the episode and free its resources. Must work after a `reset` that failed half-way, and twice."""
+
+    def get_tools(self) -> list[Any]:
+        """The agent's tools, asked for at every step."""
+        return []
+
+    def get_hooks(self) -> list[Any]:
+        """Further Strands hooks of the agent, asked for at every step."""
+        return []
+
+    def get_conversation_manager(self) -> ConversationManager:
+        """The agent's conversation manager. The default never changes the history: a full context ends the episode."""
+        return NullConversationManager()
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """The conversation of one step. The default gives the agent the action's message and waits for its answer.
+
+        Override it for a conversation of several user turns; use `invoke` for each, and return the last result.
+        """
+        return await self.invoke(agent, action.prompt)
+
+    def compute_metrics(
+        self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Metrics from the SDK's own counters; extend it with `super()` to add some. JSON values only.
+
+        Args:
+            event_loop_metrics: `agent.event_loop_metrics`.
+            tool_parse_errors: Malformed calls by tool name, where the model counts them.
+        """
+        return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
+
+    def is_scored(self, reason: TerminationReason) -> bool:
+        """Whether a step that ended so is given to the reward function. The default leaves out failures."""
+        return not reason.is_failure
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    async def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
+        """Run one agent loop and score it. Only cancellation of the calling task raises.
+
+        Args:
+            action: The task. Its `conversation_history` comes before the message.
+            cancel_signal: Ends the loop when set; the result keeps what had been sampled.
+
+        Returns:
+            Messages, tokens and metrics of this step, its reward, and why it ended.
+        """
+        started = time.perf_counter()
+        history = [dict(message) for message in action.task_context.conversation_history]
+        try:
+            model = self.model_factory()
+            self._apply_budget(model)
+        except Exception as error:
+            return self._failed(error, Phase.SETUP)
+        recorder = LoopRecorder(model, self.max_total_tokens)
+        scope = StepScope(recorder=recorder, cancel_signal=cancel_signal)
+        scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
+        with scope.active():
+            limiter = ToolLimiter(
+                max_tool_iters=self.max_tool_iters,
+                max_tool_calls=self.max_tool_calls,
+                max_parallel_tool_calls=self.max_parallel_tool_calls,
+            )
+            try:
+                agent = self._build_agent(model, limiter, recorder, list(history))
+            except Exception as error:
+                return self._failed(error, Phase.SETUP)
+            reason, failure = await self._run(agent, action, recorder)
+            result = self._observe(agent, scope, limiter, len(history))
+            result.termination_reason, result.error = self._refine(reason, recorder), failure or result.error
+            await self._score(action, result)
+        result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
+        return result
+
+    async def invoke(self, agent: Agent, prompt: str | list[Any] | None) -> AgentResult:
+        """Invoke the step's agent, however many turns it takes, without deep recursion. For `interact`.
+
+        Args:
+            agent: The agent `interact` was given.
+            prompt: Text, content blocks, or None to continue.
+        """
+        scope = StepScope.current()
+        if scope is None:
+            raise RuntimeError("Environment.invoke runs inside a step: call it from interact(), or use step()")
+        signal = scope.cancel_signal
+        options: dict[str, Any] = {} if signal is None else {"cancel_signal": signal}
+        result = await agent.invoke_async(prompt, **options)
+        while scope.recorder.is_paused(result.stop_reason, signal):
+            result = await agent.invoke_async(None, **options)
+        return result
+
+    async def rollout(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
+        """Run a whole episode of one step: `reset`, `step`, and always `cleanup`, each within its deadline.
+
+        A failing `reset` gives a result with reason `SETUP_ERROR` or `TIMEOUT`; a failing `cleanup` is kept in
+        `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
+        """
+        cleanup_error: ErrorRecord | None = None
+        try:
+            try:
+                await within(self.reset(), self.setup_timeout, Phase.SETUP)
+            except Exception as error:
+                result = self._failed(error, Phase.SETUP)
+            else:
+                result = await self.step(action, cancel_signal=cancel_signal)
+        finally:
+            try:
+                await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
+            except Exception as error:
+                cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
+                logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
+        result.cleanup_error = cleanup_error
+        return result
+
+    async def __aenter__(self) -> Self:
+        try:
+            await within(self.reset(), self.setup_timeout, Phase.SETUP)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
+        except Exception as failure:
+            if error is None:
+                raise
+            logger.warning("error=<%s> | cleanup failed after an error", failure)
+
+    def model_for(self, agent_name: str, *, trainable: bool = True, model_factory: ModelFactory | None = None) -> Model:
+        """A model for a sub-agent of the running step (agent as tool, Graph node, Swarm member).
+
+        Its trajectories appear in `StepResult.trajectories` under this name.
+
+        Args:
+            agent_name: Name of the sub-agent.
+            trainable: Whether its tokens are meant to be trained.
+            model_factory: Makes the model; the environment's own factory if not given.
+
+        Raises:
+            RuntimeError: No step is running. Make sub-agents in `get_tools()` or inside a tool.
+        """
+        scope = StepScope.current()
+        if scope is None:
+            raise RuntimeError(
+                f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
+            )
+        model = (model_factory or self.model_factory)()
+        scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
+        return model
+
+    # ---- the parts of a step -----------------------------------------------------------------------------------------
+
+    def _build_agent(self, model: Model, limiter: ToolLimiter, recorder: LoopRecorder, history: list[Any]) -> Agent:
+        return Agent(
+            model=model,
+            messages=history,
+            tools=list(self.get_tools()),
+            system_prompt=self.system_prompt,
+            hooks=[limiter, *self.get_hooks(), recorder],
+            conversation_manager=self.get_conversation_manager(),
+            callback_handler=PrintingCallbackHandler() if self.verbose else None,
+            retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
+            name=self.agent_name,
+            agent_id=uuid.uuid4().hex,
+        )
+
+    async def _run(
+        self, agent: Agent, action: Action, recorder: LoopRecorder
+    ) -> tuple[TerminationReason, ErrorRecord | None]:
+        try:
+            outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return TerminationReason.CANCELLED, ErrorRecord.from_exception(error, recorder.phase)
+        except Exception as error:
+            reason = TerminationReason.from_error(error, default=recorder.default_reason)
+            if reason.is_limit:
+                logger.debug("reason=<%s> | agent loop reached a limit", reason)
+                return reason, None
+            record = ErrorRecord.from_exception(error, getattr(error, "where", None) or recorder.phase)
+            logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
+            return reason, record
+        return TerminationReason.from_stop_reason(getattr(outcome, "stop_reason", None)), None
+
+    def _refine(self, reason: TerminationReason, recorder: LoopRecorder) -> TerminationReason:
+        """A reply cut by the budget of the trajectory ended for the budget, not for its own length."""
+        budget = self.max_total_tokens
+        if reason is TerminationReason.MAX_TOKENS_REACHED and budget is not None and recorder.total_tokens >= budget:
+            return TerminationReason.TOKEN_BUDGET_REACHED
+        return reason
+
+    def _observe(self, agent: Agent, scope: StepScope, limiter: ToolLimiter, seen: int) -> StepResult:
+        messages: list[Any] = list(agent.messages)[seen:]
+        model = scope.models[0].model
+        recorder = scope.recorder
+        error: ErrorRecord | None = None
+        metrics: dict[str, Any] = {
+            "message_count": len(messages),
+            "tool_iters": limiter.tool_iter_count,
+            "tool_calls": limiter.tool_call_count,
+            "cancelled_tool_calls": getattr(limiter, "cancelled_tool_call_count", 0),
+        }
+        tokens: TokenObservation | None = None
+        trajectories: list[AgentTrajectory] = []
+        try:  # whatever a subclass or a provider does here, what has been collected so far is kept
+            manager = getattr(model, "token_manager", None)
+            tokens = None if manager is None else TokenObservation.from_token_manager(manager)
+            trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
+            parse_errors = getattr(model, "tool_parse_errors", None)
+            metrics |= self.compute_metrics(
+                agent.event_loop_metrics,
+                tool_parse_errors=parse_errors if isinstance(parse_errors, Mapping) else None,
+            )
+        except Exception as failure:
+            logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
+            error = ErrorRecord.from_exception(failure, Phase.LOOP)
+        if recorder.model_latencies:
+            metrics["model_latency_s"] = summarize(recorder.model_latencies, 4)
+        metrics["tool_s"] = round(recorder.tool_seconds, 4)
+        observation = Observation(messages=messages, tokens=tokens, metrics=metrics)
+        return StepResult(observation=observation, error=error, trajectories=trajectories)
+
+    async def _score(self, action: Action, result: StepResult) -> None:
+        if self._reward is None or not self.is_scored(result.termination_reason):
+            return
+        metrics = result.observation.metrics
+        started = time.perf_counter()
+        try:
+            result.reward = await within(
+                self._reward.compute(action=action, step_result=result), self.reward_timeout, Phase.REWARD
+            )
+        except Exception as error:
+            reason = TerminationReason.from_error(error)
+            metrics["loop_termination_reason"] = result.termination_reason.value
+            timed_out = reason is TerminationReason.TIMEOUT
+            result.termination_reason = reason if timed_out else TerminationReason.REWARD_ERROR
+            result.error = ErrorRecord.from_exception(error, Phase.REWARD)
+            result.reward = None
+            logger.warning("error=<%s>, message=<%s> | reward failed", result.error.type, result.error.message)
+        metrics["reward_latency_s"] = round(time.perf_counter() - started, 4)
+
+    def _failed(self, error: BaseException, where: Phase) -> StepResult:
+        reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)
+        record = ErrorRecord.from_exception(error, where)
+        logger.warning("where=<%s>, error=<%s>, message=<%s> | step failed", where, record.type, record.message)
+        return StepResult(observation=Observation(), termination_reason=reason, error=record)
+
+    def _apply_budget(self, model: Any) -> None:
+        """Give the budget to a model that can keep it exactly."""
+        config = getattr(model, "config", None)
+        if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
+            model.update_config(max_trajectory_tokens=self.max_total_tokens)
+
+    @classmethod
+    def _default_system_prompt(cls) -> str | None:
+        path = cls.default_system_prompt_path
+        return None if path is None else Path(path).read_text(encoding="utf-8").strip()
+
+
+def _check_deadline(name: str, value: float | None) -> None:
+    if value is not None and (not isinstance(value, int | float) or not value > 0):
+        raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")

@@ -1,0 +1,102 @@
+"""Counts and times of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+
+class Summary(TypedDict):
+    """A quantity over the model calls of a step."""
+
+    total: float
+    max: float
+    mean: float
+    min: float
+
+
+class ToolMetrics(TypedDict):
+    """One tool in one step.
+
+    `parse_errors` are calls the model wrote that could not be parsed; such a call is answered with an error and also
+    counts as a call where it reached the tool. `latency_s` is the sum over all calls, in seconds.
+    """
+
+    calls: int
+    successes: int
+    errors: int
+    parse_errors: int
+    latency_s: float
+
+
+class Metrics(TypedDict, total=False):
+    """`Observation.metrics`: plain JSON values. Times in seconds; None where there is nothing to summarise.
+
+    `model_latency_s` is measured around every model call of the step's agent; `tool_s` is wall time in which at least
+    one tool ran, so parallel tools count once. Sub-agents are tools of the agent and counted as such.
+    """
+
+    message_count: int
+    model_calls: int
+    model_latency_s: Summary | None
+    input_tokens: Summary | None
+    output_tokens: Summary | None
+    cache_read_input_tokens: Summary | None
+    cache_hit_rate: float | None
+    tool_iters: int
+    tool_calls: int
+    cancelled_tool_calls: int
+    per_tool_metrics: dict[str, ToolMetrics] | None
+    parse_errors: int
+    wall_s: float
+    tool_s: float
+    reward_latency_s: float
+    loop_termination_reason: str
+
+
+def summarize(values: Sequence[float], digits: int) -> Summary | None:
+    """Total, maximum, mean and minimum, rounded; None for no values."""
+    if not values:
+        return None
+    return {
+        "total": round(sum(values), digits),
+        "max": round(max(values), digits),
+        "mean": round(sum(values) / len(values), digits),
+        "min": round(min(values), digits),
+    }
+
+
+def event_loop_metrics_to_dict(metrics: Any, tool_parse_errors: Mapping[str, int] | None) -> dict[str, Any]:
+    """The part of `Metrics` that the SDK's own `EventLoopMetrics` knows.
+
+    Args:
+        metrics: `agent.event_loop_metrics`.
+        tool_parse_errors: Malformed calls by tool name.
+    """
+    usages = [cycle.usage for invocation in metrics.agent_invocations for cycle in invocation.cycles]
+    inputs = [usage.get("inputTokens", 0) for usage in usages]
+    outputs = [usage.get("outputTokens", 0) for usage in usages]
+    cached = [usage.get("cacheReadInputTokens", 0) for usage in usages]
+    parse_errors = dict(tool_parse_errors or {})
+    per_tool: dict[str, ToolMetrics] = {
+        name: {
+            "calls": tool.call_count,
+            "successes": tool.success_count,
+            "errors": tool.error_count,
+            "parse_errors": parse_errors.get(name, 0),
+            "latency_s": round(tool.total_time, 4),
+        }
+        for name, tool in metrics.tool_metrics.items()
+    }
+    for name, count in parse_errors.items():
+        per_tool.setdefault(name, {"calls": 0, "successes": 0, "errors": 0, "parse_errors": count, "latency_s": 0.0})
+    return {
+        "model_calls": metrics.cycle_count,
+        "model_latency_s": summarize(metrics.cycle_durations, 4),
+        "input_tokens": summarize(inputs, 1),
+        "output_tokens": summarize(outputs, 1),
+        "cache_read_input_tokens": summarize(cached, 1) if any(cached) else None,
+        "cache_hit_rate": round(sum(cached) / sum(inputs), 4) if sum(inputs) else None,
+        "per_tool_metrics": per_tool or None,
+        "parse_errors": sum(parse_errors.values()),
+    }

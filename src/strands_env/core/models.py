@@ -1,0 +1,260 @@
+"""Factories of models: each call of a factory makes a fresh model, over a client and tokenizer they all share.
+
+A fresh model per step keeps steps apart. Any callable without arguments that returns a Strands `Model` is a factory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from strands.models import Model
+
+from strands_sglang.client_cache import get_client, get_tokenizer
+
+ModelFactory: TypeAlias = Callable[[], Model]
+"""Makes a fresh model."""
+
+DEFAULT_SAMPLING_PARAMS: dict[str, Any] = {"max_new_tokens": 16384}
+"""Sampling parameters of a factory that was given none; the model's own defaults hold for the rest."""
+
+BACKENDS = ("sglang", "local", "openai", "bedrock")
+"""Backends of `model_factory_from_args`."""
+
+
+def __getattr__(name: str) -> Any:
+    # Providers of the SDK that need more than the core dependencies, as attributes of this module.
+    if name == "OpenAIModel":
+        from strands.models.openai import OpenAIModel
+
+        return OpenAIModel
+    if name == "BedrockModel":
+        from strands.models.bedrock import BedrockModel
+
+        return BedrockModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def sglang_model_factory(
+    *,
+    tokenizer: Any,
+    client: Any,
+    model_id: str | None = None,
+    tool_parser: Any = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    return_logprob: bool = True,
+    return_routed_experts: bool = False,
+    enable_thinking: bool | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """A factory of `SGLangModel`, with exact token data.
+
+    Args:
+        tokenizer: Hugging Face tokenizer of the served model.
+        client: `SGLangClient`, the embedded engine, or anything that speaks the generate contract. Shared.
+        model_id: Name for telemetry.
+        tool_parser: Reads tool calls; None chooses one that fits the chat template.
+        sampling_params: SGLang sampling parameters, `{"max_new_tokens": 16384}` if None. Copied for every model.
+        return_logprob: Ask for log-probabilities.
+        return_routed_experts: Ask for routed experts (mixture-of-experts models).
+        enable_thinking: The chat template's argument of that name; None leaves it to the template.
+        **options: Further options of `SGLangModel`.
+    """
+    from strands_sglang.model import SGLangModel
+
+    params = _copied(sampling_params)
+
+    def factory() -> Model:
+        return SGLangModel(
+            tokenizer=tokenizer,
+            client=client,
+            tool_parser=tool_parser,
+            model_id=model_id,
+            sampling_params=dict(params),
+            return_logprob=return_logprob,
+            return_routed_experts=return_routed_experts,
+            enable_thinking=enable_thinking,
+            **options,
+        )
+
+    return factory
+
+
+def local_model_factory(
+    *,
+    engine: Any = None,
+    model: str = "smollm2",
+    sampling_params: Mapping[str, Any] | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """A factory of models over the embedded engine: no server, no GPU, exact token data (extra `local`).
+
+    Args:
+        engine: A running `strands_sglang.engine.EmbeddedEngine`, which stays the caller's to close. None starts one; it
+            is the factory's attribute `engine` and ends with the process or with `await factory.engine.close()`.
+        model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
+        sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
+        engine_options: Options of a started engine.
+        **options: Further options of `sglang_model_factory`.
+
+    Raises:
+        ValueError: `engine` and options for a new one are both given.
+    """
+    if engine is None:
+        from strands_sglang.engine import EmbeddedEngine
+
+        engine = EmbeddedEngine(model, **dict(engine_options or {}))
+    elif engine_options:
+        raise ValueError(f"engine_options={engine_options!r} are for a new engine, but a running one was given too")
+    factory = sglang_model_factory(
+        tokenizer=engine.tokenizer,
+        client=engine,
+        sampling_params={"max_new_tokens": 1024} if sampling_params is None else sampling_params,
+        **options,
+    )
+    factory.engine = engine  # type: ignore[attr-defined]
+    return factory
+
+
+def openai_model_factory(
+    *,
+    model_id: str,
+    sampling_params: Mapping[str, Any] | None = None,
+    client_args: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """A factory of the SDK's `OpenAIModel`, for any OpenAI-compatible server (extra `openai`). No token data.
+
+    Args:
+        model_id: Model name at the server.
+        sampling_params: Request parameters; `max_new_tokens` is sent as `max_tokens`.
+        client_args: Arguments of the OpenAI client, such as `base_url` and `api_key`.
+        **options: Further arguments of `OpenAIModel`.
+    """
+    params = _with_max_tokens(sampling_params)
+    provider = sys.modules[__name__].OpenAIModel  # a missing extra shows here, not in the first step
+
+    def factory() -> Model:
+        made: Model = provider(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
+        return made
+
+    return factory
+
+
+def bedrock_model_factory(
+    *,
+    model_id: str,
+    boto_session: Any = None,
+    boto_client_config: Any = None,
+    region_name: str | None = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """A factory of the SDK's `BedrockModel`; all models share one boto3 client, which is thread-safe. No token data.
+
+    Args:
+        model_id: Bedrock model id.
+        boto_session: boto3 session with credentials; the SDK makes one if None.
+        boto_client_config: botocore configuration of the client.
+        region_name: Region, when there is no session.
+        sampling_params: Inference parameters; `max_new_tokens` is sent as `max_tokens`.
+        **options: Further arguments of `BedrockModel`.
+    """
+    arguments: dict[str, Any] = {"model_id": model_id, **_with_max_tokens(sampling_params), **options}
+    given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
+    arguments |= {name: value for name, value in given.items() if value is not None}
+    provider = sys.modules[__name__].BedrockModel
+    client: Any = None
+
+    def factory() -> Model:
+        nonlocal client
+        made = provider(**arguments)
+        # BedrockModel takes no client; every one after the first is given the first one's.
+        client = made.client if client is None else client
+        made.client = client
+        model: Model = made
+        return model
+
+    return factory
+
+
+def model_factory_from_args(
+    backend: str = "local",
+    *,
+    sglang_base_url: str | None = None,
+    model_id: str | None = None,
+    tokenizer: str | None = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """The factory for the arguments of a command line; for examples and the `strands-env` command.
+
+    Args:
+        backend: `sglang`, `local`, `openai` or `bedrock`.
+        sglang_base_url: Server of the backend `sglang`; for `openai` the base URL of the API.
+        model_id: Model: for `local` its name, for `sglang` only a label, needed by the others.
+        tokenizer: Name or folder of the tokenizer; `sglang` asks the server for it if None.
+        sampling_params: Sampling parameters.
+        **options: Further options of the backend's factory.
+
+    Raises:
+        ValueError: The backend is unknown, or misses an argument.
+    """
+    match backend:
+        case "sglang":
+            if not sglang_base_url:
+                raise ValueError("the backend 'sglang' needs a server: give --sglang-base-url http://host:port")
+            client = get_client(sglang_base_url)
+            path = tokenizer or _served_tokenizer(sglang_base_url)
+            return sglang_model_factory(
+                tokenizer=get_tokenizer(path),
+                client=client,
+                model_id=model_id or path,
+                sampling_params=sampling_params,
+                **options,
+            )
+        case "local":
+            return local_model_factory(model=model_id or "smollm2", sampling_params=sampling_params, **options)
+        case "openai" | "bedrock":
+            if not model_id:
+                raise ValueError(f"the backend {backend!r} needs a model: give --model-id")
+            if backend == "bedrock":
+                return bedrock_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
+            if sglang_base_url:
+                base = {"base_url": sglang_base_url, "api_key": "EMPTY"}
+                options["client_args"] = {**base, **options.get("client_args", {})}
+            return openai_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
+        case _:
+            raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+
+
+def _copied(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
+
+
+def _with_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
+    params = _copied(sampling_params)
+    if "max_new_tokens" in params:
+        params["max_tokens"] = params.pop("max_new_tokens")
+    return params
+
+
+def _served_tokenizer(base_url: str) -> str:
+    """Where the server's tokenizer is, in the server's own words; asked once, while the factory is made."""
+    import json
+    import urllib.request
+
+    url = f"{base_url.rstrip('/')}/get_model_info"
+    try:
+        with urllib.request.urlopen(url, timeout=10.0) as answer:
+            info = json.load(answer)
+    except OSError as error:
+        raise ValueError(
+            f"no SGLang server answers at {base_url!r} ({error}); start one, or mend the address"
+        ) from error
+    path = info.get("tokenizer_path") or info.get("model_path")
+    if not path:
+        raise ValueError(f"{url} names no tokenizer; give one with tokenizer=")
+    return str(path)

@@ -1,0 +1,210 @@
+"""What an environment gives back: observation, reward, and how the episode ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from .task import Action, JsonMessages, MessageDict
+from .termination import ErrorRecord, TerminationReason
+from .tokens import TokenObservation
+
+_JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Observation(BaseModel):
+    """What one step produced.
+
+    Attributes:
+        messages: The messages of this step, the action's own message first; the history before it is not repeated.
+        tokens: The token trajectory of the last model call, or None where the model provider has no token data.
+        metrics: Counts and times, see `strands_env.core.Metrics`.
+    """
+
+    model_config = _JSON
+
+    messages: JsonMessages = Field(default_factory=list)
+    tokens: TokenObservation | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def final_response(self) -> str | None:
+        """The text of the answer, or None when the episode did not end with one."""
+        return self.get_final_response(self.messages)
+
+    @staticmethod
+    def get_final_response(messages: list[MessageDict]) -> str | None:
+        """The last text block of the last message, if the assistant wrote it; a thinking part before it is cut off."""
+        if not messages or messages[-1].get("role") != "assistant":
+            return None
+        blocks = messages[-1].get("content") or []
+        texts = [block["text"] for block in blocks if isinstance(block, dict) and "text" in block]
+        if not texts:
+            return None
+        _, mark, answer = texts[-1].rpartition("</think>")
+        return (answer.lstrip() if mark else texts[-1]) or None
+
+
+class AgentTrajectory(BaseModel):
+    """One token trajectory of one agent of the episode.
+
+    An episode has several where sub-agents ran, or where a history was rewritten or a call was sampled again. Every
+    sampled token carries loss in exactly one of a model's trajectories.
+
+    Attributes:
+        agent_name: Name of the agent that sampled it.
+        trainable: Whether its tokens are meant to be trained (a frozen sub-agent's are not).
+        tokens: The tokens.
+        is_discarded: The last sample was thrown away by a retry and is no part of the episode's messages.
+        finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
+        images: Images of the prompt in order, as the server takes them.
+        routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
+            last, or None.
+    """
+
+    model_config = ConfigDict(**_JSON, extra="forbid", frozen=True)
+
+    agent_name: str
+    trainable: bool = True
+    tokens: TokenObservation
+    is_discarded: bool = False
+    finish_reason: str | None = None
+    images: list[str] = Field(default_factory=list)
+    routed_experts: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReward:
+    """A reward for the tokens `[start, end)` of `observation.tokens`."""
+
+    start: int
+    end: int
+    reward: float
+
+
+class RewardResult(BaseModel):
+    """A score, or none.
+
+    Attributes:
+        reward: The score, or None when the reward function abstains (a judge that cannot tell). Never 0 for "unknown".
+        info: Anything worth keeping about the score; JSON values.
+        turn_rewards: A score by turn index (see `TokenObservation.turn_index`), where turns are scored.
+        span_rewards: A score by token span, where spans are scored.
+    """
+
+    model_config = _JSON
+
+    reward: FiniteFloat | None = None
+    info: dict[str, Any] = Field(default_factory=dict)
+    turn_rewards: dict[int, FiniteFloat] = Field(default_factory=dict)
+    span_rewards: list[SpanReward] = Field(default_factory=list)
+
+
+class StepResult(BaseModel):
+    """The result of `Environment.step`.
+
+    Attributes:
+        observation: Messages, tokens and metrics.
+        reward: The reward; None when there is no reward function and for every failed rollout.
+        termination_reason: Why the episode ended.
+        error: The error it ended with; None for normal ends and limits that are no exception.
+        cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
+        trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
+    """
+
+    model_config = _JSON
+
+    observation: Observation
+    reward: RewardResult | None = None
+    termination_reason: TerminationReason = TerminationReason.NOT_TERMINATED
+    error: ErrorRecord | None = None
+    cleanup_error: ErrorRecord | None = None
+    trajectories: list[AgentTrajectory] = Field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The whole result as JSON; `from_json` gives an equal result back. Same as `model_dump_json`."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, data: str | bytes) -> Self:
+        """The result that `to_json` wrote.
+
+        Raises:
+            pydantic.ValidationError: The JSON is not one.
+        """
+        return cls.model_validate_json(data)
+
+
+class RewardFunction(ABC):
+    """Scores a step. Subclass it, or give the environment a plain function of the same arguments."""
+
+    @abstractmethod
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Score one step.
+
+        Args:
+            action: What the agent was asked, with the ground truth in its context.
+            step_result: What came out; its own `reward` is not set yet.
+
+        Returns:
+            The reward. `RewardResult(reward=None)` abstains. An exception makes the step's reward None and its
+            termination reason `REWARD_ERROR`, and loses nothing else.
+        """
+
+
+RewardValue: TypeAlias = RewardResult | float | None
+RewardCallable: TypeAlias = Callable[[Action, StepResult], RewardValue | Awaitable[RewardValue]]
+"""A plain function, sync or async. A sync one runs in a worker thread, so that it cannot block other rollouts."""
+
+
+class FunctionReward(RewardFunction):
+    """A plain function as a reward function.
+
+    Args:
+        function: Takes the action and the step result; returns a `RewardResult`, a number, or None to abstain.
+    """
+
+    def __init__(self, function: RewardCallable) -> None:
+        if not callable(function):
+            raise TypeError(
+                f"a reward function has an async compute(action, step_result) or is a plain function, got {function!r}"
+            )
+        self.function = function
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Call the function and give its value the right type."""
+        if inspect.iscoroutinefunction(self.function):
+            value = await self.function(action, step_result)
+        else:
+            value = await asyncio.to_thread(self.function, action, step_result)
+            if inspect.isawaitable(value):
+                value = await value
+        return as_reward_result(value)
+
+
+def as_reward_result(value: Any) -> RewardResult:
+    """A reward function's value as a `RewardResult`.
+
+    Raises:
+        TypeError: It is no result, number or None.
+    """
+    if isinstance(value, RewardResult):
+        return value
+    if value is None or isinstance(value, int | float):
+        return RewardResult(reward=value)
+    raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
+
+
+def as_reward_function(reward: Any) -> Any:
+    """Anything with a `compute` as it is, a plain function wrapped.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    return reward if hasattr(reward, "compute") else FunctionReward(reward)

@@ -1,0 +1,194 @@
+"""One step while it runs: its models, its measurements, and the pacing of its agent loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from strands.hooks import (
+    AfterModelCallEvent,
+    AfterToolsEvent,
+    BeforeModelCallEvent,
+    BeforeToolsEvent,
+    HookOrder,
+    HookProvider,
+    HookRegistry,
+)
+from strands.models import Model
+
+from strands_sglang.exceptions import TokenBudgetReachedError
+
+from .result import AgentTrajectory
+from .termination import Phase, TerminationReason
+from .tokens import TokenObservation
+
+TURNS_PER_INVOCATION = 32
+"""Model calls after which the SDK's recursive loop is unwound and entered again; see `LoopRecorder`."""
+
+_current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedModel:
+    """A model whose trajectories belong to the step.
+
+    Attributes:
+        model: The model.
+        agent_name: Name of its agent.
+        trainable: Whether its tokens are meant to be trained.
+        is_main: It is the model of the environment's own agent.
+    """
+
+    model: Model
+    agent_name: str
+    trainable: bool
+    is_main: bool = False
+
+    def trajectories(self) -> list[AgentTrajectory]:
+        """What the model holds now. Token data is found by name, so any provider may have it, or have none."""
+        exported = getattr(self.model, "trajectories", None)
+        if not isinstance(exported, list | tuple):
+            manager = getattr(self.model, "token_manager", None)
+            exported = [] if manager is None else [manager]
+        return [trajectory for source in exported if (trajectory := self._export(source)) is not None]
+
+    def _export(self, source: Any) -> AgentTrajectory | None:
+        tokens = TokenObservation.from_token_manager(source)
+        if tokens is None:
+            return None
+        # Agents may share the main model; then the source knows who asked. Others have the name they were made for.
+        name = getattr(source, "agent_name", None) if self.is_main else None
+        return AgentTrajectory(
+            agent_name=name or self.agent_name,
+            trainable=self.trainable,
+            tokens=tokens,
+            is_discarded=bool(getattr(source, "is_discarded", False)),
+            finish_reason=getattr(source, "finish_reason", None),
+            images=list(getattr(source, "images", ())),
+            routed_experts=getattr(source, "routed_experts", None),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class StepScope:
+    """The state of one step, found by whatever runs inside it.
+
+    Attributes:
+        recorder: Measurements and pacing of the agent loop.
+        cancel_signal: Set by the caller to end the loop, or None.
+        models: Every model made for the step.
+    """
+
+    recorder: LoopRecorder
+    cancel_signal: threading.Event | None = None
+    models: list[TrackedModel] = field(default_factory=list)
+
+    @staticmethod
+    def current() -> StepScope | None:
+        """The step that the calling code runs in; threads and tasks started by it included."""
+        return _current.get()
+
+    @contextmanager
+    def active(self) -> Iterator[StepScope]:
+        """Make this the current step."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+
+class LoopRecorder(HookProvider):
+    """Measures the agent loop and keeps it flat.
+
+    The SDK's loop calls itself once a turn: it ends in a `RecursionError` after about 320 turns, and every streamed
+    chunk passes through all past turns. After some turns the recorder asks for a stop behind the current tools, which
+    leaves a complete history, and the environment invokes the agent again without a prompt.
+
+    Args:
+        model: The agent's model, asked for the length of its trajectory.
+        max_total_tokens: Budget of the trajectory, checked before every model call.
+    """
+
+    def __init__(self, model: Any, max_total_tokens: int | None = None) -> None:
+        self._model = model
+        self._max_total_tokens = max_total_tokens
+        self._turns = 0
+        self._last_usage = 0
+        self._model_started: float | None = None
+        self._tools_started: float | None = None
+        self._paused = False
+        self.model_latencies: list[float] = []
+        self.tool_seconds = 0.0
+        self.model_error: BaseException | None = None
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Register with an agent; the stop is asked for after every other hook has had its say."""
+        registry.add_callback(BeforeModelCallEvent, self._before_model, order=HookOrder.SDK_LAST)
+        registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_FIRST)
+        registry.add_callback(BeforeToolsEvent, self._before_tools)
+        registry.add_callback(AfterToolsEvent, self._after_tools, order=HookOrder.SDK_LAST)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the loop was when it stopped with an error."""
+        if self.model_error is not None:
+            return Phase.MODEL
+        return Phase.TOOL if self._tools_started is not None else Phase.LOOP
+
+    @property
+    def default_reason(self) -> TerminationReason:
+        """The reason for an error that says nothing by itself, by where it happened."""
+        if self.model_error is not None:
+            return TerminationReason.MODEL_ERROR
+        if self._tools_started is not None:
+            return TerminationReason.TOOL_ERROR
+        return TerminationReason.UNCLASSIFIED_ERROR
+
+    @property
+    def total_tokens(self) -> int:
+        """Length of the trajectory: exact where the model holds tokens, else by the usage of its last call."""
+        manager = getattr(self._model, "token_manager", None)
+        return len(manager) if manager is not None else self._last_usage
+
+    def is_paused(self, stop_reason: object, cancel_signal: threading.Event | None) -> bool:
+        """Whether the loop stopped only to be entered again."""
+        paused, self._paused = self._paused, False
+        return paused and stop_reason == "cancelled" and not (cancel_signal is not None and cancel_signal.is_set())
+
+    def _before_model(self, event: BeforeModelCallEvent) -> None:
+        budget = self._max_total_tokens
+        if budget is not None and self.total_tokens >= budget:
+            raise TokenBudgetReachedError("max_total_tokens", budget, self.total_tokens)
+        self._model_started = time.perf_counter()
+
+    def _after_model(self, event: AfterModelCallEvent) -> None:
+        # Without a start, what failed was a hook before the call.
+        self.model_error = event.exception if self._model_started is not None else None
+        if self._model_started is not None:
+            self.model_latencies.append(time.perf_counter() - self._model_started)
+            self._model_started = None
+        if event.stop_response is not None:
+            usage: Mapping[str, Any] = (event.stop_response.message.get("metadata") or {}).get("usage") or {}
+            self._last_usage = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
+
+    def _before_tools(self, event: BeforeToolsEvent) -> None:
+        self._tools_started = time.perf_counter()
+
+    def _after_tools(self, event: AfterToolsEvent) -> None:
+        if self._tools_started is not None:
+            self.tool_seconds += time.perf_counter() - self._tools_started
+            self._tools_started = None
+        self._turns += 1
+        if self._turns % TURNS_PER_INVOCATION or event.end_turn:
+            return
+        agent = event.agent
+        # A stop somebody else asked for is a real one. The SDK has no public view of a deferred stop.
+        if not agent.cancel_signal.is_set() and not getattr(agent, "_deferred_cancel", False):
+            agent.cancel(after_current_tools=True)
+            self._paused = True

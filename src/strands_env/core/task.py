@@ -1,0 +1,91 @@
+"""What an environment is given: an action, and the context its reward needs."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from strands.types.session import encode_bytes_values
+
+MessageDict: TypeAlias = dict[str, Any]
+"""A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
+
+_BYTES_MARK = "__bytes_encoded__"
+
+
+def _holds_encoded_bytes(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get(_BYTES_MARK) is True or any(map(_holds_encoded_bytes, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_encoded_bytes, value))
+
+
+def _decode_bytes(value: Any) -> Any:
+    """Undo the SDK's byte encoding; an object that holds none is returned as it is, not copied."""
+    from strands.types.session import decode_bytes_values
+
+    return decode_bytes_values(value) if _holds_encoded_bytes(value) else value
+
+
+JsonMessages = Annotated[
+    list[MessageDict],
+    BeforeValidator(_decode_bytes),
+    PlainSerializer(encode_bytes_values, when_used="json"),
+]
+"""Messages that survive JSON: images and documents are bytes, and are written as the SDK's sessions write them.
+
+Plain dictionaries on purpose: a typed message would drop the keys its type does not know.
+"""
+
+
+class TaskContext(BaseModel):
+    """What the reward needs to know about a task; any further field is kept.
+
+    Attributes:
+        id: Identity of the task. Give one where results are compared or resumed; the default is random.
+        ground_truth: The expected answer, in whatever form the reward function reads.
+        conversation_history: Messages before this action, for episodes of several steps.
+    """
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
+
+    id: str = Field(default_factory=lambda: str(uuid.uuid4()))
+    ground_truth: Any = None
+    conversation_history: JsonMessages = Field(default_factory=list)
+
+
+def _check_message(message: Any) -> Any:
+    if isinstance(message, dict) and not isinstance(message.get("content"), list):
+        raise ValueError(
+            f"a message is {{'role': ..., 'content': [blocks]}}, got {message!r}: give the content as a list of blocks"
+        )
+    return _decode_bytes(message)
+
+
+class Action(BaseModel):
+    """One task for the agent.
+
+    Attributes:
+        message: The prompt: text, a list of Strands content blocks, or a Strands message (its content is used).
+        task_context: Context for the reward.
+    """
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    message: Annotated[
+        str | MessageDict | list[dict[str, Any]],
+        BeforeValidator(_check_message),
+        PlainSerializer(encode_bytes_values, when_used="json"),
+    ]
+    task_context: TaskContext = Field(default_factory=TaskContext)
+
+    @property
+    def prompt(self) -> str | list[dict[str, Any]]:
+        """The message as `Agent.invoke_async` takes it: text or content blocks."""
+        return self.message["content"] if isinstance(self.message, dict) else self.message
+
+    @property
+    def text(self) -> str:
+        """The text of the message; blocks without text are left out."""
+        prompt = self.prompt
+        return prompt if isinstance(prompt, str) else "\n".join(block["text"] for block in prompt if "text" in block)

@@ -1,0 +1,257 @@
+"""Why an episode ended, as a type, and the record of the error where there was one."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strands.types.exceptions import (
+    ContextWindowOverflowException,
+    MaxTokensReachedException,
+    MCPClientInitializationError,
+    ModelThrottledException,
+    ToolProviderException,
+)
+
+from strands_sglang.exceptions import (
+    SGLangAbortedError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangThrottledError,
+    StrandsSGLangError,
+    TokenBudgetReachedError,
+)
+from strands_sglang.tool_limiter import (
+    MaxToolCallsReachedError,
+    MaxToolIterationsReachedError,
+    MaxTotalTokensReachedError,
+)
+
+
+class Phase(StrEnum):
+    """The part of an episode an error came from."""
+
+    SETUP = "setup"
+    """`reset()`, or building the model, tools and agent of a step."""
+    LOOP = "loop"
+    """The agent loop, outside a model call and a tool."""
+    MODEL = "model"
+    """A model call."""
+    TOOL = "tool"
+    """A tool, its provider, or a hook around it. A tool's own failure is a tool result and no error."""
+    REWARD = "reward"
+    """The reward function."""
+    CLEANUP = "cleanup"
+    """`cleanup()`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """An exception as data.
+
+    Attributes:
+        type: Qualified name of its class.
+        message: Its text.
+        traceback: Its traceback, causes included.
+        where: The part of the episode it came from.
+    """
+
+    type: str
+    message: str
+    traceback: str
+    where: Phase
+
+    @classmethod
+    def from_exception(cls, error: BaseException, where: Phase) -> ErrorRecord:
+        """Record the error that the SDK's wrapping hides; the traceback keeps the whole chain."""
+        cause = root_cause(error)
+        module = type(cause).__module__
+        name = type(cause).__qualname__
+        return cls(
+            type=name if module == "builtins" else f"{module}.{name}",
+            message=str(cause),
+            traceback="".join(traceback.format_exception(error)),
+            where=where,
+        )
+
+
+class EpisodeTimeoutError(TimeoutError):
+    """A deadline of the environment passed.
+
+    Attributes:
+        where: The part of the episode the deadline was for.
+        seconds: The deadline.
+    """
+
+    def __init__(self, where: Phase, seconds: float) -> None:
+        super().__init__(where, seconds)
+        self.where = where
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"{self.where} took longer than its deadline of {self.seconds:g} s"
+
+
+class TerminationReason(StrEnum):
+    """Why an episode ended. Exactly one applies."""
+
+    NOT_TERMINATED = "not_terminated"
+    """No episode has run."""
+
+    TASK_COMPLETE = "task_complete"
+    """The model ended its turn without another tool call."""
+
+    MAX_TOOL_ITERATIONS_REACHED = "max_tool_iterations_reached"
+    """`max_tool_iters` replies with tool calls were served."""
+    MAX_TOOL_CALLS_REACHED = "max_tool_calls_reached"
+    """`max_tool_calls` calls were served."""
+    MAX_TOKENS_REACHED = "max_tokens_reached"
+    """One reply used up the tokens it was allowed (`max_new_tokens`)."""
+    TOKEN_BUDGET_REACHED = "token_budget_reached"
+    """The whole trajectory used up `max_total_tokens`."""
+    CONTEXT_WINDOW_OVERFLOW = "context_window_overflow"
+    """The prompt no longer fits the model's context."""
+
+    TIMEOUT = "timeout"
+    """A deadline passed, ours or a client's; the error record says where."""
+    CANCELLED = "cancelled"
+    """The caller, a hook or a tool cancelled the agent."""
+    ABORTED = "aborted"
+    """The server aborted the request (weight update, shutdown); the partial answer is not an answer."""
+    INTERRUPTED = "interrupted"
+    """The agent waits for a human (a Strands interrupt), which a rollout has not."""
+    THROTTLED = "throttled"
+    """The model's service refused for load, after all retries."""
+    CONNECTION_ERROR = "connection_error"
+    """The model's service could not be reached, or the connection broke."""
+    MODEL_ERROR = "model_error"
+    """A model call failed in any other way."""
+    TOOL_ERROR = "tool_error"
+    """Tools could not be provided, or a hook around a tool failed. A tool that fails gives a tool result instead."""
+    REWARD_ERROR = "reward_error"
+    """The episode ended well, its reward function failed. `metrics["loop_termination_reason"]` says how it ended."""
+    SETUP_ERROR = "setup_error"
+    """`reset()`, or building the agent, failed; no model call was made."""
+    RECURSION_DEPTH_EXCEEDED = "recursion_depth_exceeded"
+    """Python's recursion limit, reached in a hook or tool (the loop itself is flat)."""
+    UNCLASSIFIED_ERROR = "unclassified_error"
+    """Any other exception; the error record has it."""
+    AGENT_ERROR = "unclassified_error"
+    """The earlier name of `UNCLASSIFIED_ERROR`, the same member."""
+
+    @property
+    def is_limit(self) -> bool:
+        """The episode was cut short by a limit: a valid, truncated rollout."""
+        return self in _LIMITS
+
+    @property
+    def is_failure(self) -> bool:
+        """The episode did not run as it should have: it has no reward and is not trained."""
+        return self is not TerminationReason.TASK_COMPLETE and self not in _LIMITS
+
+    @classmethod
+    def from_error(cls, error: BaseException | None, *, default: TerminationReason | None = None) -> TerminationReason:
+        """The reason an exception stands for, found through the SDK's wrapping and `__cause__` chains.
+
+        Args:
+            error: What the agent loop raised; None for a loop that returned.
+            default: The reason for an exception that says nothing by itself; `UNCLASSIFIED_ERROR` if not given.
+        """
+        if error is None:
+            return cls.TASK_COMPLETE
+        chain = list(error_chain(error))
+        for reason, matches in _BY_TYPE:
+            if any(isinstance(link, matches) for link in chain):
+                return reason
+        names = [base.__name__.lower() for link in chain for base in type(link).__mro__]
+        for reason, words in _BY_NAME:
+            if any(word in name for name in names for word in words):
+                return reason
+        if any(isinstance(link, StrandsSGLangError) or _is_provider_error(link) for link in chain):
+            return cls.MODEL_ERROR
+        return default or cls.UNCLASSIFIED_ERROR
+
+    @classmethod
+    def from_stop_reason(cls, stop_reason: object) -> TerminationReason:
+        """The reason a Strands stop reason of a loop that returned stands for."""
+        return _BY_STOP_REASON.get(str(stop_reason), cls.TASK_COMPLETE)
+
+
+_LIMITS = frozenset(
+    {
+        TerminationReason.MAX_TOOL_ITERATIONS_REACHED,
+        TerminationReason.MAX_TOOL_CALLS_REACHED,
+        TerminationReason.MAX_TOKENS_REACHED,
+        TerminationReason.TOKEN_BUDGET_REACHED,
+        TerminationReason.CONTEXT_WINDOW_OVERFLOW,
+    }
+)
+
+_BY_STOP_REASON: dict[str, TerminationReason] = {
+    "cancelled": TerminationReason.CANCELLED,
+    "aborted": TerminationReason.ABORTED,
+    "interrupt": TerminationReason.INTERRUPTED,
+    "max_tokens": TerminationReason.MAX_TOKENS_REACHED,
+    "limit_turns": TerminationReason.MAX_TOOL_ITERATIONS_REACHED,
+    "limit_total_tokens": TerminationReason.TOKEN_BUDGET_REACHED,
+    "limit_output_tokens": TerminationReason.TOKEN_BUDGET_REACHED,
+}
+
+# Read from the top: the first reason any link of the chain stands for.
+_BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] = (
+    (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, (MaxToolIterationsReachedError,)),
+    (TerminationReason.MAX_TOOL_CALLS_REACHED, (MaxToolCallsReachedError,)),
+    (TerminationReason.TOKEN_BUDGET_REACHED, (TokenBudgetReachedError, MaxTotalTokensReachedError)),
+    (TerminationReason.CONTEXT_WINDOW_OVERFLOW, (ContextWindowOverflowException, SGLangContextLengthError)),
+    (TerminationReason.MAX_TOKENS_REACHED, (MaxTokensReachedException,)),
+    (TerminationReason.ABORTED, (SGLangAbortedError,)),
+    (TerminationReason.THROTTLED, (ModelThrottledException, SGLangThrottledError)),
+    (TerminationReason.TIMEOUT, (TimeoutError,)),
+    (TerminationReason.CONNECTION_ERROR, (SGLangConnectionError, ConnectionError)),
+    (TerminationReason.TOOL_ERROR, (ToolProviderException, MCPClientInitializationError)),
+    (TerminationReason.RECURSION_DEPTH_EXCEEDED, (RecursionError,)),
+    (TerminationReason.CANCELLED, (asyncio.CancelledError,)),
+)
+
+# Clients name these errors alike and share no base class.
+_BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
+    (TerminationReason.TIMEOUT, ("timeout",)),
+    (
+        TerminationReason.CONNECTION_ERROR,
+        ("connectionerror", "connecterror", "disconnected", "connectorerror", "connectionclosed"),
+    ),
+    (TerminationReason.THROTTLED, ("throttl", "ratelimit")),
+)
+_PROVIDER_MODULES = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
+
+
+def _is_provider_error(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _PROVIDER_MODULES
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what the SDK wrapped in it, its explicit causes and the members of its group, each once."""
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        link = pending.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        inner = [getattr(link, "original_exception", None), link.__cause__]
+        if isinstance(link, BaseExceptionGroup):
+            inner.extend(link.exceptions)
+        pending.extend(item for item in reversed(inner) if isinstance(item, BaseException))
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error inside the SDK's `EventLoopException` wrappers; other errors stand for themselves."""
+    while True:
+        inner = getattr(error, "original_exception", None)
+        if not isinstance(inner, BaseException) or inner is error:
+            return error
+        error = inner

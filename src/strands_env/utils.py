@@ -1,0 +1,19 @@
+"""The one helper of the public contract that has no other home."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strands_sglang.client import SGLangClient
+from strands_sglang.client_cache import get_client_from_slime_args
+
+__all__ = ["get_cached_client_from_slime_args"]
+
+
+def get_cached_client_from_slime_args(args: Any) -> SGLangClient:
+    """The client that all samples of a slime rollout process share; see `strands_sglang.get_client_from_slime_args`.
+
+    Args:
+        args: slime's arguments.
+    """
+    return get_client_from_slime_args(args)
