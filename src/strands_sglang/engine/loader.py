@@ -8,6 +8,7 @@ and kept in the user's cache directory.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import logging
@@ -155,7 +156,7 @@ def load_model(model: Any, *, tokenizer: Any = None, dtype: str = "float32") -> 
 
     Args:
         model: `"smollm2"` (the default model), `"tiny"` (a tiny random one), a Hugging Face id, a folder, or a loaded
-            `PreTrainedModel`, which is used as it is and not copied.
+            `PreTrainedModel`, of which a copy is used.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
         dtype: Type of the weights, such as `"float32"` or `"bfloat16"`.
 
@@ -170,7 +171,7 @@ def load_model(model: Any, *, tokenizer: Any = None, dtype: str = "float32") -> 
     try:
         if isinstance(model, PreTrainedModel):
             name = model.config._name_or_path or type(model).__name__
-            loaded = model
+            loaded = copy.deepcopy(model)
         elif name == "tiny":
             from strands_sglang.engine.tiny import make_tiny_model
 

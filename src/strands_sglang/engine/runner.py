@@ -17,10 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from strands_sglang.engine.kv import SequenceKV
+from strands_sglang.engine.linear import linears, pack_linears
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ class Runner:
     """Runs a causal language model on packed segments.
 
     Args:
-        model: A `PreTrainedModel` whose attention goes through transformers' attention interface. Its attention
-            implementation is switched to ours, which stands in for `sdpa` in calls that are not the engine's.
+        model: A `PreTrainedModel` whose attention goes through transformers' attention interface. From now on it is
+            the runner's own: attention and linear layers are exchanged.
         batch_invariant: Fill up rows so that results do not depend on what else is in a step.
     """
 
@@ -59,8 +58,8 @@ class Runner:
                 f"expected a model that does, such as Llama, Qwen or Mistral"
             )
         AttentionInterface.register(ATTENTION, _packed_attention)
-        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         model.set_attn_implementation(ATTENTION)
+        pack_linears(model)
         self.model = model
         self.layers: int = model.config.get_text_config().num_hidden_layers
         with torch.inference_mode():
@@ -81,7 +80,6 @@ class Runner:
         output = self.model(
             input_ids=torch.tensor([ids + [0] * filler]),
             position_ids=torch.tensor([positions + [0] * filler]),
-            attention_mask=torch.empty(1, 1, 0, 0),  # four axes: taken as it is, no causal mask of the row is built
             use_cache=False,
             logits_to_keep=torch.tensor(wanted, dtype=torch.long),
             strands_segments=segments,
@@ -99,15 +97,11 @@ def _packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    strands_segments: Sequence[Segment] | None = None,
+    *,
+    strands_segments: Sequence[Segment],
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed segments: query `[1, heads, rows, dim]` to output `[1, rows, heads, dim]`."""
-    if strands_segments is None:  # somebody else uses the model: plain sdpa
-        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
-        return plain
     for name in _UNKNOWN_ATTENTION_OPTIONS:
         if options.get(name) is not None:
             raise NotImplementedError(f"{type(module).__name__} uses the attention option {name!r}, which is not built")
@@ -139,10 +133,7 @@ def _mask(queries: int, keys: int, window: int | None) -> torch.Tensor | None:
 
 def _row_multiple(model: Any, *, candidates: Sequence[int] = (1, 2, 4, 8, 16), most: int = 48) -> int:
     """Smallest multiple of rows at which every linear layer of the model gives each row the same bits."""
-    shapes: dict[tuple[int, ...], torch.nn.Linear] = {}
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            shapes.setdefault((*module.weight.shape, int(module.bias is not None)), module)
+    shapes = {(*layer.weight.shape, layer.bias is None): layer for layer in linears(model)}
     generator = torch.Generator().manual_seed(0)
     multiple = 1
     for layer in shapes.values():
