@@ -1,0 +1,35 @@
+"""Chat templates: first prompts, and the exact text to append for new messages.
+
+```python
+renderer = DeltaRenderer(ChatTemplate.from_tokenizer(tokenizer), tools=tools, stop_tokens=["<|im_end|>"])
+prompt = renderer.initial(messages)  # text of the first prompt
+delta = renderer.delta(history, new, emitted="<|im_end|>")  # text to append after the sampled ids
+```
+
+How it works and what it guarantees: `docs/chat-templates.md`.
+"""
+
+from __future__ import annotations
+
+from strands_sglang.template._chat_template import ChatTemplate
+from strands_sglang.template._messages import ArgumentForm, ContentForm
+from strands_sglang.template._reasoning import generation_opens_reasoning
+from strands_sglang.template._renderer import Delta, DeltaNote, DeltaRenderer
+from strands_sglang.template._report import Flag, Report, Shape, ShapeResult, Verdict
+from strands_sglang.template._step import Path
+
+__all__ = [
+    "ArgumentForm",
+    "ChatTemplate",
+    "ContentForm",
+    "Delta",
+    "DeltaNote",
+    "DeltaRenderer",
+    "Flag",
+    "Path",
+    "Report",
+    "Shape",
+    "ShapeResult",
+    "Verdict",
+    "generation_opens_reasoning",
+]

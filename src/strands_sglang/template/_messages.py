@@ -1,0 +1,185 @@
+"""Reading and rewriting chat messages, without changing the caller's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+Message = Mapping[str, Any]
+"""A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
+
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+class ArgumentForm(StrEnum):
+    """How a template takes the arguments of a tool call."""
+
+    OBJECT = "object"
+    """A mapping, printed by the template."""
+    TEXT = "text"
+    """JSON text, printed as it is."""
+
+
+class ContentForm(StrEnum):
+    """How a template takes the content of a message of some role."""
+
+    STRING = "string"
+    """Text only; a list of parts would be printed as Python or JSON source."""
+    PARTS = "parts"
+    """A list of parts only."""
+    BOTH = "both"
+    """Either."""
+
+
+def calls_of(message: Message) -> Sequence[Mapping[str, Any]]:
+    """Tool calls of a message, possibly none."""
+    return message.get("tool_calls") or ()
+
+
+def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Name and arguments of a call, in OpenAI's nested form or flat."""
+    function = call.get("function")
+    return function if isinstance(function, Mapping) else call
+
+
+def leading_system(history: Sequence[Message]) -> int:
+    """Number of system or developer messages at the start."""
+    count = 0
+    while count < len(history) and history[count]["role"] in ("system", "developer"):
+        count += 1
+    return count
+
+
+def short_base(history: Sequence[Message]) -> list[Message]:
+    """Leading system messages and the latest user message (they may carry switches such as /no_think).
+
+    The last message of `history`, the assistant turn, is not part of it.
+    """
+    lead = leading_system(history)
+    base = [history[i] for i in range(lead)]
+    for i in range(len(history) - 2, lead - 1, -1):
+        if history[i]["role"] == "user":
+            base.append(history[i])
+            break
+    return base
+
+
+def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
+    """Tool results with the id and name of their call filled in: by id, else by order.
+
+    Results often carry only the id, or nothing; templates want both.
+    """
+    calls = calls_of(last)
+    if not calls:
+        return list(new)
+    by_id = {call["id"]: call for call in calls if call.get("id")}
+    results = [message for message in new if message["role"] == "tool"]
+    claimed = {message.get("tool_call_id") for message in results}
+    free = [call for call in calls if call.get("id") not in claimed]
+    stray = [message for message in results if message.get("tool_call_id") not in by_id]
+    by_order = {id(m): c for m, c in zip(stray, free, strict=True)} if len(stray) == len(free) else {}
+    out: list[Message] = []
+    for message in new:
+        call = by_id.get(message.get("tool_call_id")) or by_order.get(id(message))
+        if message["role"] == "tool" and call is not None:
+            filled = {"tool_call_id": call.get("id"), "name": function_of(call).get("name")}
+            missing = {key: value for key, value in filled.items() if value and not message.get(key)}
+            if missing:
+                message = {**message, **missing}
+        out.append(message)
+    return out
+
+
+def with_arguments(message: Message, form: ArgumentForm) -> Message:
+    """The message with all call arguments as objects or as JSON text; text that is no JSON object stays text."""
+    calls = calls_of(message)
+    if not calls:
+        return message
+    convert = _as_text if form is ArgumentForm.TEXT else _as_object
+    out = []
+    for call in calls:
+        function = function_of(call)
+        arguments = convert(function.get("arguments"))
+        if arguments is not function.get("arguments"):
+            function = {**function, "arguments": arguments}
+            call = {**call, "function": function} if "function" in call else function
+        out.append(call)
+    return {**message, "tool_calls": out}
+
+
+def _as_text(arguments: Any) -> Any:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _as_object(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def text_parts(content: Any) -> list[str] | None:
+    """Texts of a list of content parts; None if a part is not text."""
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            return None
+    return texts
+
+
+def with_content_form(message: Message, form: Callable[[str], ContentForm]) -> Message:
+    """The message with its content in the form the template takes for this role.
+
+    Text parts are joined by newlines for a role that takes text only. Content that has no such form (an image for a
+    role that takes text) is left alone; whether it survives is checked after rendering.
+    """
+    content = message.get("content")
+    if isinstance(content, str):
+        if form(message["role"]) is ContentForm.PARTS:
+            return {**message, "content": [{"type": "text", "text": content}]}
+    elif isinstance(content, list | tuple) and form(message["role"]) is ContentForm.STRING:
+        texts = text_parts(content)
+        if texts is not None:
+            return {**message, "content": "\n".join(texts)}
+    return message
+
+
+def with_plain_content(message: Message) -> dict[str, Any]:
+    """The message as transformers hands it to a template: reasoning under its names, content parts as plain data."""
+    out: dict[str, Any] = message if type(message) is dict else dict(message)
+    content = out.get("content")
+    if content.__class__ is not str and content is not None:
+        out = {**out, "content": plain(content)}
+    for name in REASONING_FIELDS:
+        reasoning = out.get(name)
+        if reasoning is not None:
+            return {"thinking": reasoning, **out, "reasoning_content": reasoning}
+    return out
+
+
+def plain(value: Any) -> Any:
+    """Plain JSON types all the way down; anything else (an image, an array) becomes `<its type>`.
+
+    Templates only look whether media are present, and methods of foreign objects must not be within their reach.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return f"<{type(value).__name__}>"
