@@ -87,5 +87,5 @@ print(hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes() + "\0".join(sys.argv
 }
 
 pip_install() {
-  python -m pip install --quiet --disable-pip-version-check --no-input "$@"
+  python -m pip install --quiet --quiet --disable-pip-version-check --no-input "$@"
 }
