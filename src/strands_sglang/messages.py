@@ -147,7 +147,8 @@ class _Converter:
 
     def note_calls(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
-        uses = [block["toolUse"] for block in content if "toolUse" in block] if isinstance(content, list) else []
+        blocks = content if isinstance(content, list) else []
+        uses = [block["toolUse"] for block in blocks if isinstance(block, Mapping) and "toolUse" in block]
         self.calls = {}
         for position, use in enumerate(uses):
             self.calls.setdefault(use["toolUseId"], (position, use["name"]))

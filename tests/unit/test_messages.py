@@ -277,7 +277,7 @@ def test_calls_of_a_user_and_results_of_an_assistant_are_refused() -> None:
         format_messages([assistant(result("t"))])
 
 
-def test_json_that_is_none_is_refused() -> None:
+def test_a_json_block_that_is_not_json_is_refused() -> None:
     with pytest.raises(MessageConversionError, match="not JSON"):
         format_messages([user(result("t", {"json": {1, 2}}))])
 

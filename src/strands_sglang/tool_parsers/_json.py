@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _PLAIN_DECODER = json.JSONDecoder()
+_FIRST_WINDOW = 1024
+_LONGEST_LITERAL = 12  # "-Infinity", or an escaped surrogate pair
 
 
 class JSONError(ValueError):
@@ -45,10 +47,24 @@ def value_end(text: str, start: int) -> int | None:
 
     Only the boundary is of interest here, so duplicate keys and the like pass; the value itself goes to `loads`.
     """
-    try:
-        return _PLAIN_DECODER.raw_decode(text, skip_blank(text, start))[1]
-    except (ValueError, RecursionError):
-        return None
+    start = skip_blank(text, start)
+    size = _FIRST_WINDOW
+    # The decoder's errors count the lines of all that was given to it, so a hostile text would cost its square.
+    while True:
+        window = text[start : start + size]
+        is_cut = start + size < len(text)
+        try:
+            end = _PLAIN_DECODER.raw_decode(window)[1]
+        except json.JSONDecodeError as error:
+            near_the_cut = error.pos >= len(window) - _LONGEST_LITERAL or error.msg.startswith("Unterminated")
+            if not (is_cut and near_the_cut):
+                return None
+        except (ValueError, RecursionError):
+            return None
+        else:
+            if end < len(window) or not is_cut:
+                return start + end
+        size *= 4
 
 
 def skip_blank(text: str, start: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -135,7 +136,6 @@ class SectionToolParser(ToolParser):
 
 
 def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:
-    """Offset of whichever marker comes first; the second is looked for only up to the first."""
-    near = text.find(markers[0], start)
-    other = text.find(markers[1], start, near if near >= 0 else len(text))
-    return other if other >= 0 else near if near >= 0 else None
+    """Offset of whichever marker comes first; searching one after the other could read the whole text each time."""
+    match = re.compile("|".join(map(re.escape, markers))).search(text, start)
+    return match.start() if match else None

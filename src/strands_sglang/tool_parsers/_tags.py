@@ -96,8 +96,8 @@ def skip_space(text: str, position: int) -> int:
 
 
 def is_name(name: str) -> bool:
-    """Whether a name printed without quotes can be one: not empty, no white space, no tag."""
-    return bool(name) and not any(character.isspace() or character in "<>{}\"'" for character in name)
+    """Whether a name printed without quotes can be one: not empty, no blanks or control characters, no tag."""
+    return name.isprintable() and not set(name) & set(" <>{}\"'") and bool(name)
 
 
 def _read_open(text: str, position: int, tag: tuple[str, str], call_name: str) -> tuple[str, int]:

@@ -1,0 +1,171 @@
+"""Properties of all tool parsers: they never raise, they lose nothing, they read what they write, in linear time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from strands_sglang.exceptions import ToolParserError
+from strands_sglang.reasoning import SegmentKind, split_reasoning
+from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, get_tool_parser
+
+EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
+every_parser = pytest.mark.parametrize("parser", EVERY, ids=lambda parser: type(parser).__name__)
+
+PIECES = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<function=f>",
+    "</function>",
+    "<parameter=x>",
+    "</parameter>",
+    "f\n",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "functions.f:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    '{"name": "f", "arguments": {"x": 1}}',
+    '{"x": 1}',
+    '{"',
+    '"',
+    "\\",
+    "{",
+    "}",
+    "[",
+    "\n",
+    " ",
+    "NaN",
+    "<|im_end|>",
+]
+
+markup = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=25).map("".join)
+"""Text made of the pieces of all formats in any order."""
+
+names = st.from_regex(r"[A-Za-z0-9_-]{1,16}", fullmatch=True)
+keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+strings = st.one_of(st.text(max_size=30), markup)
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), strings),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def schema_of(arguments: dict[str, Any], tool: str) -> list[dict[str, Any]]:
+    """A tool whose parameters are declared with exactly the types of these arguments."""
+    types = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    properties = {key: {"type": types.get(type(value), "object")} for key, value in arguments.items()}
+    return [{"name": tool, "inputSchema": {"json": {"type": "object", "properties": properties}}}]
+
+
+@every_parser
+@given(text=st.one_of(markup, st.text()), in_reasoning=st.booleans())
+def test_no_text_raises_and_no_character_is_lost(parser: ToolParser, text: str, in_reasoning: bool) -> None:
+    output = parser.parse_all(text, in_reasoning=in_reasoning, tools=schema_of({"x": 1}, "f"))
+    assert "".join(text[segment.start : segment.end] for segment in output.segments) == text
+    assert [call.id for call in output.calls] == [f"call_{index:04d}" for index in range(len(output.calls))]
+    for call in output.calls:
+        assert call.name
+        assert (call.raw is None) == (call.error is None)
+        assert not (call.is_error and call.input)
+        json.loads(json.dumps(call.input, allow_nan=False))
+        start, end = call.span
+        blocks = [segment for segment in output.segments if segment.kind is SegmentKind.BLOCK]
+        assert any(block.start <= start < end <= block.end for block in blocks)
+    spans = [call.span for call in output.calls]
+    assert spans == sorted(spans)
+
+
+@every_parser
+@given(name=names, arguments=st.dictionaries(keys, json_values, max_size=4), before=st.text(max_size=9))
+def test_what_is_rendered_is_read_back(parser: ToolParser, name: str, arguments: dict[str, Any], before: str) -> None:
+    tools = schema_of(arguments, name)
+    try:
+        text = parser.render(name, arguments, tools=tools)
+    except ToolParserError:
+        # Only formats that print values bare may decline, and only for values with their own tags in them.
+        printed = json.dumps(arguments)
+        assert "<" in printed or "\\u" in printed
+        assume(False)
+    output = parser.parse_all(before + text, tools=tools)
+    assume("<think>" not in before and parser.tool_start_token not in before)
+    assert [(call.name, call.is_error) for call in output.calls] == [(name, False)]
+    assert json.dumps(output.calls[0].input) == json.dumps(arguments)
+    assert output.text == before
+
+
+@every_parser
+@given(name=names, arguments=st.dictionaries(keys, st.text("abc123 .,:\n\"'{}[]é\t", max_size=30), max_size=4))
+def test_strings_are_read_back_without_schemas(parser: ToolParser, name: str, arguments: dict[str, str]) -> None:
+    results = parser.parse(parser.render(name, arguments))
+    assert [(result.name, result.input) for result in results] == [(name, arguments)]
+
+
+@every_parser
+@given(draft=st.dictionaries(keys, st.text("abc", max_size=5), max_size=2), text=st.text("ab \n", max_size=9))
+def test_a_draft_in_reasoning_is_never_a_call(parser: ToolParser, draft: dict[str, str], text: str) -> None:
+    call = parser.render("f", draft)
+    assert parser.parse(f"<think>{text}{call}") == []
+    assert parser.parse(f"{text}{call}{text}", in_reasoning=True) == []
+    assert len(parser.parse(f"<think>{text}{call}</think>{call}")) == 1
+
+
+@given(text=st.one_of(markup, st.text()), in_reasoning=st.booleans())
+def test_a_split_keeps_all_but_tags(text: str, in_reasoning: bool) -> None:
+    split = split_reasoning(text, in_reasoning=in_reasoning)
+    assert len(split.text) + len(split.reasoning) <= len(text)
+    if "<think>" not in text and "</think>" not in text:
+        assert (split.reasoning if in_reasoning else split.text) == text
+
+
+HOSTILE = [
+    '{begin}{{"',
+    '{begin}{{"a":"',
+    '{begin}["',
+    '{begin}"{end}',
+    '{begin}[","{end}',
+    "{begin}[1,{end}",
+    "{begin}{end}",
+    "{begin}",
+    "{begin}\n \n",
+    "<think>{begin}</think>",
+    "{begin}<function=f><parameter=x>",
+    "{begin}<function=f>{end}",
+    "{begin}f<arg_key>x</arg_key><arg_value>",
+    "<|tool_call_begin|><|tool_call_argument_begin|>",
+    "<|tool_call_begin|>f<|tool_call_argument_begin|>{{<|tool_call_end|>",
+    '<|tool_call_begin|>f<|tool_call_argument_begin|>["<|tool_call_end|>',
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", HOSTILE)
+@every_parser
+def test_long_hostile_text_is_read_in_linear_time(parser: ToolParser, unit: str) -> None:
+    # With cost quadratic in the number of calls this runs into the timeout.
+    unit = unit.format(begin=parser.tool_start_token, end=parser.tool_end_token)
+    hostile = unit * (800_000 // len(unit))
+    parser.parse_all(hostile)
+    call = parser.render("f", {"x": "y"})
+    parser.parse_all(call[: len(call) - len(parser.tool_end_token)] + hostile)
+
+
+@pytest.mark.parametrize("size", [1000, 1023, 1024, 1025, 4096, 5000, 100_000])
+@pytest.mark.parametrize("filler", ["x", "\\", "\u00e9\n", "</tool_call>", "<|tool_call_end|>", "\ud83d\ude80"])
+def test_long_arguments_are_read_whole(size: int, filler: str) -> None:
+    arguments = {"x": (filler * size)[:size], "n": 10**size if size < 4000 else 1, "y": [1.5, True, None]}
+    for name in ("hermes", "kimi_k2"):
+        parser = get_tool_parser(name)
+        assert [call.input for call in parser.parse(parser.render("f", arguments))] == [arguments]
