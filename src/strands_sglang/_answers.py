@@ -1,0 +1,114 @@
+"""Read and check a generate answer: what passes here can be recorded in a trajectory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ._http_errors import embedded_error
+from .exceptions import SGLangDecodingError
+
+_EXCERPT = 200
+
+
+def parse_answer(payload: bytes) -> Any:
+    """The JSON of a 200 answer.
+
+    Raises:
+        SGLangDecodingError: It is not JSON (half-written, or not SGLang).
+        SGLangHTTPError: It is an error object or an error event.
+    """
+    try:
+        parsed = orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        if payload.lstrip().startswith(b"data:") and (failure := _stream_error(payload)) is not None:
+            raise failure from None
+        raise SGLangDecodingError(
+            f"the answer is not JSON ({error}); {len(payload)} bytes: {_excerpt(payload)}"
+        ) from error
+    if (failure := embedded_error(payload, parsed)) is not None:
+        raise failure
+    return parsed
+
+
+def _stream_error(payload: bytes) -> Exception | None:
+    first = payload.lstrip().splitlines()[0].removeprefix(b"data:").strip()
+    try:
+        return embedded_error(payload, orjson.loads(first))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def check_answer(answer: Any) -> dict[str, Any]:
+    """Check the shape of a generate answer and complete it with `output_ids` where an old server left them out.
+
+    Every key of `meta_info` is optional (requests aborted in the waiting queue lack most), but what is there must
+    agree: as many logprob entries as ids, and the same ids.
+
+    Raises:
+        SGLangDecodingError: The answer contradicts itself, or is no generate answer.
+    """
+    if not isinstance(answer, dict):
+        raise SGLangDecodingError(f"the answer is a JSON {type(answer).__name__}, expected one object: {answer!r:.200}")
+    meta = answer.get("meta_info")
+    if not isinstance(meta, dict):
+        raise SGLangDecodingError(f"the answer has no meta_info object, only {sorted(answer)!r}")
+    finish = meta.get("finish_reason")
+    if finish is not None and not (isinstance(finish, dict) and isinstance(finish.get("type"), str)):
+        raise SGLangDecodingError(f"meta_info.finish_reason={finish!r}: expected an object with a type")
+    logprobs = meta.get("output_token_logprobs")
+    logprob_ids = None if logprobs is None else _logprob_ids(logprobs)
+    ids = answer.get("output_ids")
+    if ids is None:
+        if logprob_ids is None:
+            if isinstance(finish, dict) and finish.get("type") == "abort":
+                logprob_ids = []  # aborted before it ran: nothing was sampled
+            else:
+                raise SGLangDecodingError("the answer has neither output_ids nor meta_info.output_token_logprobs")
+        return {**answer, "output_ids": logprob_ids}
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
+        raise SGLangDecodingError(f"output_ids={ids!r:.200}: expected a list of integers")
+    if logprob_ids is not None and logprob_ids != ids:
+        raise SGLangDecodingError(
+            f"output_ids ({len(ids)}) and output_token_logprobs ({len(logprob_ids)}) disagree: "
+            f"{ids!r:.100} against {logprob_ids!r:.100}"
+        )
+    return answer
+
+
+def _logprob_ids(entries: Any) -> list[int]:
+    try:
+        ids = [entry[1] for entry in entries]
+    except (TypeError, IndexError, KeyError) as error:
+        raise SGLangDecodingError(
+            f"meta_info.output_token_logprobs={entries!r:.200}: expected [logprob, id, text] entries"
+        ) from error
+    if not set(map(type, ids)) <= {int}:
+        raise SGLangDecodingError("meta_info.output_token_logprobs has ids that are not integers")
+    return ids
+
+
+def _excerpt(payload: bytes) -> str:
+    text = payload[:_EXCERPT].decode("utf-8", "replace")
+    return repr(text) + ("..." if len(payload) > _EXCERPT else "")
+
+
+def vocab_size_of(info: Mapping[str, Any]) -> int | None:
+    """Rows of the embedding in an info answer or a model configuration, or None."""
+    for config in (info, info.get("model_config"), info.get("text_config")):
+        size = config.get("vocab_size") if isinstance(config, Mapping) else None
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
+def vocab_size_of_folder(path: Any) -> int | None:
+    """Rows of the embedding of a model folder on this machine, or None."""
+    try:
+        return vocab_size_of(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return None
