@@ -11,7 +11,7 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 __version__ = "3.0.0"  # compared with minimum versions by importing code
 
@@ -74,7 +74,7 @@ def next_power_of_2(n: int) -> int:
 class _Submodule(ModuleType):
     """Any module below `triton`: every name in it is absent."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         return _absent(name)

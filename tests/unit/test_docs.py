@@ -1,0 +1,138 @@
+"""Documentation: links lead somewhere, code compiles, and blocks marked `runnable` run and print what they claim.
+
+- ```` ```python ````: must compile (`await` at the top is fine).
+- ```` ```python runnable ````: is executed, in a process of its own, in an empty folder.
+- ```` ```text output ```` right after a runnable block: exactly what it prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/**/*.md", "tests/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
+HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*#*$", re.MULTILINE)
+AWAITING = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: Path
+    line: int
+    info: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        indent = len(match["indent"])
+        body = "".join(line[indent:] if line.strip() else "\n" for line in match["body"].splitlines(keepends=True))
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(document=document, line=line, info=match["info"].strip(), body=body))
+    return found
+
+
+def python_blocks(*, runnable: bool) -> Iterator[tuple[Block, str | None]]:
+    """Python blocks, each with the output claimed right after it, if any."""
+    for document in DOCUMENTS:
+        found = blocks(document)
+        for block, following in itertools.zip_longest(found, found[1:]):
+            language, _, rest = block.info.partition(" ")
+            if language == "python" and (not runnable or "runnable" in rest.split()):
+                yield block, following.body if following and following.info == "text output" else None
+
+
+def prose(document: Path) -> str:
+    return FENCE.sub("", document.read_text(encoding="utf-8"))
+
+
+def anchors(document: Path) -> set[str]:
+    """Names of the headings as the forges make them."""
+    texts = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["text"]) for match in HEADING.finditer(prose(document)))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("block", [block for block, _ in python_blocks(runnable=False)], ids=str)
+def test_code_compiles(block: Block) -> None:
+    compile("\n" * block.line + block.body, str(block.document), "exec", flags=AWAITING)
+
+
+@pytest.mark.parametrize(("block", "output"), list(python_blocks(runnable=True)), ids=str)
+def test_runnable_code_runs(block: Block, output: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "block.py"
+    file.write_text("\n" * block.line + block.body, encoding="utf-8")
+    runner = (
+        "import ast, asyncio, inspect, sys\n"
+        "code = compile(open(sys.argv[1], encoding='utf-8').read(), sys.argv[2], 'exec', flags=int(sys.argv[3]))\n"
+        "result = eval(code, {'__name__': '__main__'})\n"
+        "asyncio.run(result) if inspect.iscoroutine(result) else None\n"
+    )
+    command = [sys.executable, "-c", runner, str(file), str(block), str(AWAITING)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    if output is not None:
+        assert result.stdout.strip() == output.strip()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for match in LINK.finditer(prose(document)):
+        target = match["target"]
+        if re.match(r"[a-z]+:", target):
+            if not target.startswith(("https://", "mailto:")):
+                broken.append(target)
+            continue
+        path, _, anchor = target.partition("#")
+        other = (document.parent / path).resolve() if path else document
+        if not other.exists() or (anchor and other.suffix == ".md" and anchor not in anchors(other)):
+            broken.append(target)
+    assert not broken
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_readme_gives_a_reason_for_each_core_dependency() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[<>=~\[ ]", requirement)[0] for requirement in project["dependencies"]]
+    assert [name for name in names if f"| `{name}` |" not in readme] == []
+
+
+def test_extras_named_anywhere_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    files = [*DOCUMENTS, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {extra}"
+        for path in files
+        for named in re.findall(r"strands-rollout\[([\w,]+)\]", path.read_text(encoding="utf-8"))
+        for extra in named.split(",")
+        if extra not in extras
+    ]
+    assert not wrong

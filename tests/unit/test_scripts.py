@@ -1,0 +1,70 @@
+"""The scripts: they parse, they can be started, and they refuse a machine that they cannot serve."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SCRIPTS = [path for path in (*sorted((ROOT / "scripts").iterdir()), ROOT / ".ci" / "run") if path.is_file()]
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="the scripts need bash")
+
+
+def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_parses(script: Path) -> None:
+    assert run("bash", "-n", script).stderr == ""
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.name != "_setup.sh"], ids=lambda path: path.name)
+def test_script_can_be_started(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    assert script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n")
+
+
+def test_an_unfit_interpreter_is_refused_with_a_reason(tmp_path: Path) -> None:
+    old = tmp_path / "old-python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    result = run(
+        ROOT / "scripts" / "test", STRANDS_ROLLOUT_VENV=str(tmp_path / "venv"), STRANDS_ROLLOUT_PYTHON=str(old)
+    )
+    assert result.returncode == 2
+    assert "no Python 3.11 or newer" in result.stderr and str(old) in result.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_sglang_server_is_refused_on_another_system(tmp_path: Path) -> None:
+    uname = tmp_path / "uname"
+    uname.write_text("#!/bin/sh\n[ $1 = -s ] && echo Darwin || echo arm64\n")
+    uname.chmod(0o755)
+    result = run(
+        ROOT / "scripts" / "sglang-cpu",
+        "install",
+        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        SGLANG_CPU_HOME=str(tmp_path / "home"),
+        SGLANG_CPU_VENV="",
+    )
+    assert result.returncode == 2
+    assert "needs Linux-x86_64, this is Darwin-arm64" in result.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_no_server_means_no_url(tmp_path: Path) -> None:
+    result = run(ROOT / "scripts" / "sglang-cpu", "url", SGLANG_CPU_HOME=str(tmp_path))
+    assert (result.returncode, result.stdout) == (1, "")
