@@ -1,0 +1,207 @@
+"""Any tool with a deadline and an output limit: one that hangs or floods gives a tool result and costs no episode."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from strands import tool as decorate
+from strands.types._events import ToolResultEvent
+from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+
+from .threads import DaemonThreads, default_threads
+
+logger = logging.getLogger(__name__)
+
+ToolLike: TypeAlias = AgentTool | Callable[..., Any]
+"""A Strands tool, decorated or not; or a plain function, sync or async, which is decorated."""
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds a wrapped tool may take."""
+DEFAULT_MAX_OUTPUT_CHARS = 20_000
+"""Characters of text a wrapped tool may answer with."""
+GRACE_SECONDS = 1.0
+"""Seconds a cancelled tool may take to unwind before it is left behind."""
+
+_END = object()
+
+
+def with_limits(
+    tool: ToolLike,
+    *,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+    threads: DaemonThreads | None = None,
+) -> AgentTool:
+    """The tool with limits. Its name, description and input schema stay the same.
+
+    A sync tool runs in a daemon thread of its own, outside asyncio's small shared pool.
+
+    Args:
+        tool: What to wrap.
+        timeout: Seconds a call may take; then it is cancelled and answered with an error. A thread cannot be cancelled:
+            it is left behind, and counts against `threads` until it ends. None for no limit.
+        max_output_chars: Characters of text in a result; what is longer keeps its beginning and end. None for no limit.
+        threads: Threads of sync tools; those of the process if None.
+
+    Raises:
+        TypeError: It is no tool.
+        ValueError: A limit is out of range.
+    """
+    if isinstance(tool, LimitedTool):
+        tool = tool.wrapped
+    if not isinstance(tool, AgentTool):
+        if not callable(tool) or inspect.isclass(tool):
+            raise TypeError(f"expected a tool or a function to make one from, got {tool!r}")
+        tool = decorate(tool)
+    return LimitedTool(tool, timeout, max_output_chars, threads or default_threads)
+
+
+def with_timeout(tool: ToolLike, timeout: float) -> AgentTool:
+    """The tool with a deadline in seconds and no output limit; see `with_limits`."""
+    return with_limits(tool, timeout=timeout, max_output_chars=None)
+
+
+class LimitedTool(AgentTool):
+    """A tool with limits; made by `with_limits`."""
+
+    def __init__(
+        self, tool: AgentTool, timeout: float | None, max_output_chars: int | None, threads: DaemonThreads
+    ) -> None:
+        super().__init__()
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if max_output_chars is not None and not max_output_chars > 0:
+            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        self.wrapped = tool
+        self.timeout = timeout
+        self.max_output_chars = max_output_chars
+        self._threads = threads
+        self._runner = _in_own_thread(tool, threads)
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the wrapped tool."""
+        return self.wrapped.tool_name
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """Specification of the wrapped tool."""
+        return self.wrapped.tool_spec
+
+    @property
+    def tool_type(self) -> str:
+        """Type of the wrapped tool."""
+        return self.wrapped.tool_type
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        """Run the tool within its limits."""
+        events: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def pump() -> None:
+            try:
+                async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
+                    events.put_nowait(event)
+            finally:
+                events.put_nowait(_END)
+
+        # The tool gets a task of its own: it must not be able to outlive its deadline by ignoring a cancellation.
+        task = asyncio.ensure_future(pump())
+        try:
+            try:
+                async with asyncio.timeout(self.timeout) as deadline:
+                    async for event in _until_end(events):
+                        rest = deadline.when()
+                        deadline.reschedule(None)  # the consumer's time is not the tool's
+                        yield self._limited(event)
+                        deadline.reschedule(rest)
+            except TimeoutError:
+                yield ToolResultEvent(self._timed_out(tool_use))
+                return
+            await task  # raises what the tool raised
+        finally:
+            await _stop(task, self.tool_name)
+
+    def _timed_out(self, tool_use: ToolUse) -> Any:
+        logger.debug("tool=<%s>, timeout=<%s> | tool timed out", self.tool_name, self.timeout)
+        busy = self._threads.running >= self._threads.max_threads and self._runner is not self.wrapped
+        reason = f" (all {self._threads.max_threads} tool threads are busy or stuck)" if busy else ""
+        text = f"Error: {self.tool_name} did not finish within {self.timeout:g} seconds and was stopped{reason}."
+        return {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
+
+    def _limited(self, event: Any) -> Any:
+        result = event.tool_result if isinstance(event, ToolResultEvent) else event
+        if self.max_output_chars is None or not isinstance(result, dict) or "content" not in result:
+            return event
+        result["content"] = limit_content(result["content"], self.max_output_chars)
+        return event
+
+
+def limit_content(content: Iterable[Any], max_chars: int) -> list[Any]:
+    """Content blocks of a tool result with at most so many characters of text and JSON altogether.
+
+    The text that crosses the limit keeps its beginning and end around a note of what was left out; JSON that crosses it
+    becomes such text; later text is left out. Blocks of other kinds stay.
+    """
+    limited: list[Any] = []
+    left = max_chars
+    for block in content:
+        if "text" in block:
+            text = block["text"]
+        elif "json" in block:
+            text = json.dumps(block["json"], ensure_ascii=False, default=str)
+        else:
+            limited.append(block)
+            continue
+        if len(text) <= left:
+            limited.append(block)
+        elif left > 0:
+            limited.append({"text": shorten(text, left)})
+        left -= min(len(text), left)
+    return limited
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """The beginning and the end of a text that is too long, around a note; the note comes on top of the limit."""
+    if len(text) <= max_chars:
+        return text
+    head = (max_chars + 1) // 2
+    tail = max_chars - head
+    note = f"\n... [{len(text) - max_chars} characters left out] ...\n"
+    return text[:head] + note + (text[-tail:] if tail else "")
+
+
+async def _until_end(events: asyncio.Queue[Any]) -> Any:
+    while (event := await events.get()) is not _END:
+        yield event
+
+
+async def _stop(task: asyncio.Future[None], name: str) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    if not task.done():
+        logger.warning("tool=<%s> | tool ignored its cancellation and is left behind", name)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    elif not task.cancelled():
+        task.exception()  # it was raised by the stream, or came after its end
+
+
+def _in_own_thread(tool: AgentTool, threads: DaemonThreads) -> AgentTool:
+    """A decorated sync tool as an async one that runs in one of our threads; any other tool as it is."""
+    function = getattr(tool, "_tool_func", None)
+    if function is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return tool
+
+    async def in_thread(*args: Any, **kwargs: Any) -> Any:
+        return await threads.run(function, *args, **kwargs)
+
+    # The SDK's validation and context injection stay; only the function changes.
+    twin = copy.copy(tool)
+    twin._tool_func = in_thread  # type: ignore[attr-defined]
+    return twin

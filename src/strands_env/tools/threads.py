@@ -1,0 +1,120 @@
+"""Sync functions in threads of their own, so that one that never returns can be left behind.
+
+The SDK runs sync tools in asyncio's default pool of `min(32, cores + 4)` threads, shared by everything in the process:
+many rollouts queue there, a tool that never returns takes a place for ever, and the process waits for it at exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+DEFAULT_MAX_THREADS = 256
+"""Sync tools that run at the same time in one process."""
+
+
+class ThreadLimitError(RuntimeError):
+    """All threads are busy, or stuck in functions that never return."""
+
+
+class DaemonThreads:
+    """Runs each call in a new daemon thread; a thread costs about 50 microseconds, and none idles.
+
+    Args:
+        max_threads: Threads at the same time. Further calls wait for a place.
+    """
+
+    def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
+        if isinstance(max_threads, bool) or not isinstance(max_threads, int) or max_threads < 1:
+            raise ValueError(f"max_threads must be a positive number, got {max_threads!r}")
+        self.max_threads = max_threads
+        self._lock = threading.Lock()
+        self._running = 0
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    @property
+    def running(self) -> int:
+        """Threads that run now, stuck ones included."""
+        return self._running
+
+    async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call the function in a thread, in a copy of the current context.
+
+        Cancelling this leaves the thread behind: it keeps its place until the function returns, and its result is lost.
+        """
+        await self._take_place()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)
+            elif isinstance(error, StopIteration):  # a future cannot hold it
+                future.set_exception(RuntimeError("the function raised StopIteration"))
+            else:
+                future.set_exception(error)
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = context.run(function, *args, **kwargs)
+            except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
+                error = raised
+            finally:
+                self._leave_place()
+            with contextlib.suppress(RuntimeError):  # the caller's loop is gone
+                loop.call_soon_threadsafe(settle, value, error)
+
+        try:
+            threading.Thread(target=work, name="strands-env-tool", daemon=True).start()
+        except BaseException:
+            self._leave_place()
+            raise
+        return await future
+
+    async def _take_place(self) -> None:
+        with self._lock:
+            if self._running < self.max_threads:
+                self._running += 1
+                return
+            loop = asyncio.get_running_loop()
+            entry = (loop, loop.create_future())
+            self._waiting.append(entry)
+        try:
+            await entry[1]  # the place is handed over by the thread that leaves
+        except asyncio.CancelledError:
+            with self._lock:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+                    raise
+            self._leave_place()  # it was handed over meanwhile
+            raise
+
+    def _leave_place(self) -> None:
+        with self._lock:
+            while self._waiting:
+                loop, future = self._waiting.pop(0)
+                try:
+                    loop.call_soon_threadsafe(_wake, future)
+                except RuntimeError:
+                    continue  # that waiter's loop is gone
+                return
+            self._running -= 1
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+default_threads = DaemonThreads()
+"""The threads of all wrapped tools of the process that name no others."""

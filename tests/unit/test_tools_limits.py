@@ -1,0 +1,308 @@
+"""Deadlines and output limits around any tool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from strands import Agent, ToolContext, tool
+from strands.types._events import ToolResultEvent
+from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+
+from strands_env.testing import ScriptedModel, call
+from strands_env.tools.limits import limit_content, shorten, with_limits, with_timeout
+from strands_env.tools.threads import DaemonThreads
+
+
+async def run(wrapped: AgentTool, **arguments: Any) -> dict[str, Any]:
+    """The result of one call, as an agent gets it."""
+    model = ScriptedModel([call(wrapped.tool_name, **arguments), "done"])
+    agent = Agent(model=model, tools=[wrapped], callback_handler=None)
+    await agent.invoke_async("go")
+    (block,) = agent.messages[2]["content"]
+    return block["toolResult"]
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return "".join(block.get("text", "") for block in result["content"])
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add.
+
+    Args:
+        a: One.
+        b: Other.
+    """
+    return a + b
+
+
+async def test_sync_tool_answers_as_before() -> None:
+    result = await run(with_limits(add), a=2, b=3)
+    assert (result["status"], text_of(result)) == ("success", "5")
+
+
+async def test_specification_stays_the_same() -> None:
+    wrapped = with_limits(add)
+    assert (wrapped.tool_name, wrapped.tool_spec, wrapped.tool_type) == (add.tool_name, add.tool_spec, add.tool_type)
+
+
+async def test_invalid_arguments_are_an_error_result() -> None:
+    assert (await run(with_limits(add), a="x"))["status"] == "error"
+
+
+async def test_plain_function_becomes_a_tool() -> None:
+    def double(x: int) -> int:
+        """Double a number.
+
+        Args:
+            x: The number.
+        """
+        return 2 * x
+
+    assert text_of(await run(with_limits(double), x=4)) == "8"
+
+
+async def test_method_tool_keeps_its_instance() -> None:
+    class Counter:
+        count = 0
+
+        @tool
+        def bump(self) -> int:
+            """Count."""
+            self.count += 1
+            return self.count
+
+    counter = Counter()
+    await run(with_limits(counter.bump))
+    assert counter.count == 1
+
+
+async def test_tool_context_is_injected() -> None:
+    @tool(context=True)
+    def who(tool_context: ToolContext) -> str:
+        """Name the agent."""
+        return tool_context.tool_use["name"]
+
+    assert text_of(await run(with_limits(who))) == "who"
+
+
+async def test_exception_is_an_error_result() -> None:
+    @tool
+    def fail() -> str:
+        """Fail."""
+        raise KeyError("missing")
+
+    result = await run(with_limits(fail))
+    assert result["status"] == "error"
+    assert "KeyError" in text_of(result)
+
+
+async def test_sync_tool_that_never_returns_is_an_error_result() -> None:
+    release = threading.Event()
+
+    @tool
+    def hang() -> str:
+        """Hang."""
+        release.wait()
+        return "late"
+
+    threads = DaemonThreads(4)
+    result = await run(with_limits(hang, timeout=0.1, threads=threads))
+    assert result["status"] == "error"
+    assert "did not finish within 0.1 seconds" in text_of(result)
+    assert threads.running == 1
+    release.set()
+
+
+async def test_async_tool_that_ignores_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.tools.limits.GRACE_SECONDS", 0.05)
+    stubborn = True
+
+    @tool
+    async def ignore() -> str:
+        """Ignore."""
+        while stubborn:
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    result = await asyncio.wait_for(run(with_timeout(ignore, 0.05)), 10)
+    assert result["status"] == "error"
+    stubborn = False
+    await asyncio.sleep(0.1)
+
+
+async def test_async_tool_sees_its_cancellation() -> None:
+    unwound = []
+
+    @tool
+    async def slow() -> str:
+        """Slow."""
+        try:
+            await asyncio.sleep(60)
+        finally:
+            unwound.append(True)
+        return "late"
+
+    await run(with_timeout(slow, 0.05))
+    assert unwound == [True]
+
+
+async def test_cancelling_the_agent_cancels_the_tool() -> None:
+    started, unwound = asyncio.Event(), []
+
+    @tool
+    async def slow() -> str:
+        """Slow."""
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            unwound.append(True)
+        return "late"
+
+    task = asyncio.create_task(run(with_limits(slow)))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert unwound == [True]
+
+
+async def test_stuck_threads_do_not_block_other_tools() -> None:
+    release = threading.Event()
+
+    @tool
+    def hang() -> str:
+        """Hang."""
+        release.wait()
+        return "late"
+
+    stuck = [asyncio.create_task(run(with_timeout(hang, 5))) for _ in range(60)]  # more than asyncio's pool has
+    await asyncio.sleep(0)
+    assert text_of(await asyncio.wait_for(run(with_limits(add), a=1, b=1), 4)) == "2"
+    release.set()
+    assert {text_of(result) for result in await asyncio.gather(*stuck)} == {"late"}
+
+
+async def test_full_threads_are_named_in_the_error() -> None:
+    release = threading.Event()
+
+    @tool
+    def hang() -> str:
+        """Hang."""
+        release.wait()
+        return "late"
+
+    threads = DaemonThreads(1)
+    first = asyncio.create_task(run(with_limits(hang, timeout=5, threads=threads)))
+    while threads.running == 0:
+        await asyncio.sleep(0.01)
+    second = await run(with_limits(hang, timeout=0.1, threads=threads))
+    assert "all 1 tool threads are busy or stuck" in text_of(second)
+    release.set()
+    assert text_of(await first) == "late"
+    while threads.running:  # the place is free again
+        await asyncio.sleep(0.01)
+
+
+async def test_threads_are_handed_over() -> None:
+    threads = DaemonThreads(2)
+    seen = []
+
+    def work(index: int) -> int:
+        seen.append(threads.running)
+        time.sleep(0.002)
+        return index
+
+    assert await asyncio.gather(*(threads.run(work, index) for index in range(50))) == list(range(50))
+    assert max(seen) <= 2
+
+
+async def test_cancelled_waiter_gives_its_place_back() -> None:
+    threads = DaemonThreads(1)
+    release = threading.Event()
+    first = asyncio.create_task(threads.run(release.wait))
+    await asyncio.sleep(0.01)
+    waiter = asyncio.create_task(threads.run(lambda: None))
+    await asyncio.sleep(0.01)
+    release.set()
+    waiter.cancel()
+    await first
+    assert await asyncio.wait_for(threads.run(lambda: 7), 5) == 7
+
+
+async def test_long_output_keeps_both_ends() -> None:
+    @tool
+    def flood() -> str:
+        """Flood."""
+        return "a" * 50_000 + "b" * 50_000
+
+    text = text_of(await run(with_limits(flood, max_output_chars=100)))
+    assert text.startswith("a" * 50 + "\n")
+    assert text.endswith("\n" + "b" * 50)
+    assert "[99900 characters left out]" in text
+
+
+async def test_stream_events_pass_through() -> None:
+    @tool
+    async def steps() -> Any:
+        """Stream."""
+        yield "one"
+        yield "two"
+
+    events = [event async for event in with_limits(steps).stream({"toolUseId": "1", "name": "steps", "input": {}}, {})]
+    assert [event.get("tool_stream_event", {}).get("data") for event in events[:2]] == ["one", "two"]
+    assert isinstance(events[-1], ToolResultEvent)
+
+
+async def test_error_of_a_raw_tool_passes_through() -> None:
+    class Raw(AgentTool):
+        tool_name = "raw"
+        tool_type = "python"
+
+        @property
+        def tool_spec(self) -> ToolSpec:
+            return {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+
+        async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+            yield {"note": "working"}
+            raise RuntimeError("broken")
+
+    result = await run(with_limits(Raw()))
+    assert (result["status"], "broken" in text_of(result)) == ("error", True)
+
+
+def test_wrapping_twice_replaces_the_limits() -> None:
+    assert with_limits(with_limits(add, timeout=1), timeout=2).wrapped is add  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 0}, {"timeout": -1}, {"max_output_chars": 0}])
+def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        with_limits(add, **limits)
+
+
+def test_what_is_no_tool_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a tool"):
+        with_limits(3)  # type: ignore[arg-type]
+
+
+def test_content_is_limited_altogether() -> None:
+    image = {"image": {"format": "png", "source": {"bytes": b"x" * 100}}}
+    blocks = [{"text": "a" * 6}, image, {"json": {"key": "b" * 20}}, {"text": "c"}]
+    limited = limit_content(blocks, 10)
+    assert limited[:2] == [{"text": "a" * 6}, image]
+    assert limited[2]["text"].startswith('{"')
+    assert len(limited) == 3
+
+
+def test_short_text_is_left_alone() -> None:
+    assert shorten("abc", 3) == "abc"
