@@ -1,1 +1,70 @@
 """A Strands model provider over SGLang's native `/generate` that keeps exact token trajectories."""
+
+from .client import SGLangClient
+from .client_cache import get_client, get_client_from_slime_args, get_tokenizer
+from .exceptions import (
+    MessageConversionError,
+    SGLangAbortedError,
+    SGLangClientError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangRequestError,
+    SGLangThrottledError,
+    StrandsSGLangError,
+    StructuredOutputError,
+    TemplateError,
+    TokenBudgetReachedError,
+    ToolParserError,
+    TrajectoryError,
+)
+from .experts import decode_routed_experts
+from .model import SGLangModel
+from .tool_limiter import (
+    MaxToolCallsReachedError,
+    MaxToolIterationsReachedError,
+    MaxTotalTokensReachedError,
+    ToolLimiter,
+    ToolLimitReachedError,
+)
+from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
+from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
+
+__all__ = [
+    "MaxToolCallsReachedError",
+    "MaxToolIterationsReachedError",
+    "MaxTotalTokensReachedError",
+    "MessageConversionError",
+    "SGLangAbortedError",
+    "SGLangClient",
+    "SGLangClientError",
+    "SGLangConnectionError",
+    "SGLangContextLengthError",
+    "SGLangDecodingError",
+    "SGLangHTTPError",
+    "SGLangModel",
+    "SGLangRequestError",
+    "SGLangThrottledError",
+    "StrandsSGLangError",
+    "StructuredOutputError",
+    "TemplateError",
+    "Token",
+    "TokenBudgetReachedError",
+    "TokenManager",
+    "ToolLimitReachedError",
+    "ToolLimiter",
+    "ToolParseResult",
+    "ToolParser",
+    "ToolParserError",
+    "Trajectory",
+    "TrajectoryError",
+    "TrajectoryForest",
+    "WeightSpan",
+    "decode_routed_experts",
+    "get_client",
+    "get_client_from_slime_args",
+    "get_tokenizer",
+    "get_tool_parser",
+    "register_tool_parser",
+]

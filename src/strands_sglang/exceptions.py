@@ -14,9 +14,9 @@ StrandsSGLangError
 ├── MessageConversionError (ValueError)    a message block has no place in a chat-template message
 ├── ToolParserError (ValueError)           no parser, or the wrong one, for the calls this template prints
 ├── TrajectoryError (RuntimeError)         the token trajectory would become inexact
-├── TokenBudgetReachedError                a token budget of the episode is used up (also the SDK's MaxTokensReachedException)
-└── StructuredOutputError                  constrained output was truncated or does not validate
-```
+├── TokenBudgetReachedError                a token budget of the episode is used up (also the SDK's
+MaxTokensReachedException) └── StructuredOutputError                  constrained output was truncated or does not
+validate ```
 
 All of them pickle: rollouts cross process boundaries. Context overflow reaches the SDK as its own
 `ContextWindowOverflowException` with the error above as `__cause__`.
@@ -137,11 +137,11 @@ class TokenBudgetReachedError(StrandsSGLangError, MaxTokensReachedException):
     """
 
     def __init__(self, budget: str, limit: int, used: int) -> None:
-        super().__init__(budget, limit, used)
+        super().__init__(f"{budget}={limit} is used up ({used} tokens); no further token can be sampled")
         self.budget, self.limit, self.used = budget, limit, used
 
-    def __str__(self) -> str:
-        return f"{self.budget}={self.limit} is used up ({self.used} tokens); no further token can be sampled"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.budget, self.limit, self.used)
 
 
 class StructuredOutputError(StrandsSGLangError):

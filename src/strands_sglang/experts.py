@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def decode_routed_experts(
-    data: str | bytes, seq_len: int, num_layers: int, top_k: int
-) -> npt.NDArray[np.int32]:
+def decode_routed_experts(data: str | bytes, seq_len: int, num_layers: int, top_k: int) -> npt.NDArray[np.int32]:
     """Decode what `SGLangModel.routed_experts` or the server's `meta_info["routed_experts"]` holds.
 
     Args:
@@ -23,7 +21,8 @@ def decode_routed_experts(
         top_k: Experts per token.
 
     Returns:
-        `int32[seq_len - 1, num_layers, top_k]`; row `r` belongs to token `r`. The last token was never fed, so it has none.
+        `int32[seq_len - 1, num_layers, top_k]`; row `r` belongs to token `r`. The last token was never fed, so it has
+        none.
 
     Raises:
         ValueError: The data is not base64, or its size is not that of the shape.
@@ -39,7 +38,7 @@ def decode_routed_experts(
     expected = 4 * shape[0] * shape[1] * shape[2]
     if len(data) != expected:
         raise ValueError(
-            f"routed experts hold {len(data)} bytes, but int32{list(shape)} takes {expected}; check seq_len ({seq_len} tokens, "
-            f"prompt and response), num_layers ({num_layers}, dense layers included) and top_k ({top_k})"
+            f"routed experts hold {len(data)} bytes, but int32{list(shape)} takes {expected}; check seq_len ({seq_len} "
+            f"tokens, prompt and response), num_layers ({num_layers}, dense layers included) and top_k ({top_k})"
         )
     return np.frombuffer(data, dtype="<i4").reshape(shape).astype(np.int32, copy=False)

@@ -1,7 +1,7 @@
 """`SGLangModel`: the Strands model provider that keeps exact token trajectories.
 
-`stream` is composition only: locate the path the history extends, render the new messages, generate, commit, emit. The parts
-live in `trajectory`, `template`, `tool_parsers`, `messages` and `provider`.
+`stream` is composition only: locate the path the history extends, render the new messages, generate, commit, emit. The
+parts live in `trajectory`, `template`, `tool_parsers`, `messages` and `provider`.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class _Call:
 class SGLangModel(Model):
     """A Strands model over SGLang's native `/generate`, token in and token out.
 
-    The ids of every call are the ids of a path already held, followed by a delta rendered by the model's own chat template and
-    encoded in one piece. Sampled ids are never encoded again. History that is not an extension (trimmed, summarised, edited,
-    another agent) starts a new path, so any agent feature works and every trajectory stays exact.
+    The ids of every call are the ids of a path already held, followed by a delta rendered by the model's own chat
+    template and encoded in one piece. Sampled ids are never encoded again. History that is not an extension (trimmed,
+    summarised, edited, another agent) starts a new path, so any agent feature works and every trajectory stays exact.
 
     Args:
         tokenizer: Hugging Face style tokenizer of the served model.
@@ -138,7 +138,7 @@ class SGLangModel(Model):
         self._parse_errors: dict[str, int] = {}
         self._routing_key = uuid.uuid4().hex
 
-    # ---- the episode -------------------------------------------------------------------------------------------------
+    # ---- the episode ------------------------------------------------
 
     @property
     def tokenizer(self) -> Any:
@@ -176,14 +176,14 @@ class SGLangModel(Model):
         return dict(self._parse_errors)
 
     def reset(self) -> None:
-        """Start a new episode: trajectories, parse errors, call ids and budgets start over; calls in flight are dropped."""
+        """Start a new episode: trajectories, call ids and budgets start over; calls in flight are dropped."""
         self._forest.reset()
         self._prompts.reset()
         self._guard.reset()
         self._parse_errors.clear()
         self._routing_key = uuid.uuid4().hex
 
-    # ---- configuration -----------------------------------------------------------------------------------------------
+    # ---- configuration ------------------------------------------------
 
     def update_config(self, **model_config: Any) -> None:
         """Change options. A changed template argument starts a new path with the next call.
@@ -202,7 +202,7 @@ class SGLangModel(Model):
     format_request_messages = staticmethod(format_messages)
     format_tool_specs = staticmethod(format_tool_specs)
 
-    # ---- the model call ----------------------------------------------------------------------------------------------
+    # ---- the model call ------------------------------------------------
 
     async def stream(
         self,
@@ -246,9 +246,7 @@ class SGLangModel(Model):
         if cancel_signal is not None and cancel_signal.is_set():
             return  # the SDK will throw the answer away, so it must not become part of a trajectory
         read = self._read(call, completion, guarded=self._guard.guard(agent))
-        self._commit(
-            call, completion, read, agent=getattr(agent, "name", None), attempt=_attempt(invocation_state)
-        )
+        self._commit(call, completion, read, agent=getattr(agent, "name", None), attempt=_attempt(invocation_state))
         for event in reply_events(read.reply):
             yield event
         yield usage_event(
@@ -298,9 +296,9 @@ class SGLangModel(Model):
         system_prompt_content: list[SystemContentBlock] | None = None,
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
-        location = self._forest.locate(self._context(system_prompt, self._tools_key(tool_specs)), messages)
-        if location.parent is not None:
-            return location.parent.end + self._prompts.estimate_tokens(messages[location.first_new :])
+        turn, held = self._forest.held_part(self._context(system_prompt, self._tools_key(tool_specs)), messages)
+        if turn is not None:
+            return turn.end + self._prompts.estimate_tokens(messages[held:])
         return self._prompts.estimate_tokens(
             cast("Sequence[Mapping[str, Any]]", [*messages, *(tool_specs or ())]), system_prompt
         )
@@ -355,6 +353,7 @@ class SGLangModel(Model):
             completion,
             tokens=self._tokens,
             parser=call.dialect.parser,
+            tools=call.dialect.tools,
             in_reasoning=call.prompt.in_reasoning,
             guarded=guarded,
             next_call_id=self._forest.next_call_id,
@@ -386,7 +385,7 @@ class SGLangModel(Model):
                 self._guard.answer(record.id, record.error)
                 self._parse_errors[record.name] = self._parse_errors.get(record.name, 0) + 1
 
-    # ---- sampling ----------------------------------------------------------------------------------------------------
+    # ---- sampling ------------------------------------------------
 
     async def _generate(self, call: _Call, **constraints: Any) -> Completion:
         path = call.path
@@ -401,10 +400,15 @@ class SGLangModel(Model):
             fields["image_data"] = images
         fields["routing_key"] = self.config["routing_key"] or self._routing_key
         budget = self._remaining_budget(call)
-        try:
-            params["max_new_tokens"] = bound_max_new_tokens(
-                params.get("max_new_tokens"), call.prompt_length, await self._context_length(), budget
+        context = await self._context_length()
+        params["max_new_tokens"] = bound_max_new_tokens(
+            params.get("max_new_tokens"), call.prompt_length, context, budget
+        )
+        if params["max_new_tokens"] == 0 and self.config["sampling_params"].get("max_new_tokens") != 0:
+            raise ContextWindowOverflowException(
+                f"the prompt ({call.prompt_length} tokens) leaves no room to sample in a context of {context} tokens"
             )
+        try:
             return await generate(
                 self.client,
                 GenerateRequest(

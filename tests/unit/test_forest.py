@@ -209,9 +209,7 @@ def test_a_call_across_a_reset_is_dropped() -> None:
         episode.forest.commit(
             location,
             prompt_ids=pack_ids([1]),
-            completion=Completion(
-                output_ids=pack_ids([2]), output_logprobs=None, finish=Finish(type=FinishType.STOP)
-            ),
+            completion=Completion(output_ids=pack_ids([2]), output_logprobs=None, finish=Finish(type=FinishType.STOP)),
             reply=b"",
         )
     assert episode.forest.turns == ()

@@ -7,8 +7,7 @@ import tracemalloc
 import pytest
 
 from strands_sglang.exceptions import TrajectoryError
-from strands_sglang.trajectory import Token, TokenManager, TrajectoryForest
-from strands_sglang.trajectory import WeightSpan
+from strands_sglang.trajectory import Token, TokenManager, TrajectoryForest, WeightSpan
 
 
 def filled() -> TokenManager:

@@ -1,7 +1,8 @@
 """Waiting for a model call while watching the SDK's cancel signal.
 
-The SDK looks at the signal only between chunks, so a provider with one long request has to watch it itself. One task per
-event loop polls the signals of all calls in flight: a thousand rollouts cost one wake-up every 50 ms, not a thousand.
+The SDK looks at the signal only between chunks, so a provider with one long request has to watch it itself. One task
+per event loop polls the signals of all calls in flight: a thousand rollouts cost one wake-up every 50 ms, not a
+thousand.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ class _Pieces:
 async def generate(client: GenerateClient, request: GenerateRequest) -> Completion:
     """Run a model call to its end.
 
-    An aborted request is continued from its partial tokens (policy `resume`): the ids already sampled become part of the
-    next prompt and `max_new_tokens` shrinks by their number, so the turn is one segment of one length budget whatever the
-    server does in between.
+    An aborted request is continued from its partial tokens (policy `resume`): the ids already sampled become part of
+    the next prompt and `max_new_tokens` shrinks by their number, so the turn is one segment of one length budget
+    whatever the server does in between.
 
     Raises:
         SGLangAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
@@ -90,7 +90,9 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
     budget = request.sampling_params["max_new_tokens"]
     pause, deadline = _FIRST_PAUSE, math.inf
     while True:
-        answer = await client.generate([*request.held_ids, *request.prompt_ids, *pieces.ids], **_fields(request, pieces))
+        answer = await client.generate(
+            [*request.held_ids, *request.prompt_ids, *pieces.ids], **_fields(request, pieces)
+        )
         before = len(pieces.ids)
         finish = _take(answer, request, pieces)
         if finish.type is not FinishType.ABORT or request.abort_policy is AbortPolicy.SURFACE:
@@ -124,7 +126,9 @@ def _fields(request: GenerateRequest, pieces: _Pieces) -> dict[str, Any]:
         fields["logprob_start_len"] = held if score_prompt else -1
     fields["return_routed_experts"] = request.return_routed_experts
     if request.return_routed_experts:
-        fields["routed_experts_start_len"] = max(held - 1, 0) if not pieces.experts else _expert_rows_end(request, pieces)
+        fields["routed_experts_start_len"] = (
+            max(held - 1, 0) if not pieces.experts else _expert_rows_end(request, pieces)
+        )
     if request.return_sampling_mask:
         fields["return_sampling_mask"] = True
     return fields

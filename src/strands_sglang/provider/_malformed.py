@@ -1,12 +1,12 @@
 """Answering malformed tool calls without running the tool.
 
-The SDK turns arguments that are not valid JSON into `{}` and runs the tool with them. Instead the call is answered before
-it runs: a `BeforeToolCallEvent` hook on the calling agent cancels it with the parser's words, which become the tool result
-in the messages and, through the template, in the tokens.
+The SDK turns arguments that are not valid JSON into `{}` and runs the tool with them. Instead the call is answered
+before it runs: a `BeforeToolCallEvent` hook on the calling agent cancels it with the parser's words, which become the
+tool result in the messages and, through the template, in the tokens.
 
-The hook needs the agent, and the only place a provider sees it is `invocation_state`, which parallel graph nodes share. The
-agent found there is believed only if its model is the caller and its cancel signal is the one of this call. Otherwise the
-call is given a name the SDK refuses by itself, which carries the parser's words as well.
+The hook needs the agent, and the only place a provider sees it is `invocation_state`, which parallel graph nodes share.
+The agent found there is believed only if its model is the caller and its cancel signal is the one of this call.
+Otherwise the call is given a name the SDK refuses by itself, which carries the parser's words as well.
 """
 
 from __future__ import annotations

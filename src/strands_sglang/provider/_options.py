@@ -16,7 +16,8 @@ class ReasoningPolicy(StrEnum):
     APPEND = "append"
     """Keep everything in one sequence; the template's own switch to keep reasoning is set where it has one."""
     BRANCH = "branch"
-    """Start a new path whose prompt is the history as the template prints it: the context the model sees at inference."""
+    """Start a new path whose prompt is the history as the template prints it: the context the model sees at
+    inference."""
 
 
 class AbortPolicy(StrEnum):
@@ -69,8 +70,20 @@ DEFAULTS: SGLangConfig = {
 }
 
 _OWN_FIELDS = frozenset(
-    "input_ids text input_embeds sampling_params rid stream return_logprob logprob_start_len return_routed_experts "
-    "routed_experts_start_len return_sampling_mask image_data".split()
+    [
+        "input_ids",
+        "text",
+        "input_embeds",
+        "sampling_params",
+        "rid",
+        "stream",
+        "return_logprob",
+        "logprob_start_len",
+        "return_routed_experts",
+        "routed_experts_start_len",
+        "return_sampling_mask",
+        "image_data",
+    ]
 )
 
 

@@ -12,7 +12,7 @@ from strands.types.content import Messages
 
 from ..exceptions import TemplateError
 from ..messages import ChatConversation, to_chat_messages
-from ..template import ChatTemplate, DeltaRenderer, Flag, Verdict
+from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Verdict
 from ..tool_parsers import ToolParser
 from ..trajectory import Turn
 from ._parser_choice import check_tool_parser, choose_tool_parser
@@ -142,24 +142,28 @@ class PromptBuilder:
         Raises:
             TemplateError: The template cannot express these messages after this turn.
         """
-        renderer = dialect.renderer
-        before = messages[: first_new - 1]
-        if renderer.report.needs_full_history:
-            history = self._to_chat(before, system_prompt).messages
-        else:
-            history = self._short_history(before, system_prompt)
         new = to_chat_messages(messages[first_new:], call_ids=self._model_call_ids, preceding=messages[:first_new])
+        before = messages[: first_new - 1]
+        if dialect.renderer.report.needs_full_history:
+            delta = self._render_delta(dialect, self._to_chat(before, system_prompt).messages, parent, new)
+        else:
+            try:
+                delta = self._render_delta(dialect, self._short_history(before, system_prompt), parent, new)
+            except TemplateError:  # the whole history is the definition; refuse only what it refuses
+                delta = self._render_delta(dialect, self._to_chat(before, system_prompt).messages, parent, new)
+        if delta.notes:
+            logger.debug("notes=<%s> | turn boundary", delta.notes)
+        return self._encode(dialect, delta.text, new)
+
+    def _render_delta(self, dialect: Dialect, history: list[ChatMessage], parent: Turn, new: ChatConversation) -> Delta:
         stop_id = parent.completion.finish.stop_token_id
         ends_with_stop = stop_id is not None and parent.completion.output_ids[-1:].tolist() == [stop_id]
-        delta = renderer.delta(
+        return dialect.renderer.delta(
             [*history, _stub(parent)],
             new.messages,
             emitted=self._tokens.token_text(cast(int, stop_id)) if ends_with_stop else None,
             truncated=not ends_with_stop,
         )
-        if delta.notes:
-            logger.debug("notes=<%s> | turn boundary", delta.notes)
-        return self._encode(dialect, delta.text, new)
 
     def _encode(self, dialect: Dialect, text: str, chat: ChatConversation) -> Prompt:
         ids = self._tokens.encode(text)
@@ -168,7 +172,7 @@ class PromptBuilder:
         return Prompt(ids=ids, images=tuple(chat.images), in_reasoning=dialect.renderer.opens_reasoning(text))
 
     def _short_history(self, messages: Messages, system_prompt: str | None) -> list[ChatMessage]:
-        """System prompt and latest user message: all a delta depends on, at a cost that does not grow with the history."""
+        """System prompt and latest user message: all a delta depends on, whatever the length of the history."""
         for message in reversed(messages):
             if message["role"] == "user" and not all("toolResult" in block for block in message["content"]):
                 return [m for m in self._to_chat([message], system_prompt).messages if m["role"] != "tool"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..reasoning import DEFAULT_THINK_TOKENS, split_reasoning
 from ..tool_parsers import ToolParser, ToolParseResult
@@ -31,6 +32,7 @@ def read_reply(
     *,
     tokens: TokenizerAdapter,
     parser: ToolParser | None,
+    tools: Sequence[dict[str, Any]] | None,
     think_tokens: tuple[str, str] | None = DEFAULT_THINK_TOKENS,
     in_reasoning: bool,
     guarded: bool,
@@ -38,16 +40,18 @@ def read_reply(
 ) -> ReadReply:
     """Decode, split and parse what was sampled.
 
-    A completion that was cut (length, abort) makes no calls: a call in it may be incomplete, and the SDK would put words of
-    its own in its place. Its markup stays in the text.
+    A completion that was cut (length, abort) makes no calls: a call in it may be incomplete, and the SDK would put
+    words of its own in its place. Its markup stays in the text.
 
     Args:
         completion: What was sampled.
         tokens: The tokenizer; text is decoded from the ids, never taken from the server.
         parser: Reads tool calls; None when no tools were offered.
+        tools: The tools that were offered; formats that print values without a type decode them by their schemas.
         think_tokens: Tags of reasoning blocks, when there is no parser to know them.
         in_reasoning: The prompt ended inside a reasoning block.
-        guarded: Malformed calls are answered by a hook on the agent. Otherwise they are named so that the SDK refuses them.
+        guarded: Malformed calls are answered by a hook on the agent. Otherwise they are named so that the SDK refuses
+            them.
         next_call_id: Gives a fresh id.
     """
     text = tokens.decode(_without_stop(completion))
@@ -58,19 +62,15 @@ def read_reply(
         stop = {FinishType.LENGTH: STOP_MAX_TOKENS, FinishType.ABORT: STOP_ABORTED}.get(finish, STOP_END_TURN)
         reply = Reply(reasoning=split.reasoning.strip(), text=split.text.strip(), calls=(), stop_reason=stop)
         return ReadReply(reply=reply, records=())
-    parsed = parser.parse_all(text, in_reasoning=in_reasoning)
+    parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     emitted: list[EmittedCall] = []
     records: list[CallRecord] = []
-    for result in parsed.calls:
+    for result in (*parsed.calls, *([parsed.unclosed_call] if parsed.unclosed_call is not None else [])):
         call_id = next_call_id()
         emitted.append(_emit(call_id, result, guarded=guarded))
-        records.append(
-            CallRecord(id=call_id, name=result.name, model_id=result.model_id, error=_error(result))
-        )
+        records.append(CallRecord(id=call_id, name=result.name, model_id=result.model_id, error=_error(result)))
     stop = STOP_TOOL_USE if emitted else STOP_END_TURN
-    reply = Reply(
-        reasoning=parsed.reasoning.strip(), text=parsed.text.strip(), calls=tuple(emitted), stop_reason=stop
-    )
+    reply = Reply(reasoning=parsed.reasoning.strip(), text=parsed.text.strip(), calls=tuple(emitted), stop_reason=stop)
     return ReadReply(reply=reply, records=tuple(records))
 
 

@@ -35,9 +35,7 @@ class TokenizerAdapter:
         """Text of ids with every special token kept and no clean-up."""
         if not ids:
             return ""
-        return str(
-            self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def token_text(self, token_id: int) -> str:
         """Text of one token."""

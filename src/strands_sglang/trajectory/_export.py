@@ -14,8 +14,8 @@ class Trajectory(SegmentSequence):
     """One path from a root to a leaf.
 
     Where paths share a prefix, the first exported one trains its sampled tokens; in the others they are context
-    (`output_mask` True, `loss_mask` 0). Used paths come before thrown-away samples, so leaving the latter out never loses a
-    token of the former.
+    (`output_mask` True, `loss_mask` 0). Used paths come before thrown-away samples, so leaving the latter out never
+    loses a token of the former.
 
     Attributes:
         turns: The turns, root first.

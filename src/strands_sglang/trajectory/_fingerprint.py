@@ -31,12 +31,13 @@ def digest(*parts: bytes) -> bytes:
 def encode_value(value: Any) -> bytes:
     """Canonical bytes of a JSON-like value; raw bytes (images) enter by their digest."""
     try:
-        return orjson.dumps(value, default=_encode_other, option=_OPTIONS)
+        return orjson.dumps(value, default=encode_other, option=_OPTIONS)
     except (TypeError, orjson.JSONEncodeError):  # lone surrogates, integers beyond 64 bits
-        return json.dumps(value, default=_encode_other, sort_keys=True, ensure_ascii=True).encode()
+        return json.dumps(value, default=encode_other, sort_keys=True, ensure_ascii=True).encode()
 
 
-def _encode_other(value: Any) -> Any:
+def encode_other(value: Any) -> Any:
+    """JSON stand-in for a value that JSON does not know."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {"__bytes__": hashlib.blake2b(value, digest_size=16).hexdigest()}
     if isinstance(value, set | frozenset):

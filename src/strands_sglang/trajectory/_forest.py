@@ -6,8 +6,8 @@ Turns form trees. A call is located by its history (see `_fingerprint`):
 - a held path plus new messages that are not assistant turns: the normal case; extend it;
 - anything else (trimmed, summarised or edited history, another system prompt, other tools, another agent): a new root.
 
-Nothing changes until `commit`: a call that fails, is cancelled or is retried leaves no trace. Locating and committing are
-separate, so any number of agents can use one forest concurrently on one event loop.
+Nothing changes until `commit`: a call that fails, is cancelled or is retried leaves no trace. Locating and committing
+are separate, so any number of agents can use one forest concurrently on one event loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from ..exceptions import TrajectoryError
 from ._export import Trajectory, export
 from ._fingerprint import digest, message_digest, observed_reply_digest
+from ._history import HistoryMemory, Walk, serialise
 from ._segments import Segment
 from ._turn import CallRecord, Completion, Turn
 
@@ -63,6 +64,7 @@ class TrajectoryForest:
         self._call_count = 0
         self._foreign_ids: set[str] = set()
         self._sampled = 0
+        self._memory = HistoryMemory()
         self._epoch = getattr(self, "_epoch", 0) + 1
 
     @property
@@ -104,27 +106,38 @@ class TrajectoryForest:
                 arguments.
             messages: The whole history, Strands messages.
         """
-        key = context
-        parent: Turn | None = None
-        first_new = 0
-        foreign_reply = False
-        for i, message in enumerate(messages):
-            if message["role"] == "assistant":
-                turn = self._match(key, message)
-                if turn is not None:
-                    key, parent, first_new, foreign_reply = _turn_key(turn), turn, i + 1, False
-                    continue
-                foreign_reply = True
-            key = digest(key, message_digest(message))
-        if foreign_reply or first_new == len(messages):
-            parent, first_new = None, 0  # an assistant turn nobody sampled here cannot be part of a delta
+        history = serialise(messages)
+        done, walk = self._memory.recall(context, history)
+        walk = self._walk(walk, messages, done)
+        self._memory.remember(context, history, len(messages), walk)
+        # An assistant turn that nobody sampled here cannot be part of a delta; neither can nothing at all.
+        extends = not walk.has_foreign_reply and walk.matched < len(messages)
         return Location(
-            key=key,
-            parent=parent,
-            first_new=first_new,
-            siblings=tuple(self._by_key.get(key, ())),
+            key=walk.key,
+            parent=walk.turn if extends else None,
+            first_new=walk.matched if extends else 0,
+            siblings=tuple(self._by_key.get(walk.key, ())),
             epoch=self._epoch,
         )
+
+    def held_part(self, context: bytes, messages: Sequence[Mapping[str, Any]]) -> tuple[Turn | None, int]:
+        """The last turn of this history that is held, and the number of messages up to it."""
+        done, walk = self._memory.recall(context, serialise(messages))
+        walk = self._walk(walk, messages, done)
+        return (None, 0) if walk.has_foreign_reply else (walk.turn, walk.matched)
+
+    def _walk(self, walk: Walk, messages: Sequence[Mapping[str, Any]], start: int) -> Walk:
+        """Follow `messages[start:]` from where the messages before led."""
+        for i in range(start, len(messages)):
+            message = messages[i]
+            if message["role"] == "assistant":
+                turn = self._match(walk.key, message)
+                if turn is not None:
+                    walk = Walk(key=_turn_key(turn), turn=turn, matched=i + 1)
+                    continue
+                walk = replace(walk, has_foreign_reply=True)
+            walk = replace(walk, key=digest(walk.key, message_digest(message)))
+        return walk
 
     def _match(self, key: bytes, message: Mapping[str, Any]) -> Turn | None:
         candidates = self._by_key.get(key)
@@ -200,7 +213,7 @@ class TrajectoryForest:
                     self._foreign_ids.add(str(block["toolUse"].get("toolUseId")))
 
     def next_call_id(self) -> str:
-        """A call id that was never used in this episode: nine ASCII alphanumerics, what the strictest template takes."""
+        """A call id new to this episode: nine ASCII alphanumerics, what the strictest template takes."""
         while True:
             call_id = f"call{self._call_count:05d}"
             self._call_count += 1

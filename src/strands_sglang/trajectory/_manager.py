@@ -12,8 +12,8 @@ from ._segments import Segment, SegmentSequence, WeightSpan, pack_ids, pack_logp
 class TokenManager(SegmentSequence):
     """Token ids, loss mask and log-probabilities of one trajectory.
 
-    A model's manager is a live view of the path its last call extended. A manager made without a model is filled by hand
-    with `add_prompt` and `add_response`.
+    A model's manager is a live view of the path its last call extended. A manager made without a model is filled by
+    hand with `add_prompt` and `add_response`.
 
     Args:
         forest: The forest to view, or None for a manager filled by hand.
@@ -89,9 +89,7 @@ class TokenManager(SegmentSequence):
             turn = last.turn + int(last.is_output and not is_output)
         spans = (WeightSpan(version=weight_version, start=0, end=len(ids)),) if is_output else ()
         self._own.append(
-            Segment(
-                ids=ids, logprobs=packed, is_output=is_output, is_trained=is_output, turn=turn, weight_spans=spans
-            )
+            Segment(ids=ids, logprobs=packed, is_output=is_output, is_trained=is_output, turn=turn, weight_spans=spans)
         )
 
     def reset(self) -> None:

@@ -1,8 +1,8 @@
 """Segments, and the read API that every linear sequence of segments shares.
 
-A segment is a run of tokens of one kind: prompt (rendered text: mask 0) or output (sampled by the model: mask 1). Ids are
-held as 32-bit integers and log-probabilities as 64-bit floats, 12 bytes a sampled token; Python lists are built only
-when a caller asks for them.
+A segment is a run of tokens of one kind: prompt (rendered text: mask 0) or output (sampled by the model: mask 1). Ids
+are held as 32-bit integers and log-probabilities as 64-bit floats, 12 bytes a sampled token; Python lists are built
+only when a caller asks for them.
 """
 
 from __future__ import annotations

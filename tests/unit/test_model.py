@@ -1,0 +1,640 @@
+"""`SGLangModel` inside a real Strands agent: what is sent, what is recorded, what the SDK sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from provider_support import Replay, add, assert_prefix_law, call, completion, tokenizer
+from strands import Agent, tool
+from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
+from strands.hooks import AfterModelCallEvent, BeforeToolCallEvent
+from strands.types.exceptions import (
+    ContextWindowOverflowException,
+    EventLoopException,
+    MaxTokensReachedException,
+    ModelThrottledException,
+)
+
+from strands_sglang.exceptions import SGLangContextLengthError, TokenBudgetReachedError
+from strands_sglang.model import SGLangModel
+from strands_sglang.tool_parsers import get_tool_parser
+
+
+def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
+    client = Replay(script, cycle=options.pop("cycle", False))
+    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
+
+
+def make_agent(model: SGLangModel, tools: list[Any] | None = None, **options: Any) -> Agent:
+    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
+    return Agent(model=model, tools=[add] if tools is None else tools, **{**settings, **options})
+
+
+async def events_of(model: SGLangModel, messages: list[Any], **kwargs: Any) -> list[Any]:
+    return [event async for event in model.stream(messages, **kwargs)]
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"text": text}]}
+
+
+# ---- the normal case ------------------------------------------------------------
+
+
+async def test_a_tool_rollout_is_one_exact_trajectory() -> None:
+    model, client = make(["thinking aloud\n" + call(1, 2), call(3, 3) + call(4, 4), "The answer is 6."])
+    agent = make_agent(model)
+    result = await agent.invoke_async("What is 1 + 2?")
+    assert str(result).strip() == "The answer is 6."
+    assert_prefix_law(client, model)
+    manager = model.token_manager
+    assert len(manager.token_ids) == len(manager.loss_mask) == len(manager.logprobs)
+    assert [is_output for is_output, _ in manager.segment_info] == [False, True, False, True, False, True]
+    assert [lp is not None for lp in manager.logprobs] == manager.output_mask
+    text = tokenizer().decode(manager.token_ids)
+    assert text.count("<|im_start|>assistant") == 3
+    assert text.count("<tool_response>3</tool_response>") == 1
+    assert "<tool_response>6</tool_response>\n<tool_response>8</tool_response>" in text
+    assert len(model.trajectories) == 1
+
+
+async def test_sampled_ids_stay_as_they_were_sampled() -> None:
+    answer = completion(call(1, 2), split=True)
+    model, _ = make([answer, "done"])
+    await make_agent(model).invoke_async("q")
+    ids = model.token_manager.token_ids
+    sampled = [i for i, out in zip(ids, model.token_manager.output_mask, strict=True) if out]
+    assert sampled[: len(answer["output_ids"])] == answer["output_ids"]
+    assert tokenizer().encode(tokenizer().decode(ids), add_special_tokens=False) != ids
+
+
+async def test_the_trajectory_equals_the_template_where_a_full_render_extends_it() -> None:
+    model, _ = make([call(1, 2), "Three."])
+    agent = make_agent(model, system_prompt="Be brief.")
+    await agent.invoke_async("q")
+    chat = [
+        *SGLangModel.format_messages(agent.messages[:1], "Be brief."),
+        {"role": "assistant", "content": call(1, 2)},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "Three."},
+    ]
+    specs = SGLangModel.format_tool_specs(agent.tool_registry.get_all_tool_specs())
+    rendered = tokenizer().apply_chat_template(chat, tools=specs, tokenize=False)
+    assert tokenizer().decode(model.token_manager.token_ids) == rendered.rstrip("\n")
+
+
+async def test_one_delta_per_block_and_every_block_is_closed() -> None:
+    model, _ = make([completion("<think>hm</think>\n\nI add. " + call(1, 2), cached=3)])
+    specs = make_agent(model).tool_registry.get_all_tool_specs()
+    events = await events_of(model, [user("q")], tool_specs=specs)
+    kinds = [next(iter(event)) for event in events]
+    block = ["contentBlockStart", "contentBlockDelta", "contentBlockStop"]
+    assert kinds == ["messageStart", *block, *block, *block, "messageStop", "metadata"]
+    deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
+    assert deltas[0] == {"reasoningContent": {"text": "hm"}}
+    assert deltas[1] == {"text": "I add."}
+    assert json.loads(deltas[2]["toolUse"]["input"]) == {"a": 1, "b": 2}
+    assert events[-2]["messageStop"]["stopReason"] == "tool_use"
+    usage = events[-1]["metadata"]["usage"]
+    assert usage["inputTokens"] == model.token_manager.segment_info[0][1]
+    assert usage["outputTokens"] == model.token_manager.segment_info[1][1]
+    assert usage["totalTokens"] == usage["inputTokens"] + usage["outputTokens"]
+    assert usage["cacheReadInputTokens"] == 3
+    assert events[-1]["metadata"]["metrics"]["latencyMs"] == 250
+
+
+async def test_the_request_leaves_the_prefix_cache_usable_and_bounds_the_completion() -> None:
+    model, client = make(["hi"], context_window_limit=500, sampling_params={"max_new_tokens": 64, "temperature": 0.5})
+    await make_agent(model).invoke_async("q")
+    request = client.requests[0]
+    assert (request["return_logprob"], request["logprob_start_len"]) == (True, -1)
+    assert request["sampling_params"]["max_new_tokens"] == 64
+    assert request["sampling_params"]["skip_special_tokens"] is False
+    assert request["return_routed_experts"] is False
+
+
+async def test_reasoning_reaches_the_sdk_as_reasoning_and_stays_in_the_tokens() -> None:
+    model, client = make(["<think>secret</think>\n\nanswer", "more"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    assert agent.messages[1]["content"][0]["reasoningContent"]["reasoningText"]["text"] == "secret"
+    await agent.invoke_async("again")
+    assert_prefix_law(client, model)
+    assert "secret" in tokenizer().decode(client.prompts[1])
+    assert len(model.trajectories) == 1
+
+
+async def test_an_empty_reply_stays_empty_and_can_be_continued() -> None:
+    model, client = make([completion(""), "second"])
+    agent = make_agent(model)
+    result = await agent.invoke_async("q")
+    assert result.message["content"] == []
+    assert model.token_manager.segment_info[1] == (True, 1)
+    await agent.invoke_async("go on")
+    assert_prefix_law(client, model)
+    assert len(model.trajectories) == 1
+
+
+async def test_an_answer_without_any_token_is_recorded_as_nothing() -> None:
+    nothing = {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "stop", "matched": None}}}
+    model, client = make([nothing, "second"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    assert sum(model.token_manager.loss_mask) == 0
+    await agent.invoke_async("go on")
+    assert_prefix_law(client, model)
+
+
+async def test_logprobs_that_did_not_come_are_none() -> None:
+    answer = completion("hi")
+    del answer["meta_info"]["output_token_logprobs"]
+    model, _ = make([answer], return_logprob=False)
+    await make_agent(model).invoke_async("q")
+    assert set(model.token_manager.logprobs) == {None}
+
+
+# ---- tools ------------------------------------------------------------
+
+
+async def test_parallel_results_stand_in_the_order_of_their_calls() -> None:
+    @tool
+    async def wait(seconds: float) -> str:
+        """Wait.
+
+        Args:
+            seconds: How long.
+        """
+        await asyncio.sleep(seconds)
+        return f"waited {seconds}"
+
+    slow = '<tool_call>{"name": "wait", "arguments": {"seconds": 0.05}}</tool_call>'
+    fast = '<tool_call>{"name": "wait", "arguments": {"seconds": 0}}</tool_call>'
+    model, client = make([slow + fast, "ok"])
+    await make_agent(model, [wait]).invoke_async("q")
+    text = tokenizer().decode(client.prompts[1])
+    assert text.index("waited 0.05") < text.index("waited 0.0<")
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        '<tool_call>{"name": "add", "arguments": {"a": 1, "b": }}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": [1, 2]}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}',
+        "<tool_call>not json</tool_call>",
+    ],
+    ids=["bad json", "not an object", "never closed", "no json"],
+)
+async def test_a_malformed_call_never_runs_and_is_answered_alike_in_messages_and_tokens(markup: str) -> None:
+    ran: list[Any] = []
+
+    @tool
+    async def add(a: Any = None, b: Any = None) -> str:
+        """Add.
+
+        Args:
+            a: First.
+            b: Second.
+        """
+        ran.append((a, b))
+        return "ran"
+
+    model, client = make([markup, "sorry"])
+    agent = make_agent(model, [add])
+    await agent.invoke_async("q")
+    assert ran == []
+    result = agent.messages[2]["content"][0]["toolResult"]
+    assert result["status"] == "error"
+    assert "malformed tool call" in result["content"][0]["text"]
+    assert result["content"][0]["text"] in tokenizer().decode(client.prompts[1])
+    assert_prefix_law(client, model)
+    assert sum(model.tool_parse_errors.values()) == 1
+    assert len(model.trajectories) == 1
+
+
+async def test_a_malformed_call_does_not_run_without_a_provable_agent_either() -> None:
+    model, _ = make(['<tool_call>{"name": "add", "arguments": {]}</tool_call>'])
+    specs = make_agent(model).tool_registry.get_all_tool_specs()
+    events = await events_of(model, [user("q")], tool_specs=specs)
+    start = next(e["contentBlockStart"]["start"]["toolUse"] for e in events if "contentBlockStart" in e)
+    assert start["name"].startswith("add: ")  # no valid tool name: the SDK answers it with an error by itself
+
+
+async def test_a_valid_call_beside_a_malformed_one_runs() -> None:
+    model, client = make([call(1, 2) + "<tool_call>{]</tool_call>", "ok"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    results = [block["toolResult"] for block in agent.messages[2]["content"]]
+    assert sorted(r["status"] for r in results) == ["error", "success"]
+    text = tokenizer().decode(client.prompts[1])
+    assert text.index("<tool_response>3") < text.index("malformed tool call")
+    assert_prefix_law(client, model)
+
+
+async def test_an_unknown_tool_is_an_error_result_and_the_loop_goes_on() -> None:
+    model, client = make([call(1, 2, name="nope"), "ok"])
+    agent = make_agent(model)
+    result = await agent.invoke_async("q")
+    assert str(result).strip() == "ok"
+    assert "Unknown tool: nope" in tokenizer().decode(client.prompts[1])
+    assert_prefix_law(client, model)
+
+
+async def test_drafts_inside_reasoning_are_not_calls() -> None:
+    model, _ = make([f"<think>maybe {call(9, 9)}</think>{call(1, 2)}", "3"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    uses = [block for block in agent.messages[1]["content"] if "toolUse" in block]
+    assert [use["toolUse"]["input"] for use in uses] == [{"a": 1, "b": 2}]
+
+
+async def test_call_ids_are_unique_over_the_episode() -> None:
+    model, _ = make([call(1, 1) + call(2, 2), call(3, 3), "ok", call(4, 4), "ok"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    await agent.invoke_async("again")
+    ids = [b["toolUse"]["toolUseId"] for m in agent.messages for b in m["content"] if "toolUse" in b]
+    assert len(ids) == len(set(ids)) == 4
+
+
+async def test_call_ids_avoid_those_of_a_supplied_history() -> None:
+    model, _ = make([call(1, 1), "ok"])
+    other, _ = make([call(1, 1), "ok"])
+    first = make_agent(model)
+    await first.invoke_async("q")
+    second = make_agent(other, messages=list(first.messages))
+    await second.invoke_async("again")
+    ids = [b["toolUse"]["toolUseId"] for m in second.messages for b in m["content"] if "toolUse" in b]
+    assert len(ids) == len(set(ids)) == 2
+
+
+# ---- what becomes of a thrown-away or failed call ------------------------------------------------------------
+
+
+async def test_a_failed_call_leaves_no_trace_and_its_retry_is_exact() -> None:
+    from strands.event_loop._retry import ModelRetryStrategy
+
+    model, client = make([call(1, 2), ModelThrottledException("busy"), ModelThrottledException("busy"), "3"])
+    strategy = ModelRetryStrategy(max_attempts=4, initial_delay=0, max_delay=0)
+    await make_agent(model, retry_strategy=strategy).invoke_async("q")
+    assert client.prompts[1] == client.prompts[2] == client.prompts[3]
+    assert [is_output for is_output, _ in model.token_manager.segment_info] == [False, True, False, True]
+    assert len(model.trajectories) == 1
+    assert_prefix_law(client, model)
+
+
+async def test_a_hook_driven_retry_gives_a_sibling_and_keeps_both_samples_apart() -> None:
+    model, client = make(["bad", "good", "next"])
+    agent = make_agent(model)
+    asked: list[int] = []
+
+    async def retry_once(event: AfterModelCallEvent) -> None:
+        if not asked:
+            asked.append(1)
+            event.retry = True
+
+    agent.add_hook(retry_once, AfterModelCallEvent)
+    await agent.invoke_async("q")
+    assert client.prompts[0] == client.prompts[1]
+    await agent.invoke_async("more")
+    used, discarded = model.trajectories
+    assert "good" in tokenizer().decode(used.token_ids)
+    assert "bad" not in tokenizer().decode(used.token_ids)
+    assert (used.is_discarded, discarded.is_discarded) == (False, True)
+    assert sum(used.loss_mask) == sum(used.output_mask)
+
+
+async def test_agent_cancel_ends_a_call_in_flight_and_records_nothing_of_it() -> None:
+    entered = asyncio.Event()
+    cancelled: list[bool] = []
+
+    async def hang(*_: Any) -> Any:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    model, _ = make([call(1, 2), hang])
+    agent = make_agent(model)
+    task = asyncio.create_task(agent.invoke_async("q"))
+    await entered.wait()
+    agent.cancel()
+    result = await asyncio.wait_for(task, 10)
+    assert result.stop_reason == "cancelled"
+    assert cancelled == [True]
+    assert [is_output for is_output, _ in model.token_manager.segment_info] == [False, True]
+
+
+async def test_task_cancellation_reaches_the_client() -> None:
+    entered = asyncio.Event()
+    cancelled: list[bool] = []
+
+    async def hang(*_: Any) -> Any:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append(True)
+
+    model, _ = make([hang])
+    task = asyncio.create_task(make_agent(model).invoke_async("q"))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled == [True]
+    assert len(model.token_manager) == 0
+
+
+async def test_max_tokens_ends_the_loop_and_the_cut_turn_is_closed_by_context() -> None:
+    model, client = make([completion("a long ans" + call(1, 2), stop=False), "second"])
+    agent = make_agent(model)
+    with pytest.raises(MaxTokensReachedException):
+        await agent.invoke_async("q")
+    assert model.trajectories[0].finish_reason == "length"
+    await agent.invoke_async("go on")
+    assert_prefix_law(client, model)
+    assert len(model.trajectories) == 1
+    delta = model.token_manager.segments[2]
+    assert delta[0].token_id == tokenizer().eos_token_id
+    assert delta[0].loss_mask is False
+
+
+async def test_context_overflow_is_the_exception_the_sdk_knows() -> None:
+    model, _ = make([SGLangContextLengthError(400, "longer than the model's context length")])
+    with pytest.raises(ContextWindowOverflowException) as caught:
+        await make_agent(model).invoke_async("q")
+    assert isinstance(caught.value.__cause__, SGLangContextLengthError)
+
+
+async def test_a_prompt_that_fills_the_context_is_not_sent() -> None:
+    model, client = make(["never"], context_window_limit=10)
+    with pytest.raises(ContextWindowOverflowException):
+        await make_agent(model).invoke_async("q")
+    assert client.prompts == []
+
+
+async def test_an_error_in_a_later_turn_keeps_the_tokens_sampled_so_far() -> None:
+    model, _ = make([call(1, 2), RuntimeError("broken")])
+    with pytest.raises(EventLoopException):
+        await make_agent(model).invoke_async("q")
+    assert [is_output for is_output, _ in model.token_manager.segment_info] == [False, True]
+
+
+# ---- history that is not an extension ------------------------------------------------------------
+
+
+def assert_trained_once(model: SGLangModel) -> None:
+    trained = sum(sum(t.loss_mask) for t in model.trajectories)
+    assert trained == model.forest.sampled_tokens
+
+
+async def test_a_sliding_window_starts_new_paths_and_loses_no_token() -> None:
+    model, client = make(["a", "b", call(3, 4), "seven", "d"])
+    manager = SlidingWindowConversationManager(window_size=3)
+    agent = Agent(model=model, tools=[add], callback_handler=None, conversation_manager=manager, retry_strategy=None)
+    for text in ("one", "two", "three", "four"):
+        await agent.invoke_async(text)
+    assert len(model.trajectories) >= 2
+    assert_trained_once(model)
+    for trajectory in model.trajectories:
+        first = trajectory.segment_info[0][1]
+        assert trajectory.token_ids[:first] in client.prompts
+
+
+async def test_a_summary_starts_a_new_path_and_its_own_call_is_separate() -> None:
+    model, _ = make(["one", "two", "three", "SUMMARY", "four"])
+    manager = SummarizingConversationManager(summary_ratio=0.5, preserve_recent_messages=1)
+    agent = Agent(model=model, tools=[add], callback_handler=None, conversation_manager=manager, retry_strategy=None)
+    for text in ("a", "b", "c"):
+        await agent.invoke_async(text)
+    manager.reduce_context(agent)
+    await agent.invoke_async("d")
+    assert_trained_once(model)
+    assert len(model.trajectories) == 3  # the first path, the summary call, the path after it
+    assert "SUMMARY" in tokenizer().decode(model.token_manager.token_ids)
+
+
+async def test_editing_the_history_starts_a_new_path() -> None:
+    model, _ = make(["one", "two"])
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    agent.messages[1]["content"][0]["text"] = "edited"
+    await agent.invoke_async("b")
+    assert len(model.trajectories) == 2
+    assert "edited" in tokenizer().decode(model.token_manager.token_ids)
+    assert_trained_once(model)
+
+
+async def test_a_snapshot_branches_exactly() -> None:
+    model, client = make(["one", "left", "right"])
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    snapshot = agent.take_snapshot(preset="session", include=["system_prompt"])
+    await agent.invoke_async("b")
+    agent.load_snapshot(snapshot)
+    await agent.invoke_async("c")
+    left, right = model.trajectories
+    shared = left.segment_info[0][1] + left.segment_info[1][1]
+    assert left.token_ids[:shared] == right.token_ids[:shared]
+    assert sum(right.output_mask) > sum(right.loss_mask) > 0
+    assert_trained_once(model)
+
+
+async def test_two_agents_share_one_model_concurrently() -> None:
+    async def reply(prompt: list[int], _: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        text = tokenizer().decode(prompt)
+        if "tool_response" in text.rsplit("<|im_start|>user", 1)[-1]:
+            return completion("done " + ("left" if "left" in text else "right"))
+        return completion(call(1, 2))
+
+    model, _ = make([reply], cycle=True)
+    left, right = make_agent(model, name="left"), make_agent(model, name="right")
+    await asyncio.gather(left.invoke_async("left"), right.invoke_async("right"))
+    names = {t.agent_name: tokenizer().decode(t.token_ids) for t in model.trajectories}
+    assert set(names) == {"left", "right"}
+    assert "done left" in names["left"] and "right" not in names["left"]
+    assert_trained_once(model)
+
+
+async def test_an_agent_as_tool_on_the_same_model_has_its_own_trajectory() -> None:
+    model, _ = make(['<tool_call>{"name": "helper", "arguments": {"input": "sum"}}</tool_call>', "sub answer", "final"])
+    helper = make_agent(model, name="helper", description="Helps.")
+    agent = make_agent(model, [helper.as_tool()], name="main")
+    result = await agent.invoke_async("q")
+    assert str(result).strip() == "final"
+    assert sorted(t.agent_name or "" for t in model.trajectories) == ["helper", "main"]
+    assert_trained_once(model)
+
+
+async def test_a_graph_on_one_model_gives_every_agent_its_trajectory() -> None:
+    from strands.multiagent import GraphBuilder
+
+    model, _ = make(["draft", "review"])
+    builder = GraphBuilder()
+    builder.add_node(make_agent(model, name="writer", agent_id="w"), "writer")
+    builder.add_node(make_agent(model, name="reviewer", agent_id="r"), "reviewer")
+    builder.add_edge("writer", "reviewer")
+    builder.set_entry_point("writer")
+    await builder.build().invoke_async("task")
+    assert sorted(t.agent_name or "" for t in model.trajectories) == ["reviewer", "writer"]
+    assert_trained_once(model)
+
+
+async def test_other_tools_start_a_new_path() -> None:
+    model, _ = make(["one", "two"])
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+
+    @tool
+    async def other() -> str:
+        """Other."""
+        return "x"
+
+    agent.tool_registry.register_tool(other)
+    await agent.invoke_async("b")
+    assert len(model.trajectories) == 2
+
+
+async def test_reset_starts_an_episode() -> None:
+    model, _ = make([call(1, 2), "three", call(1, 2), "three"])
+    await make_agent(model).invoke_async("q")
+    first = model.token_manager.token_ids
+    model.reset()
+    assert (len(model.token_manager), model.trajectories) == (0, [])
+    await make_agent(model).invoke_async("q")
+    assert model.token_manager.token_ids == first
+
+
+# ---- long episodes, limits and budgets ------------------------------------------------------------
+
+
+async def test_four_hundred_turns() -> None:
+    model, client = make([call(1, 2)], cycle=True)
+    agent = make_agent(model)
+    result = await agent.invoke_async("q", limits={"turns": 1})
+    for _ in range(399):
+        result = await agent.invoke_async(limits={"turns": 1})
+    assert result.stop_reason == "limit_turns"
+    assert len(client.prompts) == 400
+    assert_prefix_law(client, model)
+    assert len(model.trajectories) == 1
+    assert len(model.token_manager.segment_info) == 800
+
+
+async def test_the_budget_of_sampled_tokens_is_exact_at_the_boundary() -> None:
+    first = len(completion(call(1, 2))["output_ids"])
+
+    def fill(_: list[int], fields: dict[str, Any]) -> dict[str, Any]:
+        count = fields["sampling_params"]["max_new_tokens"]
+        answer = completion("x" * 50, stop=False, split=True)
+        answer["output_ids"] = answer["output_ids"][:count]
+        answer["meta_info"]["output_token_logprobs"] = answer["meta_info"]["output_token_logprobs"][:count]
+        return answer
+
+    model, client = make([call(1, 2), fill, "never"], max_sampled_tokens=first + 7)
+    agent = make_agent(model)
+    with pytest.raises(MaxTokensReachedException):
+        await agent.invoke_async("q")
+    assert client.requests[1]["sampling_params"]["max_new_tokens"] == 7
+    assert sum(model.token_manager.loss_mask) == first + 7
+    with pytest.raises(TokenBudgetReachedError, match=r"max_sampled_tokens"):
+        await agent.invoke_async("more")
+    assert len(client.prompts) == 2
+
+
+async def test_the_budget_of_a_path_counts_the_prompt() -> None:
+    model, client = make(["x"], max_trajectory_tokens=3)
+    with pytest.raises(TokenBudgetReachedError, match="max_trajectory_tokens"):
+        await make_agent(model).invoke_async("a long enough question")
+    assert client.prompts == []
+
+
+# ---- configuration ------------------------------------------------------------
+
+
+def test_exactly_one_of_client_and_base_url() -> None:
+    with pytest.raises(TypeError, match="exactly one"):
+        SGLangModel(tokenizer=tokenizer())
+    with pytest.raises(TypeError, match="exactly one"):
+        SGLangModel(tokenizer=tokenizer(), client=Replay([]), base_url="http://127.0.0.1:1")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(TypeError, match="did you mean 'sampling_params'"):
+        make([], sampling_param={})
+    model, _ = make([])
+    with pytest.raises(TypeError, match="unknown option 'temprature'"):
+        model.update_config(temprature=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"return_logprob": 1},
+        {"context_window_limit": 0},
+        {"max_sampled_tokens": True},
+        {"reasoning_policy": "forget"},
+        {"abort_policy": "ignore"},
+        {"sampling_params": {"max_tokens": 5}},
+        {"enable_thinking": "yes"},
+        {"request_fields": {"input_ids": []}},
+    ],
+)
+def test_a_wrong_value_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make([], **options)
+
+
+def test_sampling_params_are_copied() -> None:
+    params = {"temperature": 0.5, "stop": ["x"]}
+    model, _ = make([], sampling_params=params)
+    params["stop"].append("y")
+    assert model.get_config()["sampling_params"]["stop"] == ["x"]
+
+
+async def test_changing_template_arguments_starts_a_new_path() -> None:
+    model, _ = make(["one", "two"])
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    model.update_config(chat_template_kwargs={"anything": 1})
+    await agent.invoke_async("b")
+    assert len(model.trajectories) == 2
+
+
+async def test_count_tokens_is_exact_for_what_is_held() -> None:
+    model, _ = make(["one"])
+    agent = make_agent(model)
+    await agent.invoke_async("a question")
+    specs = agent.tool_registry.get_all_tool_specs()
+    assert await model.count_tokens(agent.messages, specs) == len(model.token_manager)
+    longer = await model.count_tokens([*agent.messages, user("x" * 400)], specs)
+    assert longer > len(model.token_manager)
+
+
+async def test_a_given_parser_is_used() -> None:
+    markup = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>"
+    model, _ = make([markup, "3"], tool_parser=get_tool_parser("qwen_xml"))
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    assert agent.messages[2]["content"][0]["toolResult"]["content"][0]["text"] == "3"
+
+
+async def test_tools_may_be_edited_by_hooks_without_touching_the_sample() -> None:
+    model, client = make([call(1, 2), "ok"])
+    agent = make_agent(model)
+
+    async def rewrite(event: BeforeToolCallEvent) -> None:
+        event.tool_use["input"]["b"] = 40
+
+    agent.add_hook(rewrite, BeforeToolCallEvent)
+    await agent.invoke_async("q")
+    assert_prefix_law(client, model)
+    text = tokenizer().decode(model.token_manager.token_ids)
+    assert '"b": 2' in text and "<tool_response>41" in text
