@@ -79,9 +79,8 @@ def show(model: SGLangModel, question: str, expected: int, answer: str, messages
     spans = find_drift(ids, model.tokenizer)
     changed = sum(mask[i] for span in spans for i in range(span.start, span.end))
     kinds = ", ".join(sorted({span.kind.value for span in spans})) or "none"
-    print(
-        f"  {sum(mask)} of {len(ids)} tokens are trained; tokenising the text again would change {changed} of them ({kinds})"
-    )
+    print(f"  {sum(mask)} of {len(ids)} tokens are trained")
+    print(f"  tokenising the text again would change {changed} of them ({kinds})")
     return correct
 
 

@@ -105,7 +105,7 @@ def _classify(old: list[int], new: list[int], tokenizer: Any) -> DriftKind:
 
 
 def _added_ids(tokenizer: Any) -> list[int]:
-    added = getattr(tokenizer, "get_added_vocab", dict)()
+    added: Any = getattr(tokenizer, "get_added_vocab", dict)()
     return list(added.values()) if isinstance(added, dict) else []
 
 

@@ -432,7 +432,7 @@ async def test_editing_the_history_starts_a_new_path() -> None:
 
 
 async def test_a_snapshot_branches_exactly() -> None:
-    model, client = make(["one", "left", "right"])
+    model, _ = make(["one", "left", "right"])
     agent = make_agent(model)
     await agent.invoke_async("a")
     snapshot = agent.take_snapshot(preset="session", include=["system_prompt"])
@@ -619,7 +619,8 @@ async def test_count_tokens_is_exact_for_what_is_held() -> None:
 
 
 async def test_a_given_parser_is_used() -> None:
-    markup = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>"
+    values = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in (("a", 1), ("b", 2)))
+    markup = f"<tool_call>\n<function=add>\n{values}</function>\n</tool_call>"
     model, _ = make([markup, "3"], tool_parser=get_tool_parser("qwen_xml"))
     agent = make_agent(model)
     await agent.invoke_async("q")

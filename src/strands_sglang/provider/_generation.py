@@ -59,12 +59,16 @@ class GenerateRequest:
     abort_timeout: float | None
 
 
+def _no_logprobs() -> array[float]:
+    return array(LOGPROB_TYPECODE)
+
+
 @dataclass(slots=True)
 class _Pieces:
     """What has been sampled so far, over all attempts of one call."""
 
     ids: array[int] = field(default_factory=lambda: array(TOKEN_TYPECODE))
-    logprobs: array[float] | None = field(default_factory=lambda: array(LOGPROB_TYPECODE))
+    logprobs: array[float] | None = field(default_factory=_no_logprobs)
     prompt_logprobs: array[float] | None = None
     spans: list[WeightSpan] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
