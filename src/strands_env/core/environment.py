@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 import time
@@ -18,12 +19,11 @@ from strands.agent.conversation_manager import ConversationManager, NullConversa
 from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 
-from strands_sglang.tool_limiter import ToolLimiter
-
 from .deadline import to_the_end, within
+from .history import History, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize
 from .result import AgentTrajectory, Observation, RewardCallable, RewardFunction, StepResult, as_reward_function
-from .scope import LoopRecorder, StepScope, TrackedModel
+from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .task import Action
 from .termination import ErrorRecord, Phase, TerminationReason
 from .tokens import TokenObservation
@@ -95,11 +95,7 @@ class Environment:
         self.reward_timeout = reward_timeout
         self.cleanup_timeout = cleanup_timeout
         self.agent_name = agent_name
-        ToolLimiter(
-            max_tool_iters, max_tool_calls, max_parallel_tool_calls=max_parallel_tool_calls
-        )  # checks the limits
-        if max_total_tokens is not None and (isinstance(max_total_tokens, bool) or not max_total_tokens > 0):
-            raise ValueError(f"max_total_tokens must be a positive number of tokens or None, got {max_total_tokens!r}")
+        self._new_limiter()  # checks the limits
         for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout"):
             _check_deadline(name, getattr(self, name))
         self._reward = None if reward_fn is None else as_reward_function(reward_fn)
@@ -159,28 +155,24 @@ class Environment:
             Messages, tokens and metrics of this step, its reward, and why it ended.
         """
         started = time.perf_counter()
-        history = [dict(message) for message in action.task_context.conversation_history]
+        skip_unrecorded_messages()
+        history = History(copy.deepcopy(action.task_context.conversation_history))
         try:
             model = self.model_factory()
             self._apply_budget(model)
         except Exception as error:
             return self._failed(error, Phase.SETUP)
-        recorder = LoopRecorder(model, self.max_total_tokens)
-        scope = StepScope(recorder=recorder, cancel_signal=cancel_signal)
+        scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
         scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
+        seen = len(history)
         with scope.active():
-            limiter = ToolLimiter(
-                max_tool_iters=self.max_tool_iters,
-                max_tool_calls=self.max_tool_calls,
-                max_parallel_tool_calls=self.max_parallel_tool_calls,
-            )
             try:
-                agent = self._build_agent(model, limiter, recorder, list(history))
+                agent = self._build_agent(model, scope, history)
             except Exception as error:
                 return self._failed(error, Phase.SETUP)
-            reason, failure = await self._run(agent, action, recorder)
-            result = self._observe(agent, scope, limiter, len(history))
-            result.termination_reason, result.error = self._refine(reason, recorder), failure or result.error
+            reason, failure = await self._run(agent, action, scope)
+            result = self._observe(agent, scope, seen)
+            result.termination_reason, result.error = reason, failure or result.error
             await self._score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
         return result
@@ -191,16 +183,22 @@ class Environment:
         Args:
             agent: The agent `interact` was given.
             prompt: Text, content blocks, or None to continue.
+
+        Raises:
+            ToolLimitReachedError: A limit stopped the loop; let it pass, so that the step ends with it.
         """
         scope = StepScope.current()
         if scope is None:
             raise RuntimeError("Environment.invoke runs inside a step: call it from interact(), or use step()")
         signal = scope.cancel_signal
         options: dict[str, Any] = {} if signal is None else {"cancel_signal": signal}
-        result = await agent.invoke_async(prompt, **options)
-        while scope.recorder.is_paused(result.stop_reason, signal):
-            result = await agent.invoke_async(None, **options)
-        return result
+        while True:
+            result = await agent.invoke_async(prompt, **options)
+            if scope.limiter.reached is not None:
+                raise scope.limiter.reached
+            if not scope.recorder.is_paused(result.stop_reason, signal):
+                return result
+            prompt = None
 
     async def rollout(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
         """Run a whole episode of one step: `reset`, `step`, and always `cleanup`, each within its deadline.
@@ -267,13 +265,21 @@ class Environment:
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
 
-    def _build_agent(self, model: Model, limiter: ToolLimiter, recorder: LoopRecorder, history: list[Any]) -> Agent:
+    def _new_limiter(self) -> EpisodeLimiter:
+        return EpisodeLimiter(
+            max_tool_iters=self.max_tool_iters,
+            max_tool_calls=self.max_tool_calls,
+            max_parallel_tool_calls=self.max_parallel_tool_calls,
+            max_total_tokens=self.max_total_tokens,
+        )
+
+    def _build_agent(self, model: Model, scope: StepScope, history: list[Any]) -> Agent:
         return Agent(
             model=model,
             messages=history,
             tools=list(self.get_tools()),
             system_prompt=self.system_prompt,
-            hooks=[limiter, *self.get_hooks(), recorder],
+            hooks=[scope.limiter, *self.get_hooks(), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,
             retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
@@ -282,8 +288,9 @@ class Environment:
         )
 
     async def _run(
-        self, agent: Agent, action: Action, recorder: LoopRecorder
+        self, agent: Agent, action: Action, scope: StepScope
     ) -> tuple[TerminationReason, ErrorRecord | None]:
+        recorder = scope.recorder
         try:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
         except asyncio.CancelledError as error:
@@ -293,6 +300,8 @@ class Environment:
             return TerminationReason.CANCELLED, ErrorRecord.from_exception(error, recorder.phase)
         except Exception as error:
             reason = TerminationReason.from_error(error, default=recorder.default_reason)
+            if reason is TerminationReason.MAX_TOKENS_REACHED and self._is_budget_used_up(scope.limiter):
+                reason = TerminationReason.TOKEN_BUDGET_REACHED  # the reply was cut by the budget of the trajectory
             if reason.is_limit:
                 logger.debug("reason=<%s> | agent loop reached a limit", reason)
                 return reason, None
@@ -301,23 +310,19 @@ class Environment:
             return reason, record
         return TerminationReason.from_stop_reason(getattr(outcome, "stop_reason", None)), None
 
-    def _refine(self, reason: TerminationReason, recorder: LoopRecorder) -> TerminationReason:
-        """A reply cut by the budget of the trajectory ended for the budget, not for its own length."""
-        budget = self.max_total_tokens
-        if reason is TerminationReason.MAX_TOKENS_REACHED and budget is not None and recorder.total_tokens >= budget:
-            return TerminationReason.TOKEN_BUDGET_REACHED
-        return reason
+    def _is_budget_used_up(self, limiter: EpisodeLimiter) -> bool:
+        return self.max_total_tokens is not None and limiter.total_tokens >= self.max_total_tokens
 
-    def _observe(self, agent: Agent, scope: StepScope, limiter: ToolLimiter, seen: int) -> StepResult:
+    def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
         messages: list[Any] = list(agent.messages)[seen:]
         model = scope.models[0].model
-        recorder = scope.recorder
+        recorder, limiter = scope.recorder, scope.limiter
         error: ErrorRecord | None = None
         metrics: dict[str, Any] = {
             "message_count": len(messages),
             "tool_iters": limiter.tool_iter_count,
             "tool_calls": limiter.tool_call_count,
-            "cancelled_tool_calls": getattr(limiter, "cancelled_tool_call_count", 0),
+            "cancelled_tool_calls": limiter.cancelled_tool_call_count,
         }
         tokens: TokenObservation | None = None
         trajectories: list[AgentTrajectory] = []

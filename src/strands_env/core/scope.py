@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,10 +18,11 @@ from strands.hooks import (
     HookOrder,
     HookProvider,
     HookRegistry,
+    MessageAddedEvent,
 )
 from strands.models import Model
 
-from strands_sglang.exceptions import TokenBudgetReachedError
+from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
 from .result import AgentTrajectory
 from .termination import Phase, TerminationReason
@@ -80,11 +81,13 @@ class StepScope:
 
     Attributes:
         recorder: Measurements and pacing of the agent loop.
+        limiter: Limits of the agent loop.
         cancel_signal: Set by the caller to end the loop, or None.
         models: Every model made for the step.
     """
 
     recorder: LoopRecorder
+    limiter: EpisodeLimiter
     cancel_signal: threading.Event | None = None
     models: list[TrackedModel] = field(default_factory=list)
 
@@ -110,18 +113,17 @@ class LoopRecorder(HookProvider):
     chunk passes through all past turns. After some turns the recorder asks for a stop behind the current tools, which
     leaves a complete history, and the environment invokes the agent again without a prompt.
 
-    Args:
-        model: The agent's model, asked for the length of its trajectory.
-        max_total_tokens: Budget of the trajectory, checked before every model call.
+    Attributes:
+        model_latencies: Seconds of every model call.
+        tool_seconds: Seconds in which at least one tool ran.
+        model_error: What the last model call failed with, or None.
     """
 
-    def __init__(self, model: Any, max_total_tokens: int | None = None) -> None:
-        self._model = model
-        self._max_total_tokens = max_total_tokens
+    def __init__(self) -> None:
         self._turns = 0
-        self._last_usage = 0
         self._model_started: float | None = None
         self._tools_started: float | None = None
+        self._in_tools = False
         self._paused = False
         self.model_latencies: list[float] = []
         self.tool_seconds = 0.0
@@ -129,6 +131,7 @@ class LoopRecorder(HookProvider):
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Register with an agent; the stop is asked for after every other hook has had its say."""
+        registry.add_callback(BeforeModelCallEvent, self._leave_tools, order=HookOrder.SDK_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._before_model, order=HookOrder.SDK_LAST)
         registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_FIRST)
         registry.add_callback(BeforeToolsEvent, self._before_tools)
@@ -139,32 +142,26 @@ class LoopRecorder(HookProvider):
         """Where the loop was when it stopped with an error."""
         if self.model_error is not None:
             return Phase.MODEL
-        return Phase.TOOL if self._tools_started is not None else Phase.LOOP
+        return Phase.TOOL if self._in_tools else Phase.LOOP
 
     @property
     def default_reason(self) -> TerminationReason:
         """The reason for an error that says nothing by itself, by where it happened."""
         if self.model_error is not None:
             return TerminationReason.MODEL_ERROR
-        if self._tools_started is not None:
+        if self._in_tools:
             return TerminationReason.TOOL_ERROR
         return TerminationReason.UNCLASSIFIED_ERROR
-
-    @property
-    def total_tokens(self) -> int:
-        """Length of the trajectory: exact where the model holds tokens, else by the usage of its last call."""
-        manager = getattr(self._model, "token_manager", None)
-        return len(manager) if manager is not None else self._last_usage
 
     def is_paused(self, stop_reason: object, cancel_signal: threading.Event | None) -> bool:
         """Whether the loop stopped only to be entered again."""
         paused, self._paused = self._paused, False
         return paused and stop_reason == "cancelled" and not (cancel_signal is not None and cancel_signal.is_set())
 
+    def _leave_tools(self, event: BeforeModelCallEvent) -> None:
+        self._in_tools = False
+
     def _before_model(self, event: BeforeModelCallEvent) -> None:
-        budget = self._max_total_tokens
-        if budget is not None and self.total_tokens >= budget:
-            raise TokenBudgetReachedError("max_total_tokens", budget, self.total_tokens)
         self._model_started = time.perf_counter()
 
     def _after_model(self, event: AfterModelCallEvent) -> None:
@@ -173,12 +170,10 @@ class LoopRecorder(HookProvider):
         if self._model_started is not None:
             self.model_latencies.append(time.perf_counter() - self._model_started)
             self._model_started = None
-        if event.stop_response is not None:
-            usage: Mapping[str, Any] = (event.stop_response.message.get("metadata") or {}).get("usage") or {}
-            self._last_usage = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
 
     def _before_tools(self, event: BeforeToolsEvent) -> None:
         self._tools_started = time.perf_counter()
+        self._in_tools = True
 
     def _after_tools(self, event: AfterToolsEvent) -> None:
         if self._tools_started is not None:
@@ -192,3 +187,20 @@ class LoopRecorder(HookProvider):
         if not agent.cancel_signal.is_set() and not getattr(agent, "_deferred_cancel", False):
             agent.cancel(after_current_tools=True)
             self._paused = True
+
+
+class EpisodeLimiter(ToolLimiter):
+    """A `ToolLimiter` that stops the loop instead of raising in it, for the SDK logs what is raised there as an error.
+
+    Attributes:
+        reached: The limit that stopped the loop, or None.
+    """
+
+    reached: ToolLimitReachedError | None = None
+
+    def _on_message_added(self, event: MessageAddedEvent[Any]) -> None:
+        try:
+            super()._on_message_added(event)
+        except ToolLimitReachedError as error:
+            self.reached = error
+            event.agent.cancel(after_current_tools=True)

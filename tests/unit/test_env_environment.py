@@ -1,0 +1,391 @@
+"""`Environment.step`: what one whole agent loop gives back, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock, patch
+
+import pytest
+from strands import Agent, tool
+from strands.hooks import AfterToolsEvent, BeforeModelCallEvent, BeforeToolCallEvent
+
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core.scope import TURNS_PER_INVOCATION
+from strands_env.core.types import Phase, TerminationReason
+from strands_env.testing import ScriptedModel, call, reply
+
+
+@tool
+async def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+
+@tool
+async def broken() -> str:
+    """Always fail."""
+    raise OSError("disk on fire")
+
+
+class ToolEnv(Environment):
+    hooks: tuple[Any, ...] = ()
+
+    def get_tools(self) -> list[Any]:
+        return [add, broken]
+
+    def get_hooks(self) -> list[Any]:
+        return list(self.hooks)
+
+
+def scripted(*script: Any, **options: Any) -> Callable[[], ScriptedModel]:
+    return lambda: ScriptedModel(script, **options)
+
+
+def endless() -> ScriptedModel:
+    return ScriptedModel(lambda messages: call("add", a=len(messages), b=1))
+
+
+ACTION = Action(message="What is 1 + 2?", task_context=TaskContext(ground_truth="3"))
+
+
+async def test_step_gives_messages_tokens_metrics_and_reward() -> None:
+    def score(action: Action, result: StepResult) -> float:
+        return float(result.observation.final_response == action.task_context.ground_truth)
+
+    env = ToolEnv(model_factory=scripted(call("add", a=1, b=2), "3"), system_prompt="Be brief.", reward_fn=score)
+    result = await env.step(ACTION)
+
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.error is None
+    assert result.reward == RewardResult(reward=1.0)
+    assert [message["role"] for message in result.observation.messages] == ["user", "assistant", "user", "assistant"]
+    tokens = result.observation.tokens
+    assert tokens is not None
+    assert bytes(tokens.initial_prompt_token_ids).startswith(b"Be brief.")
+    assert tokens.rollout_loss_mask[0] == 1
+    assert [trajectory.agent_name for trajectory in result.trajectories] == ["agent"]
+    assert result.trajectories[0].tokens == tokens
+    metrics = result.observation.metrics
+    assert metrics["message_count"] == 4
+    assert metrics["model_calls"] == 2
+    assert metrics["tool_iters"] == metrics["tool_calls"] == 1
+    assert metrics["per_tool_metrics"]["add"]["calls"] == 1
+    assert metrics["input_tokens"]["max"] == metrics["input_tokens"]["total"] - metrics["input_tokens"]["min"]
+    assert metrics["output_tokens"]["total"] == sum(tokens.loss_mask)
+    assert 0 <= metrics["tool_s"] <= metrics["wall_s"]
+    assert StepResult.from_json(result.to_json()) == result
+
+
+async def test_history_comes_before_the_message_and_is_neither_changed_nor_repeated() -> None:
+    history = [{"role": "user", "content": [{"text": "hi"}]}, {"role": "assistant", "content": [{"text": "hello"}]}]
+    model = ScriptedModel(["3"])
+    action = Action(message="1 + 2?", task_context=TaskContext(conversation_history=history))
+    before = action.model_dump()
+    result = await Environment(model_factory=lambda: model).step(action)
+
+    assert len(model.last_messages) == 3
+    assert [message["content"][0]["text"] for message in result.observation.messages] == ["1 + 2?", "3"]
+    assert action.model_dump() == before
+
+
+async def test_every_step_has_a_fresh_model() -> None:
+    env = Environment(model_factory=scripted("once"))
+    first, second = await env.step(ACTION), await env.step(ACTION)
+    assert first.termination_reason is second.termination_reason is TerminationReason.TASK_COMPLETE
+
+
+async def test_provider_without_token_data_gives_none() -> None:
+    result = await Environment(model_factory=scripted("3", token_data=False)).step(ACTION)
+    assert result.observation.tokens is None
+    assert result.trajectories == []
+    assert result.observation.metrics["output_tokens"]["total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "calls"),
+    [
+        ({"max_tool_iters": 2}, TerminationReason.MAX_TOOL_ITERATIONS_REACHED, 2),
+        ({"max_tool_calls": 3}, TerminationReason.MAX_TOOL_CALLS_REACHED, 3),
+        ({"max_total_tokens": 300}, TerminationReason.TOKEN_BUDGET_REACHED, None),
+    ],
+)
+async def test_limits_end_the_loop_at_a_complete_iteration(
+    options: dict[str, Any], reason: TerminationReason, calls: int | None
+) -> None:
+    env = ToolEnv(model_factory=endless, reward_fn=lambda action, result: 0.0, **options)
+    result = await env.step(ACTION)
+    assert result.termination_reason is reason
+    assert result.error is None
+    assert "toolResult" in result.observation.messages[-1]["content"][0]
+    assert result.reward == RewardResult(reward=0.0)  # a truncated rollout is scored
+    assert calls is None or result.observation.metrics["tool_calls"] == calls
+
+
+async def test_cut_reply_is_a_limit() -> None:
+    result = await Environment(model_factory=scripted(reply("I thi", stop_reason="max_tokens"))).step(ACTION)
+    assert result.termination_reason is TerminationReason.MAX_TOKENS_REACHED
+    assert result.observation.final_response == "I thi"
+
+
+async def test_normal_ends_and_limits_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="strands_env"):
+        await ToolEnv(model_factory=scripted("3")).step(ACTION)
+        await ToolEnv(model_factory=endless, max_tool_iters=1).step(ACTION)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("before", [(), (call("add", a=1, b=2),)], ids=["first-turn", "later-turn"])
+async def test_failed_model_call_keeps_what_was_sampled_and_has_no_reward(before: tuple[Any, ...]) -> None:
+    env = ToolEnv(model_factory=scripted(*before, ValueError("bad weights")), reward_fn=lambda action, result: 0.0)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.MODEL_ERROR
+    assert result.reward is None
+    assert result.error is not None
+    assert (result.error.type, result.error.message, result.error.where) == ("ValueError", "bad weights", Phase.MODEL)
+    assert "bad weights" in result.error.traceback
+    assert (result.observation.tokens is not None) == bool(before)
+    assert len(result.observation.messages) == 1 + 2 * len(before)
+
+
+async def test_failing_tool_is_a_tool_result() -> None:
+    result = await ToolEnv(model_factory=scripted(call("broken"), "oh")).step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.metrics["per_tool_metrics"]["broken"]["errors"] == 1
+    assert "disk on fire" in str(result.observation.messages[2])
+
+
+async def test_failing_hook_around_tools_is_a_tool_error() -> None:
+    def fail(event: BeforeToolCallEvent) -> None:
+        raise LookupError("no permission")
+
+    env = ToolEnv(model_factory=scripted(call("add", a=1, b=2), "3"))
+    env.hooks = (fail,)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TOOL_ERROR
+    assert result.error is not None
+    assert result.error.where is Phase.TOOL
+
+
+async def test_failing_hook_before_the_model_is_no_model_error() -> None:
+    def fail(event: BeforeModelCallEvent) -> None:
+        raise LookupError("hook")
+
+    env = ToolEnv(model_factory=scripted("3"))
+    env.hooks = (fail,)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
+    assert result.error is not None
+    assert result.error.where is Phase.LOOP
+
+
+async def test_failing_reward_loses_nothing() -> None:
+    async def fail(action: Action, result: StepResult) -> float:
+        raise ZeroDivisionError("no judge")
+
+    result = await Environment(model_factory=scripted("3"), reward_fn=fail).step(ACTION)
+    assert result.termination_reason is TerminationReason.REWARD_ERROR
+    assert result.reward is None
+    assert result.error is not None
+    assert result.error.where is Phase.REWARD
+    assert result.observation.final_response == "3"
+    assert result.observation.tokens is not None
+    assert result.observation.metrics["loop_termination_reason"] == "task_complete"
+
+
+async def test_abstaining_reward_is_kept_with_its_reasons() -> None:
+    class Judge(RewardFunction):
+        async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+            return RewardResult(info={"why": "unreadable"})
+
+    result = await Environment(model_factory=scripted("3"), reward_fn=Judge()).step(ACTION)
+    assert result.reward == RewardResult(reward=None, info={"why": "unreadable"})
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+
+
+async def test_sync_reward_runs_beside_the_event_loop() -> None:
+    threads: list[threading.Thread] = []
+    env = Environment(
+        model_factory=scripted("3"), reward_fn=lambda action, result: threads.append(threading.current_thread())
+    )
+    result = await env.step(ACTION)
+    assert threads[0] is not threading.main_thread()
+    assert result.reward == RewardResult(reward=None)
+
+
+@pytest.mark.parametrize("where", ["model", "tools"])
+async def test_failing_setup_of_a_step_is_data(where: str) -> None:
+    class Broken(Environment):
+        def get_tools(self) -> list[Any]:
+            raise OSError("no tools today")
+
+    def no_model() -> ScriptedModel:
+        raise OSError("no model today")
+
+    env = Broken(model_factory=no_model if where == "model" else scripted("3"))
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.SETUP_ERROR
+    assert result.error is not None
+    assert result.error.where is Phase.SETUP
+
+
+async def test_failing_metrics_do_not_lose_the_trajectory() -> None:
+    class Broken(Environment):
+        def compute_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            raise KeyError("mine")
+
+    result = await Broken(model_factory=scripted("3")).step(ACTION)
+    assert result.observation.tokens is not None
+    assert result.error is not None
+    assert result.error.type == "KeyError"
+
+
+async def test_hundreds_of_turns_need_no_recursion() -> None:
+    turns = 400
+    model = ScriptedModel([*(call("add", a=i, b=1) for i in range(turns)), "done"])
+    assert sys.getrecursionlimit() <= 1000
+    result = await ToolEnv(model_factory=lambda: model).step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert len(result.observation.messages) == 2 + 2 * turns
+    assert result.observation.metrics["model_calls"] == turns + 1
+    assert result.observation.metrics["tool_calls"] == turns
+
+
+async def test_cancel_at_the_turn_where_the_loop_is_unwound_is_a_cancel() -> None:
+    turns = 0
+
+    def cancel(event: AfterToolsEvent) -> None:
+        nonlocal turns
+        turns += 1
+        if turns == TURNS_PER_INVOCATION:
+            event.agent.cancel(after_current_tools=True)
+
+    env = ToolEnv(model_factory=endless, max_tool_iters=2 * TURNS_PER_INVOCATION)
+    env.hooks = (cancel,)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.CANCELLED
+    assert turns == TURNS_PER_INVOCATION
+
+
+async def test_limit_at_the_turn_where_the_loop_is_unwound_is_a_limit() -> None:
+    result = await ToolEnv(model_factory=endless, max_tool_iters=TURNS_PER_INVOCATION).step(ACTION)
+    assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
+
+
+async def test_cancel_signal_ends_the_loop_and_keeps_the_tokens() -> None:
+    signal = threading.Event()
+
+    def cancel(event: AfterToolsEvent) -> None:
+        signal.set()
+
+    env = ToolEnv(model_factory=endless, reward_fn=lambda action, result: 1.0)
+    env.hooks = (cancel,)
+    result = await env.step(ACTION, cancel_signal=signal)
+    assert result.termination_reason is TerminationReason.CANCELLED
+    assert result.reward is None
+    assert result.observation.tokens is not None
+
+
+async def test_conversation_of_several_user_turns() -> None:
+    class Chat(Environment):
+        async def interact(self, agent: Agent, action: Action) -> Any:
+            result = await self.invoke(agent, action.prompt)
+            for text in action.task_context.follow_ups:
+                result = await self.invoke(agent, text)
+            return result
+
+    env = Chat(model_factory=scripted("one", "two", "three"))
+    result = await env.step(Action(message="a", task_context=TaskContext(follow_ups=["b", "c"])))
+    assert result.observation.final_response == "three"
+    assert result.observation.metrics["model_calls"] == 3
+    assert len(result.observation.messages) == 6
+
+
+async def test_concurrent_steps_of_one_environment_stay_apart() -> None:
+    def answer(messages: list[dict[str, Any]]) -> Any:
+        if len(messages) == 1:
+            return call("add", a=int(messages[0]["content"][0]["text"]), b=0)
+        return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
+
+    env = ToolEnv(model_factory=lambda: ScriptedModel(answer))
+    results = await asyncio.gather(*(env.step(Action(message=str(i))) for i in range(50)))
+    assert [result.observation.final_response for result in results] == [str(i) for i in range(50)]
+
+
+def test_system_prompt_comes_from_the_class_file_unless_given(tmp_path: Path) -> None:
+    (tmp_path / "prompt.md").write_text("Be concise.\n", encoding="utf-8")
+
+    class Env(Environment):
+        default_system_prompt_path = tmp_path / "prompt.md"
+
+    assert Env(model_factory=endless).system_prompt == "Be concise."
+    assert Env(model_factory=endless, system_prompt="Mine.").system_prompt == "Mine."
+    assert Environment(model_factory=endless).system_prompt is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_tool_iters": -1}, {"max_tool_calls": 1.5}, {"max_total_tokens": -5}, {"step_timeout": 0}, {"max_steps": 3}],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
+        Environment(model_factory=endless, **options)
+
+
+async def test_invoke_outside_a_step_says_what_to_do() -> None:
+    env = Environment(model_factory=scripted("3"))
+    with pytest.raises(RuntimeError, match="call it from interact"):
+        await env.invoke(Agent(model=ScriptedModel(["3"]), callback_handler=None), "hi")
+
+
+async def test_verbose_prints_and_quiet_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    await Environment(model_factory=scripted("three")).step(ACTION)
+    assert capsys.readouterr().out == ""
+    await Environment(model_factory=scripted("three"), verbose=True).step(ACTION)
+    assert "three" in capsys.readouterr().out
+
+
+# Tests of existing users replace the agent by a mock.
+
+
+def mock_agent(messages: list[Any]) -> MagicMock:
+    agent = MagicMock()
+    agent.invoke_async = AsyncMock()
+    agent.messages = messages
+    usage = {"inputTokens": 10, "outputTokens": 5}
+    agent.event_loop_metrics = MagicMock(cycle_count=1, cycle_durations=[0.1], tool_metrics={})
+    agent.event_loop_metrics.agent_invocations = [MagicMock(cycles=[MagicMock(usage=usage)])]
+    return agent
+
+
+@patch("strands_env.core.environment.Agent")
+async def test_mocked_agent_is_invoked_once_with_the_content(agent_class: MagicMock) -> None:
+    agent_class.return_value = mock_agent([{"role": "assistant", "content": [{"text": "answer"}]}])
+    env = Environment(model_factory=MagicMock)
+    result = await env.step(Action(message={"role": "user", "content": [{"text": "hello"}]}))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.metrics["message_count"] == 1
+    assert result.observation.metrics["model_latency_s"]["total"] == 0.1
+    agent_class.return_value.invoke_async.assert_awaited_once_with([{"text": "hello"}])
+
+
+@patch("strands_env.core.environment.Agent")
+async def test_mocked_agent_that_raises_is_unclassified(agent_class: MagicMock) -> None:
+    agent_class.return_value = mock_agent([])
+    agent_class.return_value.invoke_async.side_effect = RuntimeError("boom")
+    result = await Environment(model_factory=MagicMock).step(ACTION)
+    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
+
+
+@patch("strands_env.core.environment.Agent")
+async def test_mocked_reward_function_is_awaited_once(agent_class: MagicMock) -> None:
+    agent_class.return_value = mock_agent([])
+    reward = MagicMock(compute=AsyncMock(return_value=RewardResult(reward=1.0)))
+    result = await Environment(model_factory=MagicMock, reward_fn=reward).step(ACTION)
+    reward.compute.assert_awaited_once()
+    assert result.reward == RewardResult(reward=1.0)

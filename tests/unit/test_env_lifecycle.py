@@ -1,0 +1,212 @@
+"""Reset and cleanup are paired, deadlines hold, and cancellation cleans up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from strands import tool
+
+from strands_env.core import Action, Environment, StepResult
+from strands_env.core import deadline as deadline_module
+from strands_env.core.deadline import within
+from strands_env.core.types import EpisodeTimeoutError, Phase, TerminationReason
+from strands_env.testing import ScriptedModel, call
+
+ACTION = Action(message="hi")
+SOON = 0.05
+LONG = 60.0
+
+
+@tool
+async def wait_long() -> str:
+    """Never return."""
+    await asyncio.sleep(LONG)
+    return "late"
+
+
+class LoggedEnv(Environment):
+    """Notes what runs; each part may be replaced by a coroutine function."""
+
+    def __init__(self, parts: dict[str, Callable[[], Any]] | None = None, **options: Any) -> None:
+        options.setdefault("model_factory", lambda: ScriptedModel(["ok"]))
+        super().__init__(**options)
+        self.log: list[str] = []
+        self.parts = parts or {}
+
+    async def _part(self, name: str) -> None:
+        self.log.append(name)
+        if name in self.parts:
+            await self.parts[name]()
+        self.log.append(f"{name} done")
+
+    async def reset(self) -> None:
+        await self._part("reset")
+
+    async def cleanup(self) -> None:
+        await self._part("cleanup")
+
+    def get_tools(self) -> list[Any]:
+        return [wait_long]
+
+
+async def sleep_long() -> None:
+    await asyncio.sleep(LONG)
+
+
+async def fail() -> None:
+    raise OSError("no container")
+
+
+async def test_rollout_resets_steps_and_cleans_up() -> None:
+    env = LoggedEnv()
+    result = await env.rollout(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert env.log == ["reset", "reset done", "cleanup", "cleanup done"]
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"), [(fail, TerminationReason.SETUP_ERROR), (sleep_long, TerminationReason.TIMEOUT)]
+)
+async def test_failing_reset_is_data_and_cleaned_up(part: Callable[[], Any], reason: TerminationReason) -> None:
+    env = LoggedEnv({"reset": part}, setup_timeout=SOON)
+    result = await env.rollout(ACTION)
+    assert result.termination_reason is reason
+    assert result.error is not None
+    assert result.error.where is Phase.SETUP
+    assert env.log == ["reset", "cleanup", "cleanup done"]
+
+
+@pytest.mark.parametrize(("part", "kind"), [(fail, "OSError"), (sleep_long, "EpisodeTimeoutError")])
+async def test_failing_cleanup_takes_nothing_away(part: Callable[[], Any], kind: str) -> None:
+    env = LoggedEnv({"cleanup": part}, cleanup_timeout=SOON, reward_fn=lambda action, result: 1.0)
+    result = await env.rollout(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.reward is not None
+    assert result.reward.reward == 1.0
+    assert result.error is None
+    assert result.cleanup_error is not None
+    assert result.cleanup_error.type.endswith(kind)
+    assert result.cleanup_error.where is Phase.CLEANUP
+
+
+async def test_loop_deadline_keeps_the_tokens() -> None:
+    env = LoggedEnv(
+        model_factory=lambda: ScriptedModel([call("wait_long"), "never"]),
+        step_timeout=SOON,
+        reward_fn=lambda action, result: 1.0,
+    )
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TIMEOUT
+    assert result.reward is None
+    assert result.error is not None
+    assert result.error.where is Phase.LOOP
+    assert result.observation.tokens is not None
+    assert sum(result.observation.tokens.loss_mask) > 0
+
+
+async def test_timeout_of_a_model_is_one_of_the_model() -> None:
+    env = LoggedEnv(model_factory=lambda: ScriptedModel([TimeoutError("read")]), step_timeout=LONG)
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TIMEOUT
+    assert result.error is not None
+    assert result.error.where is Phase.MODEL
+
+
+async def test_reward_deadline_keeps_the_episode() -> None:
+    async def slow(action: Action, result: StepResult) -> float:
+        await asyncio.sleep(LONG)
+        return 1.0
+
+    result = await LoggedEnv(reward_fn=slow, reward_timeout=SOON).step(ACTION)
+    assert result.termination_reason is TerminationReason.TIMEOUT
+    assert result.reward is None
+    assert result.error is not None
+    assert result.error.where is Phase.REWARD
+    assert result.observation.final_response == "ok"
+    assert result.observation.metrics["loop_termination_reason"] == "task_complete"
+
+
+async def test_cancelled_rollout_cleans_up_and_raises() -> None:
+    env = LoggedEnv(model_factory=lambda: ScriptedModel(["ok"], delay=LONG))
+    task = asyncio.create_task(env.rollout(ACTION))
+    await asyncio.sleep(SOON)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert env.log[-2:] == ["cleanup", "cleanup done"]
+
+
+async def test_cleanup_finishes_even_when_cancelled_itself() -> None:
+    env = LoggedEnv({"cleanup": lambda: asyncio.sleep(4 * SOON)})
+    task = asyncio.create_task(env.rollout(ACTION))
+    while "cleanup" not in env.log:
+        await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(SOON / 2)
+    assert "cleanup done" not in env.log
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert env.log[-1] == "cleanup done"
+
+
+async def test_cancelled_step_with_a_deadline_leaves_no_task_behind() -> None:
+    env = LoggedEnv(model_factory=lambda: ScriptedModel(["ok"], delay=LONG), step_timeout=LONG)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(env.step(ACTION))
+    await asyncio.sleep(SOON)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+
+
+async def test_cancellation_inside_the_loop_is_data() -> None:
+    env = LoggedEnv(model_factory=lambda: ScriptedModel([asyncio.CancelledError()]))
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.CANCELLED
+
+
+async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline_module, "GRACE_SECONDS", SOON)
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    with pytest.raises(EpisodeTimeoutError, match=r"loop took longer than its deadline of 0\.05 s"):
+        await within(stubborn(), SOON, Phase.LOOP)
+    release.set()
+
+
+async def test_context_manager_pairs_reset_and_cleanup() -> None:
+    env = LoggedEnv()
+    async with env as entered:
+        assert entered is env
+        await env.step(ACTION)
+        await env.step(ACTION)
+    assert env.log == ["reset", "reset done", "cleanup", "cleanup done"]
+
+
+async def test_context_manager_cleans_up_after_a_failed_reset() -> None:
+    env = LoggedEnv({"reset": fail})
+    with pytest.raises(OSError, match="no container"):
+        async with env:
+            raise AssertionError("unreachable")
+    assert env.log == ["reset", "cleanup", "cleanup done"]
+
+
+async def test_error_in_the_body_wins_over_one_in_cleanup() -> None:
+    with pytest.raises(KeyError):
+        async with LoggedEnv({"cleanup": fail}):
+            raise KeyError("body")
+    with pytest.raises(OSError, match="no container"):
+        async with LoggedEnv({"cleanup": fail}):
+            pass

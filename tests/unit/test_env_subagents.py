@@ -1,0 +1,107 @@
+"""Sub-agents of an environment: agent as tool, Graph and Swarm, each with its own trajectories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from strands import Agent, tool
+from strands.multiagent import GraphBuilder, Swarm
+
+from strands_env.core import Action, Environment
+from strands_env.core.types import TerminationReason
+from strands_env.testing import ScriptedModel, call
+
+ACTION = Action(message="go")
+
+
+def sub_agent(env: Environment, name: str, script: list[Any], *, trainable: bool = True) -> Agent:
+    model = env.model_for(name, trainable=trainable, model_factory=lambda: ScriptedModel(script))
+    return Agent(model=model, name=name, callback_handler=None)
+
+
+def by_agent(result: Any) -> dict[str, tuple[bool, str]]:
+    """Agent name to trainable flag and the text it sampled."""
+    return {
+        item.agent_name: (
+            item.trainable,
+            bytes(
+                token for token, mask in zip(item.tokens.token_ids, item.tokens.loss_mask, strict=True) if mask
+            ).decode(),
+        )
+        for item in result.trajectories
+    }
+
+
+async def test_agent_as_tool() -> None:
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            return [sub_agent(self, "researcher", ["Paris"], trainable=False).as_tool()]
+
+    env = Env(model_factory=lambda: ScriptedModel([call("researcher", input="capital?"), "It is Paris"]))
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    found = by_agent(result)
+    assert found["researcher"] == (False, "Paris\n")
+    assert found["agent"][0] is True
+    assert found["agent"][1].endswith("It is Paris\n")
+
+
+async def test_graph_and_swarm_inside_a_tool() -> None:
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def team(task: str) -> str:
+                """Ask the team."""
+                builder = GraphBuilder()
+                builder.add_node(sub_agent(self, "left", ["L"]), "left")
+                builder.add_node(sub_agent(self, "right", ["R"]), "right")
+                builder.set_execution_timeout(60)
+                await builder.build().invoke_async(task)
+                await Swarm([sub_agent(self, "bee", ["buzz"])]).invoke_async(task)
+                return "done"
+
+            return [team]
+
+    env = Env(model_factory=lambda: ScriptedModel([call("team", task="x"), "ok"]))
+    result = await env.step(ACTION)
+    assert result.observation.final_response == "ok"
+    found = by_agent(result)
+    assert {name: text for name, (_, text) in found.items() if name != "agent"} == {
+        "left": "L\n",
+        "right": "R\n",
+        "bee": "buzz\n",
+    }
+
+
+async def test_trajectories_belong_to_their_own_step() -> None:
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            return [sub_agent(self, "helper", ["yes"]).as_tool()]
+
+    env = Env(model_factory=lambda: ScriptedModel([call("helper", input="?"), "ok"]))
+    first, second = await env.step(ACTION), await env.step(ACTION)
+    assert len(first.trajectories) == len(second.trajectories) == 2
+
+
+async def test_default_factory_makes_sub_agents_too() -> None:
+    made: list[ScriptedModel] = []
+
+    def factory() -> ScriptedModel:
+        made.append(ScriptedModel(["one"]))
+        return made[-1]
+
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            self.model_for("other")
+            return []
+
+    result = await Env(model_factory=factory).step(ACTION)
+    assert len(made) == 2
+    assert [item.agent_name for item in result.trajectories] == ["agent"]  # the other one never spoke
+
+
+def test_model_outside_a_step_is_refused() -> None:
+    env = Environment(model_factory=lambda: ScriptedModel([]))
+    with pytest.raises(RuntimeError, match="needs a running step"):
+        env.model_for("critic")

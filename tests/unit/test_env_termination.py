@@ -1,0 +1,145 @@
+"""Every exception and stop reason has its `TerminationReason`, found through the SDK's wrapping."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from strands.types.exceptions import (
+    ContextWindowOverflowException,
+    EventLoopException,
+    MaxTokensReachedException,
+    ModelThrottledException,
+    ToolProviderException,
+)
+
+from strands_env.core.types import ErrorRecord, Phase, TerminationReason
+from strands_sglang.exceptions import (
+    SGLangAbortedError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangThrottledError,
+    TemplateError,
+    TokenBudgetReachedError,
+)
+from strands_sglang.tool_limiter import MaxToolCallsReachedError, MaxToolIterationsReachedError
+
+
+class ReadTimeoutError(Exception):
+    """Named like the clients' own, related to none."""
+
+
+class ServerDisconnectedError(Exception):
+    """Likewise."""
+
+
+class RateLimitError(Exception):
+    """Likewise."""
+
+
+def caused(outer: BaseException, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+CASES = [
+    (MaxToolIterationsReachedError(10), TerminationReason.MAX_TOOL_ITERATIONS_REACHED),
+    (MaxToolCallsReachedError(5), TerminationReason.MAX_TOOL_CALLS_REACHED),
+    (MaxTokensReachedException("cut"), TerminationReason.MAX_TOKENS_REACHED),
+    (TokenBudgetReachedError("max_total_tokens", 5, 6), TerminationReason.TOKEN_BUDGET_REACHED),
+    (ContextWindowOverflowException("full"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
+    (SGLangContextLengthError(400, "too long"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
+    (TimeoutError(), TerminationReason.TIMEOUT),
+    (ReadTimeoutError(), TerminationReason.TIMEOUT),
+    (caused(SGLangConnectionError("no answer"), TimeoutError()), TerminationReason.TIMEOUT),
+    (SGLangConnectionError("refused"), TerminationReason.CONNECTION_ERROR),
+    (ConnectionResetError("peer"), TerminationReason.CONNECTION_ERROR),
+    (ServerDisconnectedError(), TerminationReason.CONNECTION_ERROR),
+    (SGLangThrottledError(429, "later"), TerminationReason.THROTTLED),
+    (ModelThrottledException("later"), TerminationReason.THROTTLED),
+    (RateLimitError(), TerminationReason.THROTTLED),
+    (SGLangAbortedError("update"), TerminationReason.ABORTED),
+    (SGLangDecodingError("no JSON"), TerminationReason.MODEL_ERROR),
+    (TemplateError("cannot say that"), TerminationReason.MODEL_ERROR),
+    (ToolProviderException("no tools"), TerminationReason.TOOL_ERROR),
+    (RecursionError(), TerminationReason.RECURSION_DEPTH_EXCEEDED),
+    (asyncio.CancelledError(), TerminationReason.CANCELLED),
+    (ValueError("what"), TerminationReason.UNCLASSIFIED_ERROR),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
+def test_reason_of_a_raw_error(error: BaseException, reason: TerminationReason) -> None:
+    assert TerminationReason.from_error(error) is reason
+
+
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
+def test_reason_through_nested_event_loop_exceptions(error: BaseException, reason: TerminationReason) -> None:
+    assert TerminationReason.from_error(EventLoopException(EventLoopException(error))) is reason
+
+
+@pytest.mark.parametrize(("error", "reason"), CASES, ids=lambda case: type(case).__name__)
+def test_reason_through_causes_alone(error: BaseException, reason: TerminationReason) -> None:
+    assert TerminationReason.from_error(caused(EventLoopException(Exception()), error)) is reason
+
+
+def test_no_error_is_task_complete() -> None:
+    assert TerminationReason.from_error(None) is TerminationReason.TASK_COMPLETE
+
+
+def test_default_applies_only_to_errors_that_say_nothing() -> None:
+    default = TerminationReason.MODEL_ERROR
+    assert TerminationReason.from_error(ValueError(), default=default) is default
+    assert TerminationReason.from_error(TimeoutError(), default=default) is TerminationReason.TIMEOUT
+
+
+def test_timeout_inside_a_group_is_found() -> None:
+    assert TerminationReason.from_error(ExceptionGroup("tools", [TimeoutError()])) is TerminationReason.TIMEOUT
+
+
+def test_circular_causes_end() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    caused(first, second)
+    caused(second, first)
+    assert TerminationReason.from_error(first) is TerminationReason.UNCLASSIFIED_ERROR
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "reason"),
+    [
+        ("end_turn", TerminationReason.TASK_COMPLETE),
+        ("stop_sequence", TerminationReason.TASK_COMPLETE),
+        ("cancelled", TerminationReason.CANCELLED),
+        ("aborted", TerminationReason.ABORTED),
+        ("interrupt", TerminationReason.INTERRUPTED),
+        ("limit_total_tokens", TerminationReason.TOKEN_BUDGET_REACHED),
+        (None, TerminationReason.TASK_COMPLETE),
+    ],
+)
+def test_reason_of_a_stop_reason(stop_reason: str | None, reason: TerminationReason) -> None:
+    assert TerminationReason.from_stop_reason(stop_reason) is reason
+
+
+def test_each_reason_is_complete_a_limit_or_a_failure() -> None:
+    for reason in TerminationReason:
+        assert [reason is TerminationReason.TASK_COMPLETE, reason.is_limit, reason.is_failure].count(True) == 1
+
+
+def test_earlier_name_of_unclassified_errors() -> None:
+    assert TerminationReason.AGENT_ERROR is TerminationReason.UNCLASSIFIED_ERROR
+
+
+def test_record_names_the_wrapped_error_and_keeps_the_whole_traceback() -> None:
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise EventLoopException(inner) from inner
+    except EventLoopException as error:
+        record = ErrorRecord.from_exception(error, Phase.MODEL)
+    assert record.type == "KeyError"
+    assert record.message == "'inner'"
+    assert "EventLoopException" in record.traceback
+    assert "KeyError: 'inner'" in record.traceback
+    assert record.where == "model"

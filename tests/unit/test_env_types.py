@@ -1,0 +1,183 @@
+"""Core types: actions, observations, results, and their JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from strands_env.core.result import as_reward_function, as_reward_result
+from strands_env.core.types import (
+    Action,
+    AgentTrajectory,
+    ErrorRecord,
+    Observation,
+    Phase,
+    RewardResult,
+    SpanReward,
+    StepResult,
+    TaskContext,
+    TerminationReason,
+    TokenObservation,
+    WeightVersionSpan,
+)
+
+
+def tokens() -> TokenObservation:
+    return TokenObservation(
+        token_ids=[10, 20, 30, 40, 50],
+        prompt_length=2,
+        loss_mask=[0, 0, 1, 1, 0],
+        logprobs=[None, None, -0.5, -math.inf, None],
+        weight_versions=[WeightVersionSpan(version="7", start=2, end=4)],
+    )
+
+
+def full_result() -> StepResult:
+    return StepResult(
+        observation=Observation(
+            messages=[
+                {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x89PNG\xff\x00"}}}]},
+                {"role": "assistant", "content": [{"text": "4"}], "metadata": {"usage": {"inputTokens": 3}}},
+            ],
+            tokens=tokens(),
+            metrics={"message_count": 2, "model_latency_s": None},
+        ),
+        reward=RewardResult(
+            reward=0.5,
+            info={"why": ["a", 1, None]},
+            turn_rewards={0: 1.0, 3: -1.0},
+            span_rewards=[SpanReward(start=2, end=4, reward=0.25)],
+        ),
+        termination_reason=TerminationReason.MODEL_ERROR,
+        error=ErrorRecord(type="ValueError", message="bad", traceback="Traceback ...", where=Phase.MODEL),
+        cleanup_error=ErrorRecord(type="OSError", message="gone", traceback="", where=Phase.CLEANUP),
+        trajectories=[
+            AgentTrajectory(
+                agent_name="critic",
+                trainable=False,
+                tokens=tokens(),
+                is_discarded=True,
+                finish_reason="stop",
+                images=["data:image/png;base64,AA=="],
+                routed_experts=b"\x00\xff\x01",
+            )
+        ],
+    )
+
+
+def test_context_keeps_any_field() -> None:
+    context = TaskContext(ground_truth="42", difficulty=3, tags=["math"])
+    assert (context.ground_truth, context.difficulty, context.tags) == ("42", 3, ["math"])
+    assert context.conversation_history == []
+
+
+def test_contexts_without_id_differ() -> None:
+    assert TaskContext().id != TaskContext().id
+
+
+def test_action_survives_json_with_image_bytes_and_extra_fields() -> None:
+    action = Action(
+        message=[{"text": "What is this?"}, {"image": {"format": "png", "source": {"bytes": b"\xff\x00"}}}],
+        task_context=TaskContext(
+            id="t1",
+            ground_truth={"answer": 4},
+            conversation_history=[{"role": "user", "content": [{"text": "hi"}]}],
+            seed=7,
+        ),
+    )
+    assert Action.model_validate_json(action.model_dump_json()) == action
+
+
+def test_message_that_is_no_message_is_refused() -> None:
+    with pytest.raises(ValidationError, match="give the content as a list of blocks"):
+        Action(message={"role": "user", "content": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("message", "prompt", "text"),
+    [
+        ("hello", "hello", "hello"),
+        ([{"text": "a"}, {"text": "b"}], [{"text": "a"}, {"text": "b"}], "a\nb"),
+        ({"role": "user", "content": [{"text": "a"}]}, [{"text": "a"}], "a"),
+    ],
+)
+def test_action_prompt_and_text(message: object, prompt: object, text: str) -> None:
+    action = Action(message=message)
+    assert action.prompt == prompt
+    assert action.text == text
+
+
+@pytest.mark.parametrize(
+    ("messages", "answer"),
+    [
+        ([], None),
+        ([{"role": "user", "content": [{"text": "hi"}]}], None),
+        ([{"role": "assistant", "content": []}], None),
+        ([{"role": "assistant", "content": [{"text": "hello"}, {"text": "world"}]}], "world"),
+        ([{"role": "assistant", "content": [{"toolUse": {"name": "c"}}, {"text": "4"}]}], "4"),
+        ([{"role": "assistant", "content": [{"toolUse": {"name": "c"}}]}], None),
+        ([{"role": "assistant", "content": [{"text": "<think>a</think>b<think>c</think> d"}]}], "d"),
+        ([{"role": "assistant", "content": [{"text": "<think>only</think>"}]}], None),
+        ([{"role": "assistant", "content": [{"text": "4"}]}, {"role": "user", "content": []}], None),
+    ],
+)
+def test_final_response(messages: list[dict[str, object]], answer: str | None) -> None:
+    assert Observation(messages=messages).final_response == answer
+
+
+def test_step_result_defaults() -> None:
+    result = StepResult(observation=Observation())
+    assert result.reward is None
+    assert result.termination_reason is TerminationReason.NOT_TERMINATED
+    assert result.error is None
+
+
+def test_step_result_survives_json() -> None:
+    result = full_result()
+    assert StepResult.from_json(result.to_json()) == result
+
+
+def test_step_result_json_is_strict_json() -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads(full_result().to_json(), parse_constant=refuse)
+
+
+def test_step_result_survives_python_dicts() -> None:
+    result = full_result()
+    assert StepResult.model_validate(json.loads(result.to_json())) == result
+    assert StepResult.model_validate(result.model_dump()) == result
+
+
+def test_messages_keep_keys_the_sdk_may_add() -> None:
+    message = {"role": "assistant", "content": [], "tracking_id": "x", "metadata": {"custom": 1}}
+    assert Observation(messages=[message]).messages == [message]
+
+
+def test_abstaining_reward_is_none_not_zero() -> None:
+    assert RewardResult(info={"why": "unsure"}).reward is None
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_reward_must_be_a_number(reward: float) -> None:
+    with pytest.raises(ValidationError):
+        RewardResult(reward=reward)
+
+
+@pytest.mark.parametrize(("value", "reward"), [(None, None), (1, 1.0), (True, 1.0), (0.5, 0.5)])
+def test_plain_values_become_results(value: object, reward: float | None) -> None:
+    assert as_reward_result(value) == RewardResult(reward=reward)
+
+
+def test_other_values_are_refused_with_the_value() -> None:
+    with pytest.raises(TypeError, match="got 'good'"):
+        as_reward_result("good")
+
+
+def test_reward_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"got 1\.0"):
+        as_reward_function(1.0)
