@@ -61,6 +61,11 @@ def only(results: list[ToolParseResult]) -> ToolParseResult:
     return results[0]
 
 
+def think(parser: ToolParser, text: str) -> str:
+    assert parser.think_tokens
+    return parser.think_tokens[0] + text + parser.think_tokens[1]
+
+
 def hermes(payload: str) -> str:
     return f"<tool_call>{payload}</tool_call>"
 
@@ -189,7 +194,7 @@ def test_calling_the_parser_gives_plain_dicts_of_good_calls(parser: ToolParser) 
 @every_parser
 def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
     draft, call = parser.render("draft", {"q": "x"}), parser.render("real", {"q": "y"})
-    sampled = f"<think>maybe {draft}</think>ok <think>or {draft}</think>{call}"
+    sampled = think(parser, f"maybe {draft}") + "ok " + think(parser, f"or {draft}") + call
     output = parser.parse_all(sampled)
     assert [result.name for result in output.calls] == ["real"]
     assert output.text == "ok "
@@ -199,7 +204,7 @@ def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
 @every_parser
 def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolParser) -> None:
     draft, call = parser.render("draft", {"q": "x"}), parser.render("real", {"q": "y"})
-    sampled = f"maybe {draft}</think>{call}"
+    sampled = f"maybe {draft}{parser.think_end_token}{call}"
     assert [result.name for result in parser.parse(sampled, in_reasoning=True)] == ["real"]
     assert [result.name for result in parser.parse(sampled)] == ["real"]
     assert parser.parse(f"maybe {draft}", in_reasoning=True) == []
@@ -207,7 +212,7 @@ def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolP
 
 @every_parser
 def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -> None:
-    output = parser.parse_all(f"<think>maybe {parser.render('draft', {'q': 'x'})}")
+    output = parser.parse_all(f"{parser.think_start_token}maybe {parser.render('draft', {'q': 'x'})}")
     assert output.calls == ()
     assert output.ends_in_reasoning
     assert output.unclosed is None
@@ -215,7 +220,7 @@ def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -
 
 @every_parser
 def test_think_tags_in_arguments_are_arguments(parser: ToolParser) -> None:
-    arguments = {"q": "a <think> b", "r": "c </think> d"}
+    arguments = {"q": f"a {parser.think_start_token} b", "r": f"c {parser.think_end_token} d"}
     output = parser.parse_all(parser.render("f", arguments) + "after")
     assert only(list(output.calls)).input == arguments
     assert (output.text, output.reasoning) == ("after", "")
@@ -224,7 +229,7 @@ def test_think_tags_in_arguments_are_arguments(parser: ToolParser) -> None:
 @every_parser
 def test_reasoning_tags_can_be_switched_off(parser: ToolParser) -> None:
     parser = type(parser)(think_tokens=None)
-    assert only(parser.parse(f"<think>{parser.render('f', {'q': 'x'})}</think>")).name == "f"
+    assert only(parser.parse(f"<think><seed:think>{parser.render('f', {'q': 'x'})}")).name == "f"
 
 
 @every_parser

@@ -17,6 +17,8 @@ from strands_sglang.tool_parsers._schema import ParameterTypes, ToolSchemas
 
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
 
+_FAMILY: ThinkTokens = ("", "")  # stands for the tags of the family, which the signature cannot name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
@@ -62,7 +64,8 @@ class ToolParser(ABC):
 
     Args:
         tool_call_tokens: Markers that begin and end a block of calls; None for those of the family.
-        think_tokens: Tags of a reasoning block; None when text between such tags is not to be excluded.
+        think_tokens: Tags of a reasoning block, by default those of the family; None when text between such tags is
+            not to be excluded.
         tool_start_token: Replaces the first of `tool_call_tokens`.
         tool_end_token: Replaces the second of `tool_call_tokens`.
         think_start_token: Replaces the first of `think_tokens`.
@@ -73,6 +76,7 @@ class ToolParser(ABC):
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
+    DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
     message_separator: ClassVar[str] = ""
     """What the family prints between messages. Informative: the model learns it from the chat template."""
 
@@ -80,7 +84,7 @@ class ToolParser(ABC):
         self,
         *,
         tool_call_tokens: tuple[str, str] | None = None,
-        think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS,
+        think_tokens: ThinkTokens | None = _FAMILY,
         tool_start_token: str | None = None,
         tool_end_token: str | None = None,
         think_start_token: str | None = None,
@@ -90,8 +94,10 @@ class ToolParser(ABC):
         self.tool_call_tokens = (tool_start_token or begin, tool_end_token or end)
         if not self.tool_call_tokens[0]:
             raise ToolParserError(f"tool_call_tokens={tool_call_tokens!r} has no begin marker; give two strings")
+        if think_tokens is _FAMILY:
+            think_tokens = self.DEFAULT_THINK
         if think_start_token is not None or think_end_token is not None:
-            opening, closing = think_tokens or DEFAULT_THINK_TOKENS
+            opening, closing = think_tokens or self.DEFAULT_THINK
             think_tokens = (think_start_token or opening, think_end_token or closing)
         reasoning.check_think_tokens(think_tokens)
         self.think_tokens = think_tokens
