@@ -61,6 +61,7 @@ class LoopTransport:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(max_connections)
+        self.probing = asyncio.Lock()
         self.closed = asyncio.Event()
         self.in_flight: dict[str, float] = {}
         self._base_url = base_url

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 import uuid
 import weakref
 from array import array
@@ -38,6 +39,7 @@ NON_RETRYABLE_STATUS_CODES = frozenset({401, 403, 404, 405, 409, 410, 411, 413, 
 """Statuses that are never retried, whatever the body says. 400 is one too, but for a duplicate request id."""
 
 _PROBE_RETRIES = 3
+_PROBE_PAUSE_S = 10.0
 
 
 class SGLangClient:
@@ -125,6 +127,7 @@ class SGLangClient:
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         weakref.finalize(self, _release, self._transports).atexit = False
         self._max_model_len: int | None = None
+        self._probe_again_at = 0.0
         self._reported: set[str] = set()
 
     @property
@@ -299,20 +302,22 @@ class SGLangClient:
     async def max_model_len(self) -> int | None:
         """Context length of the served model in tokens, from `/v1/models`; of the shortest worker behind a router.
 
-        Only a success is remembered. None where no server says it.
+        None where no server says it. A success is remembered for good, a failure for a few seconds only.
         """
-        if self._max_model_len is None:
-            found = await self._model_len_at(self.base_url)
-            if found is None:
-                workers = await self._transport().list_workers()
-                lengths = await asyncio.gather(*(self._model_len_at(url) for url in workers))
-                found = min((length for length in lengths if length is not None), default=None)
-            self._max_model_len = found
+        transport = self._transport()
+        async with transport.probing:
+            if self._max_model_len is None and time.monotonic() >= self._probe_again_at:
+                lengths = [await self._model_len_at(self.base_url)]
+                if lengths == [None]:
+                    workers = await transport.list_workers()
+                    lengths = await asyncio.gather(*(self._model_len_at(url) for url in workers))
+                self._max_model_len = min((length for length in lengths if length is not None), default=None)
+                self._probe_again_at = time.monotonic() + _PROBE_PAUSE_S
         return self._max_model_len
 
     async def _model_len_at(self, base_url: str) -> int | None:
         try:
-            listing = await self._get_json("/v1/models", base_url=base_url)
+            listing = await self._get_json("/v1/models", base_url=base_url, retries=0)
         except SGLangClientError as error:
             logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
             return None
@@ -341,9 +346,11 @@ class SGLangClient:
         info = await self.get_model_info()
         return bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
 
-    async def _get_json(self, *paths: str, base_url: str | None = None) -> dict[str, Any]:
+    async def _get_json(
+        self, *paths: str, base_url: str | None = None, retries: int = _PROBE_RETRIES
+    ) -> dict[str, Any]:
         """The JSON object at the first of several paths that the server knows."""
-        policy = replace(self.retry_policy, max_retries=min(_PROBE_RETRIES, self.max_retries))
+        policy = replace(self.retry_policy, max_retries=min(retries, self.max_retries))
         budget = RetryBudget(policy, rng=self._rng)
         where = base_url or self.base_url
         remaining = list(paths)

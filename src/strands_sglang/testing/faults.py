@@ -1,0 +1,246 @@
+"""What a `FaultyServer` may do with a generate request: answer it, refuse it in any dialect, or break.
+
+Each function returns a `Fault`; a server's script is a list of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+from aiohttp import web
+
+from .replies import Reply, build_answer, hash_reply
+
+if TYPE_CHECKING:
+    from .faulty_server import FaultyServer
+
+Shape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCall:
+    """A generate request under way.
+
+    Attributes:
+        server: The server.
+        request: The HTTP request.
+        body: Its JSON.
+        rid: Its request id.
+        aborted: Set when the request is aborted.
+        reused: Whether the connection has served a request before.
+    """
+
+    server: FaultyServer
+    request: web.Request
+    body: dict[str, Any]
+    rid: str
+    aborted: asyncio.Event
+    reused: bool
+
+    def answer(self, reply: Reply | None = None) -> dict[str, Any]:
+        """The answer for a reply; by default one that depends on the prompt alone."""
+        ids = self.body.get("input_ids") or []
+        made = reply or replace(hash_reply(ids), weight_version=self.server.weight_version)
+        return build_answer(made, ids, self.body, rid=self.rid)
+
+
+Fault = Callable[[ServerCall], Awaitable[web.StreamResponse]]
+"""Answers, or breaks, one request."""
+
+
+def _json(payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(payload), status=status, headers=headers, content_type="application/json")
+
+
+def answer(reply: Reply | None = None, *, headers: Mapping[str, str] | None = None) -> Fault:
+    """A good answer (after the reply's delay; an abort ends the wait)."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        made = reply
+        if made is not None and made.delay:
+            try:
+                await asyncio.wait_for(call.aborted.wait(), made.delay)
+                made = Reply(ids=[], finish="abort")
+            except TimeoutError:
+                pass
+        return _json(call.answer(made), headers=headers)
+
+    return fault
+
+
+def raw_answer(payload: Any, *, headers: Mapping[str, str] | None = None) -> Fault:
+    """Exactly this body with status 200: bytes as they are, anything else as JSON."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        if isinstance(payload, bytes):
+            return web.Response(body=payload, headers=headers, content_type="application/json")
+        return _json(payload, headers=headers)
+
+    return fault
+
+
+def status(code: int, body: Any = "", *, headers: Mapping[str, str] | None = None) -> Fault:
+    """An error status with any body: text as it is, anything else as JSON."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        if isinstance(body, str):
+            return web.Response(text=body, status=code, headers=headers)
+        return _json(body, code, headers)
+
+    return fault
+
+
+def error(shape: Shape, message: str = "something is wrong", code: int = 400) -> Fault:
+    """An error in one of the dialects of SGLang (a to f) and its routers (g, h); f comes with status 200."""
+    if shape == "f":
+        event = {"error": {"message": message, "type": "invalid_request_error", "code": code, "retryable": False}}
+
+        async def stream(call: ServerCall) -> web.StreamResponse:
+            text = f"data: {orjson.dumps(event).decode()}\n\ndata: [DONE]\n\n"
+            return web.Response(text=text, content_type="text/event-stream")
+
+        return stream
+    bodies: dict[str, Any] = {
+        "a": {"error": {"message": message}},
+        "b": {"error": message},
+        "c": {"object": "error", "message": message, "type": str(code), "param": None, "code": code},
+        "d": message,
+        "e": {"detail": message},
+        "g": {"error": {"type": "Service Unavailable", "code": "no_available_workers", "message": message}},
+        "h": message,
+    }
+    headers = {"x-smg-error-code": "no_available_workers"} if shape == "g" else None
+    return status(code, bodies[shape], headers=headers)
+
+
+def busy(retry_after: float | str | None = None) -> Fault:
+    """503 queue full, as SGLang says it."""
+    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+    body = {"object": "error", "message": "The request queue is full.", "type": "503", "param": None, "code": 503}
+    return status(503, body, headers=headers)
+
+
+def worker_lost() -> Fault:
+    """500 of a router whose worker died."""
+    inner = {"type": "Internal Server Error", "code": "call_upstream_request_error", "message": "error sending request"}
+    return status(500, {"error": inner}, headers={"x-smg-error-code": "call_upstream_request_error"})
+
+
+def _reset(call: ServerCall) -> web.StreamResponse:
+    transport = call.request.transport
+    if transport is not None:
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    return web.Response()
+
+
+def reset() -> Fault:
+    """The connection is reset before an answer begins."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        return _reset(call)
+
+    return fault
+
+
+def reset_if_reused() -> Fault:
+    """A reset on a kept-alive connection, as when the server's idle timer fires while the request is on its way."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        return _reset(call) if call.reused else _json(call.answer())
+
+    return fault
+
+
+def close() -> Fault:
+    """The connection is closed without an answer."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        if call.request.transport is not None:
+            call.request.transport.close()
+        return web.Response()
+
+    return fault
+
+
+def half_written(fraction: float = 0.5, *, framed: bool = True) -> Fault:
+    """Half of a good answer: cut off by a closed connection, or (`framed=False`) as a whole HTTP message."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        payload = orjson.dumps(call.answer())
+        part = payload[: int(len(payload) * fraction)]
+        if not framed:
+            return web.Response(body=part, content_type="application/json")
+        response = web.StreamResponse(headers={"Content-Length": str(len(payload))})
+        response.content_type = "application/json"
+        await response.prepare(call.request)
+        await response.write(part)
+        if call.request.transport is not None:
+            call.request.transport.close()
+        return response
+
+    return fault
+
+
+def slow(seconds: float, pieces: int = 10) -> Fault:
+    """A good answer that takes this long to arrive, piece by piece."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        payload = orjson.dumps(call.answer())
+        response = web.StreamResponse(headers={"Content-Length": str(len(payload))})
+        response.content_type = "application/json"
+        await response.prepare(call.request)
+        step = max(1, -(-len(payload) // pieces))
+        for start in range(0, len(payload), step):
+            await response.write(payload[start : start + step])
+            await asyncio.sleep(seconds / pieces)
+        return response
+
+    return fault
+
+
+def hang() -> Fault:
+    """No answer, until the request is aborted (then an abort with nothing sampled) or the client goes away."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        await call.aborted.wait()
+        return _json(call.answer(Reply(ids=[], finish="abort")))
+
+    return fault
+
+
+def aborted(ids: tuple[int, ...] = (), message: str = "Aborted") -> Fault:
+    """200 with the ids sampled so far and the finish reason `abort`."""
+    return answer(Reply(ids=ids, finish="abort", message=message))
+
+
+def close_after() -> Fault:
+    """A good answer on a connection that is closed right after it, without a word."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        transport = call.request.transport
+        if transport is not None:
+            asyncio.get_running_loop().call_later(0.01, transport.close)
+        return _json(call.answer())
+
+    return fault
+
+
+def not_http(data: bytes = b"\x00\x01 this is not HTTP\r\n\r\n") -> Fault:
+    """Bytes that are no HTTP answer."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        if call.request.transport is not None:
+            call.request.transport.write(data)
+            call.request.transport.close()
+        return web.Response()
+
+    return fault

@@ -1,0 +1,139 @@
+"""A scripted reply, and the answer a server would give for it."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Finish = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a fake model samples.
+
+    Attributes:
+        text: The reply as text; `ids` are made of it by the tokenizer if they are not given.
+        ids: Sampled ids, the stop token included.
+        logprobs: One per id; by default they follow from the ids (`default_logprob`).
+        finish: Type of the finish reason. Text replies that stop get the end-of-sequence token appended.
+        matched: What a stop matched; the last id by default.
+        message: Message of an abort.
+        delay: Seconds before the answer. An abort that comes meanwhile ends it at once.
+        cached_tokens: Prompt tokens found in the cache.
+        weight_version: Version of the weights, or None to leave it out.
+        weight_versions: Spans `{"version", "start", "end"}`; one span of `weight_version` by default.
+        meta: Further keys of `meta_info`, such as `routed_experts`; they replace what is there.
+    """
+
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    logprobs: Sequence[float | None] | None = None
+    finish: Finish = "stop"
+    matched: int | str | None = None
+    message: str = "Aborted"
+    delay: float = 0.0
+    cached_tokens: int = 0
+    weight_version: str | None = "default"
+    weight_versions: Sequence[Mapping[str, Any]] | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def default_logprob(token_id: int) -> float:
+    """The logprob that fakes give to an id: made up, negative, and exact in float32."""
+    return -(token_id % 63 + 1) / 64
+
+
+def hash_reply(input_ids: Sequence[int], *, vocab_size: int = 1000, max_length: int = 8) -> Reply:
+    """A reply that depends on the prompt alone, as greedy sampling does: 1 to `max_length` ids."""
+    seed = zlib.crc32(array("q", input_ids).tobytes())
+    ids = []
+    for _ in range(seed % max_length + 1):
+        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+        ids.append((seed >> 8) % vocab_size)
+    return Reply(ids=ids, text=" ".join(map(str, ids)))
+
+
+def build_answer(
+    reply: Reply,
+    input_ids: Sequence[int],
+    fields: Mapping[str, Any],
+    *,
+    rid: str,
+    tokenizer: Any = None,
+    eos_token_id: int | None = None,
+) -> dict[str, Any]:
+    """The answer of `/generate` for a reply, as SGLang 0.5.23 gives it.
+
+    A reply longer than `max_new_tokens` is cut there and finishes by length. Logprobs are there when they were asked
+    for.
+
+    Args:
+        reply: What the model samples.
+        input_ids: The prompt.
+        fields: Top-level fields of the request.
+        rid: Request id.
+        tokenizer: Encodes text replies, decodes the ids of others (Hugging Face style `encode` and `decode`).
+        eos_token_id: End of sequence; the tokenizer's by default.
+
+    Raises:
+        ValueError: A text reply without a tokenizer and without ids, or logprobs of another length than the ids.
+    """
+    params = fields.get("sampling_params") or {}
+    eos = eos_token_id if eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
+    ids = _ids(reply, tokenizer, eos)
+    logprobs = list(reply.logprobs) if reply.logprobs is not None else [default_logprob(token) for token in ids]
+    if len(logprobs) != len(ids):
+        raise ValueError(f"Reply has {len(logprobs)} logprobs for {len(ids)} ids")
+    finish: dict[str, Any] = {"type": reply.finish}
+    limit = params.get("max_new_tokens", 128)
+    if limit is not None and len(ids) > limit:
+        ids, logprobs = ids[:limit], logprobs[:limit]
+        finish = {"type": "length"}
+    if finish["type"] == "stop":
+        finish["matched"] = reply.matched if reply.matched is not None else (ids[-1] if ids else None)
+    elif finish["type"] == "length":
+        finish["length"] = len(ids)
+    else:
+        finish |= {"message": reply.message, "status_code": None, "err_type": None}
+    meta: dict[str, Any] = {
+        "id": rid,
+        "finish_reason": finish,
+        "prompt_tokens": len(input_ids),
+        "completion_tokens": len(ids),
+        "cached_tokens": reply.cached_tokens,
+        "e2e_latency": reply.delay,
+    }
+    if reply.weight_version is not None:
+        meta["weight_version"] = reply.weight_version
+        meta["weight_versions"] = [{"version": reply.weight_version, "start": 0, "end": len(ids)}]
+    if reply.weight_versions is not None:
+        meta["weight_versions"] = [dict(span) for span in reply.weight_versions]
+    if fields.get("return_logprob"):
+        meta["input_token_logprobs"] = []
+        meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(logprobs, ids, strict=True)]
+        meta["output_token_logprobs_length"] = len(ids)
+    return {"text": _text(reply, ids, params, tokenizer, eos), "output_ids": ids, "meta_info": {**meta, **reply.meta}}
+
+
+def _ids(reply: Reply, tokenizer: Any, eos: int | None) -> list[int]:
+    if reply.ids is not None:
+        return list(reply.ids)
+    if not reply.text:
+        return [eos] if reply.finish == "stop" and eos is not None else []
+    if tokenizer is None:
+        raise ValueError(f"Reply(text={reply.text!r}) has no ids: give ids=, or a tokenizer to the fake")
+    ids = list(tokenizer.encode(reply.text, add_special_tokens=False))
+    return [*ids, eos] if reply.finish == "stop" and eos is not None else ids
+
+
+def _text(reply: Reply, ids: list[int], params: Mapping[str, Any], tokenizer: Any, eos: int | None) -> str:
+    if tokenizer is None:
+        return reply.text or ""
+    shown = ids
+    if ids and ids[-1] == eos and not params.get("no_stop_trim"):
+        shown = ids[:-1]
+    return str(tokenizer.decode(shown, skip_special_tokens=params.get("skip_special_tokens", True)))

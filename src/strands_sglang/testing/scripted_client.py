@@ -1,0 +1,154 @@
+"""A client that answers from a script instead of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..sampling import validate_fields, validate_input_ids, validate_sampling_params
+from .replies import Reply, build_answer
+
+Entry = Reply | str | Sequence[int] | Mapping[str, Any] | BaseException | Callable[..., Any]
+"""A reply; its text; its ids; a whole answer; an exception to raise; or a function of `(input_ids, fields)`
+that returns one of these."""
+
+
+class ScriptExhaustedError(RuntimeError):
+    """A `ScriptedClient` was asked for more replies than its script has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedRequest:
+    """One call of `generate`.
+
+    Attributes:
+        input_ids: The prompt.
+        fields: Everything else that was passed, `sampling_params` and `routing_key` among it.
+        rid: Request id.
+    """
+
+    input_ids: list[int]
+    fields: dict[str, Any]
+    rid: str
+
+
+class ScriptedClient:
+    """Speaks the generate contract from a script. Requests are checked as the HTTP client checks them.
+
+    Args:
+        script: Replies in the order of the calls; see `Entry`. A function instead of a list answers every call.
+        tokenizer: Encodes text replies (Hugging Face style).
+        eos_token_id: End of sequence; the tokenizer's by default.
+        vocab_size: Prompt ids of this or above are refused.
+        max_model_len: Context length that `max_model_len()` gives.
+
+    Attributes:
+        requests: Every call, in order.
+        aborted: Request ids that were aborted, in order.
+        cancelled: Request ids whose task was cancelled while they were in flight.
+        max_in_flight: Most calls that were in flight at a time.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Entry] | Callable[..., Any],
+        *,
+        tokenizer: Any = None,
+        eos_token_id: int | None = None,
+        vocab_size: int | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        self._function = script if callable(script) else None
+        self._script = [] if callable(script) else list(script)
+        self._tokenizer = tokenizer
+        self._eos_token_id = eos_token_id
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._in_flight: dict[str, asyncio.Event] = {}
+        self.requests: list[ScriptedRequest] = []
+        self.aborted: list[str] = []
+        self.cancelled: list[str] = []
+        self.max_in_flight = 0
+
+    async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
+        """The next reply of the script as a server's answer, or its exception."""
+        validate_input_ids(input_ids, self._vocab_size)
+        checked = validate_fields(fields, len(input_ids))
+        if "sampling_params" in checked:
+            checked["sampling_params"] = validate_sampling_params(checked["sampling_params"])
+        rid = checked.get("rid") or uuid.uuid4().hex
+        prompt = list(input_ids)
+        self.requests.append(ScriptedRequest(input_ids=prompt, fields=checked, rid=rid))
+        entry = self._next_entry()
+        if callable(entry) and not isinstance(entry, BaseException):
+            entry = entry(prompt, checked)
+            if asyncio.iscoroutine(entry):
+                entry = await entry
+        if isinstance(entry, BaseException):
+            raise entry
+        if isinstance(entry, Mapping):
+            return dict(entry)
+        reply = _as_reply(entry)
+        aborted = self._in_flight[rid] = asyncio.Event()
+        self.max_in_flight = max(self.max_in_flight, len(self._in_flight))
+        try:
+            if reply.delay and not aborted.is_set():
+                await asyncio.wait_for(aborted.wait(), reply.delay)
+                reply = Reply(ids=[], text="", finish="abort", weight_version=reply.weight_version)
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self.cancelled.append(rid)
+            raise
+        finally:
+            del self._in_flight[rid]
+        return build_answer(reply, prompt, checked, rid=rid, tokenizer=self._tokenizer, eos_token_id=self._eos_token_id)
+
+    def _next_entry(self) -> Any:
+        if self._function is not None:
+            return self._function
+        if not self._script:
+            raise ScriptExhaustedError(f"the script has no reply for call {len(self.requests)}")
+        return self._script.pop(0)
+
+    @property
+    def remaining(self) -> int:
+        """Replies of the script that were not asked for yet."""
+        return len(self._script)
+
+    async def abort(self, rid: str) -> bool:
+        """End a delayed reply: it answers with an abort."""
+        self.aborted.append(rid)
+        if (event := self._in_flight.get(rid)) is not None:
+            event.set()
+        return True
+
+    async def max_model_len(self) -> int | None:
+        """As given."""
+        return self._max_model_len
+
+    async def vocab_size(self) -> int | None:
+        """As given."""
+        return self._vocab_size
+
+    async def health(self) -> bool:
+        """Always True."""
+        return True
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def __aenter__(self) -> ScriptedClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _as_reply(entry: Any) -> Reply:
+    if isinstance(entry, Reply):
+        return entry
+    return Reply(text=entry) if isinstance(entry, str) else Reply(ids=list(entry))

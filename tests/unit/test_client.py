@@ -1,0 +1,603 @@
+"""The client against real sockets: every retry class, time-outs, answers, several loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import threading
+import warnings
+from array import array
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strands_sglang.client import NON_RETRYABLE_STATUS_CODES, SGLangClient
+from strands_sglang.exceptions import (
+    SGLangClientError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangRequestError,
+    SGLangThrottledError,
+)
+from strands_sglang.retry import RetryClass, RetryPolicy
+from strands_sglang.testing import FaultyServer, Reply, faults
+
+
+def make(url: str, **options: Any) -> SGLangClient:
+    return SGLangClient(url, **{"retry_delay": 0.001, "max_retry_delay": 0.01, "timeout": 5.0, **options})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FaultyServer]:
+    async with FaultyServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
+    async with make(server.url) as made:
+        yield made
+
+
+# --------------------------------------------------------------------- a good request
+
+
+async def test_the_request_is_the_ids_the_fields_and_a_random_id(server: FaultyServer, client: SGLangClient) -> None:
+    answer = await client.generate([1, 2, 3], sampling_params={"max_new_tokens": 4}, return_logprob=True)
+    body = server.requests[0].body
+    assert body["input_ids"] == [1, 2, 3]
+    assert body["sampling_params"] == {"max_new_tokens": 4}
+    assert body["stream"] is False
+    assert answer["meta_info"]["id"] == body["rid"]
+    assert len(body["rid"]) == 32
+    assert [entry[1] for entry in answer["meta_info"]["output_token_logprobs"]] == answer["output_ids"]
+
+
+async def test_an_array_is_sent_like_a_list(server: FaultyServer, client: SGLangClient) -> None:
+    await client.generate(array("i", [5, 6]))
+    assert server.requests[0].body["input_ids"] == [5, 6]
+
+
+async def test_none_is_left_out_except_as_max_new_tokens(server: FaultyServer, client: SGLangClient) -> None:
+    await client.generate([1], return_routed_experts=None, sampling_params={"max_new_tokens": None, "stop": None})
+    body = server.requests[0].body
+    assert "return_routed_experts" not in body
+    assert body["sampling_params"] == {"max_new_tokens": None}
+
+
+async def test_routing_key_goes_to_the_header(server: FaultyServer) -> None:
+    async with make(server.url, session_affinity_header="X-Other", api_key="k", headers={"X-A": "b"}) as client:
+        await client.generate([1], routing_key="episode-1")
+    headers = server.requests[0].headers
+    assert headers["x-other"] == "episode-1"
+    assert headers["authorization"] == "Bearer k"
+    assert headers["x-a"] == "b"
+    assert "routing_key" not in server.requests[0].body
+
+
+async def test_the_default_affinity_header_is_the_routers(server: FaultyServer, client: SGLangClient) -> None:
+    await client.generate([1], routing_key="e")
+    await client.generate([1])
+    assert server.requests[0].headers["x-smg-routing-key"] == "e"
+    assert "x-smg-routing-key" not in server.requests[1].headers
+
+
+async def test_the_caller_may_name_the_first_attempt(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.busy()]
+    await client.generate([1], rid="mine")
+    assert server.rids[0] == "mine"
+    assert server.rids[1] != "mine"
+
+
+@pytest.mark.parametrize(
+    ("ids", "fields"),
+    [
+        ([], {}),
+        ([1, -1], {}),
+        ([1, 100], {}),
+        ([1, True], {}),
+        ([1, "2"], {}),
+        ([1.0], {}),
+        ([1], {"stream": True}),
+        ([1], {"return_logprob": 1}),
+        ([1], {"logprob_start_len": 2}),
+        ([1], {"sampling_params": {"max_tokens": 4}}),
+        ([1], {"sampling_params": {"n": 2}}),
+        ([1], {"sampling_params": {"temperature": float("nan")}}),
+        ([1], {"rid": ""}),
+        ([1], {"text": "hello"}),
+        ([1], {"image_data": object()}),
+    ],
+)
+async def test_a_bad_request_never_leaves_the_process(server: FaultyServer, ids: Any, fields: dict[str, Any]) -> None:
+    async with make(server.url, vocab_size=100) as client:
+        with pytest.raises(SGLangRequestError):
+            await client.generate(ids, **fields)
+    assert server.requests == []
+
+
+async def test_an_aborted_answer_is_returned_not_raised(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.aborted((7, 8))]
+    answer = await client.generate([1], return_logprob=True)
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert answer["output_ids"] == [7, 8]
+
+
+# ------------------------------------------------------------------------ retry classes
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.busy(),
+        faults.status(429, "slow down"),
+        faults.status(408),
+        faults.status(500, "Internal Server Error"),
+        faults.status(502),
+        faults.status(504),
+        faults.worker_lost(),
+        faults.error("g", "No available workers", 503),
+        faults.reset(),
+        faults.close(),
+        faults.half_written(),
+        faults.half_written(0.0),
+        faults.half_written(framed=False),
+        faults.not_http(),
+        faults.raw_answer(b"null"),
+        faults.raw_answer([]),
+        faults.raw_answer({"text": "no ids"}),
+        faults.raw_answer({"output_ids": [1, "x"], "meta_info": {}}),
+        faults.raw_answer({"output_ids": [1, 2], "meta_info": {"output_token_logprobs": [[-1.0, 1, None]]}}),
+        faults.raw_answer({"output_ids": [1], "meta_info": {"output_token_logprobs": [[-1.0, 2, None]]}}),
+        faults.raw_answer({"error": "something without a status"}),
+        faults.error("a", "Duplicate request ID detected: x", 400),
+    ],
+)
+async def test_what_can_heal_is_retried_with_a_fresh_id(
+    server: FaultyServer, client: SGLangClient, fault: faults.Fault
+) -> None:
+    server.script = [fault]
+    answer = await client.generate([1, 2])
+    assert len(server.requests) == 2
+    assert len(set(server.rids)) == 2
+    assert {len(rid) for rid in server.rids} == {32}
+    assert answer["meta_info"]["id"] == server.rids[1]
+    assert server.requests[0].body["input_ids"] == server.requests[1].body["input_ids"]
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 413, 422, 501, 301, 204])
+async def test_what_cannot_heal_is_not_retried(server: FaultyServer, client: SGLangClient, code: int) -> None:
+    server.script = [faults.status(code, "" if code == 204 else "no")]
+    with pytest.raises(SGLangHTTPError) as caught:
+        await client.generate([1])
+    assert caught.value.status == code
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("shape", ["a", "b", "c", "d", "e", "f", "g", "h"])
+async def test_every_error_shape_carries_the_servers_words(
+    server: FaultyServer, client: SGLangClient, shape: Any
+) -> None:
+    server.script = [faults.error(shape, "the words", 422)]
+    with pytest.raises(SGLangHTTPError, match="the words") as caught:
+        await client.generate([1])
+    assert caught.value.status == 422
+    assert "the words" in caught.value.body
+
+
+async def test_overflow_is_told_apart(server: FaultyServer, client: SGLangClient) -> None:
+    words = "The input (522 tokens) is longer than the model's context length (512 tokens)."
+    for shape in ("a", "f"):
+        server.script = [faults.error(shape, words, 400)]  # type: ignore[arg-type]
+        with pytest.raises(SGLangContextLengthError, match="522 tokens"):
+            await client.generate([1])
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts", "error"),
+    [
+        (faults.status(500, "x"), 4, SGLangHTTPError),
+        (faults.half_written(), 4, SGLangDecodingError),
+        (faults.reset(), 6, SGLangConnectionError),
+        (faults.worker_lost(), 11, SGLangHTTPError),
+        (faults.status(504), 3, SGLangHTTPError),
+    ],
+)
+async def test_classes_have_limits(fault: faults.Fault, attempts: int, error: type[SGLangClientError]) -> None:
+    async with FaultyServer(lambda call: fault) as server, make(server.url) as client:
+        with pytest.raises(error) as caught:
+            await client.generate([1])
+    if error is not SGLangConnectionError:  # stale connections are repeated on top
+        assert len(server.requests) == attempts
+    assert 0 < len(server.requests) <= attempts + 3
+    assert f"{len(server.requests)} attempts" in caught.value.__notes__[0]
+
+
+async def test_max_retries_bounds_all_classes_together() -> None:
+    async with FaultyServer(lambda call: faults.busy()) as server, make(server.url, max_retries=7) as client:
+        with pytest.raises(SGLangThrottledError, match="queue is full"):
+            await client.generate([1])
+    assert len(server.requests) == 8
+
+
+async def test_no_retries_means_one_attempt(server: FaultyServer) -> None:
+    server.script = [faults.busy()]
+    async with make(server.url, max_retries=0) as client:
+        with pytest.raises(SGLangThrottledError):
+            await client.generate([1])
+    assert len(server.requests) == 1
+
+
+async def test_refused_connections_are_retried_until_the_server_is_there() -> None:
+    server = FaultyServer()
+    await server.start()
+    await server.stop()
+    async with make(server.url, max_retries=200, max_retry_delay=0.05) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        await server.start()
+        assert (await call)["output_ids"]
+    await server.stop()
+
+
+async def test_refused_connections_give_up_with_a_connection_error() -> None:
+    server = FaultyServer()
+    await server.start()
+    await server.stop()
+    async with make(server.url, max_retries=2) as client:
+        with pytest.raises(SGLangConnectionError, match="cannot connect to"):
+            await client.generate([1])
+
+
+async def test_retry_after_is_obeyed(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.busy(retry_after=0.3)]
+    await client.generate([1])
+    first, second = server.requests
+    assert second.at - first.at >= 0.3
+
+
+async def test_a_retry_after_beyond_the_deadline_gives_up_at_once(server: FaultyServer) -> None:
+    server.script = [faults.busy(retry_after=3600)]
+    async with make(server.url, retry_deadline=10.0) as client:
+        with pytest.raises(SGLangThrottledError):
+            await client.generate([1])
+    assert len(server.requests) == 1
+
+
+async def test_no_attempt_starts_after_the_deadline() -> None:
+    async with FaultyServer(lambda call: faults.busy()) as server:
+        async with make(server.url, retry_deadline=0.2, max_retries=10_000) as client:
+            with pytest.raises(SGLangThrottledError):
+                await client.generate([1])
+        assert 1 < len(server.requests) < 10_000
+
+
+async def test_stale_connections_cost_no_retry() -> None:
+    async with FaultyServer(lambda call: faults.reset_if_reused()) as server, make(server.url, max_retries=0) as client:
+        for _ in range(3):
+            await client.generate([1])
+    assert len(server.requests) == 5  # the first, then twice a stale and a fresh connection
+
+
+async def test_connections_closed_while_idle_are_not_used_again() -> None:
+    async with FaultyServer(keepalive_timeout=0.02) as server, make(server.url, max_retries=0) as client:
+        for _ in range(5):
+            await client.generate([1])
+            await asyncio.sleep(0.03)
+    assert len(server.requests) >= 5
+
+
+async def test_a_slow_body_is_waited_for(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.slow(0.3)]
+    assert (await client.generate([1]))["output_ids"]
+    assert len(server.requests) == 1
+
+
+async def test_a_paused_server_is_waited_for(server: FaultyServer, client: SGLangClient) -> None:
+    server.pause()
+    call = asyncio.create_task(client.generate([1]))
+    await server.wait_for_requests(1)
+    assert await client.health() is False
+    assert not call.done()
+    server.resume()
+    await call
+    assert len(server.requests) == 1
+
+
+async def test_a_hung_request_is_retried_few_times_and_aborted_each_time() -> None:
+    async with FaultyServer(lambda call: faults.hang()) as server, make(server.url, timeout=0.1) as client:
+        with pytest.raises(SGLangConnectionError, match=r"within 0\.1 s") as caught:
+            await client.generate([1])
+        await client.close()
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert len(server.requests) == 3
+        assert set(server.aborted_rids) == set(server.rids)
+        assert server.running == []
+
+
+async def test_a_slow_body_beyond_the_time_limit_is_a_timeout(server: FaultyServer) -> None:
+    server.script = [faults.slow(5.0)]
+    async with make(server.url, timeout=0.2) as client:
+        await client.generate([1])
+    assert len(server.requests) == 2
+
+
+async def test_waiting_for_a_slot_does_not_count_as_time_of_the_attempt() -> None:
+    script = [faults.answer(Reply(ids=[1], delay=0.15)) for _ in range(4)]
+    async with FaultyServer(script) as server, make(server.url, timeout=0.3, max_connections=1) as client:
+        await asyncio.gather(*(client.generate([i]) for i in range(1, 5)))
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("bug", [TypeError("bug"), AttributeError("bug"), KeyError("bug"), RuntimeError("bug")])
+async def test_programming_errors_propagate_at_once(
+    client: SGLangClient, monkeypatch: pytest.MonkeyPatch, bug: Exception
+) -> None:
+    calls = 0
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise bug
+
+    monkeypatch.setattr(client, "_post", broken)
+    with pytest.raises(type(bug)):
+        await client.generate([1])
+    assert calls == 1
+
+
+async def test_the_policy_may_be_given_whole(server: FaultyServer) -> None:
+    policy = RetryPolicy(max_retries=9, retry_delay=0.001, limits={RetryClass.SERVER_ERROR: 0})
+    server.script = [faults.status(500, "x")]
+    async with SGLangClient(server.url, retry_policy=policy) as client:
+        with pytest.raises(SGLangHTTPError):
+            await client.generate([1])
+        assert client.max_retries == 9
+
+
+# ----------------------------------------------------------------------------- probes
+
+
+async def test_probes(server: FaultyServer, client: SGLangClient) -> None:
+    server.model_info = {"vocab_size": 77, "has_image_understanding": True}
+    assert await client.health() is True
+    assert (await client.get_model_info())["weight_version"] == "default"
+    assert (await client.get_server_info())["model_path"] == "fake"
+    assert await client.max_model_len() == 4096
+    assert await client.vocab_size() == 77
+    assert await client.is_multimodal() is True
+
+
+async def test_the_context_length_is_asked_for_once(server: FaultyServer, client: SGLangClient) -> None:
+    await asyncio.gather(*(client.max_model_len() for _ in range(10)))
+    assert server.paths == ["GET /v1/models"]
+
+
+async def test_a_failed_probe_is_not_remembered(server: FaultyServer, client: SGLangClient) -> None:
+    server.max_model_len = None
+    assert await client.max_model_len() is None
+    server.max_model_len = 512
+    client._probe_again_at = 0.0
+    assert await client.max_model_len() == 512
+
+
+async def test_behind_a_router_workers_say_the_context_length() -> None:
+    async with (
+        FaultyServer(max_model_len=512) as one,
+        FaultyServer(max_model_len=256) as two,
+        FaultyServer(workers=[one.url, two.url]) as router,
+        make(router.url) as client,
+    ):
+        assert await client.max_model_len() == 256
+        assert (await client.get_model_info())["model_path"] == "fake"
+
+
+async def test_an_unreachable_server_is_unhealthy() -> None:
+    server = FaultyServer()
+    await server.start()
+    await server.stop()
+    async with make(server.url, max_retries=0) as client:
+        assert await client.health() is False
+        assert await client.max_model_len() is None
+        assert await client.vocab_size() is None
+        with pytest.raises(SGLangConnectionError):
+            await client.get_model_info()
+
+
+async def test_a_vocabulary_is_read_from_a_local_model_folder(
+    server: FaultyServer, client: SGLangClient, tmp_path: Any
+) -> None:
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 1024}}')
+    server.model_info = {"model_path": str(tmp_path)}
+    assert await client.vocab_size() == 1024
+
+
+# ---------------------------------------------------------------- dropped fields, reports
+
+
+async def test_a_dropped_field_is_reported_once(
+    server: FaultyServer, client: SGLangClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await client.generate([1], return_routed_experts=True)
+    reports = [record for record in caplog.records if "return_routed_experts" in record.getMessage()]
+    assert len(reports) == 1
+    assert "--enable-return-routed-experts" in reports[0].getMessage()
+
+
+async def test_a_foreign_request_id_is_reported(
+    server: FaultyServer, client: SGLangClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.script = [faults.answer(Reply(ids=[1], meta={"id": "other"}))]
+    await client.generate([1])
+    assert any("field=<rid>" in record.getMessage() for record in caplog.records)
+
+
+async def test_sampling_keys_that_routers_drop_are_reported(
+    server: FaultyServer, client: SGLangClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.generate([1], sampling_params={"logit_bias": {"5": 1.0}})
+    assert caplog.records == []
+    server.script = [faults.answer(headers={"x-smg-routed-worker-id": "w"})]
+    await client.generate([1], sampling_params={"logit_bias": {"5": 1.0}})
+    assert any("sampling_params.logit_bias" in record.getMessage() for record in caplog.records)
+
+
+# ------------------------------------------------------------------- loops, load, leaks
+
+
+def test_one_client_serves_several_loops_and_threads() -> None:
+    results: list[Any] = []
+
+    async def serve(stop: threading.Event, ready: threading.Event, address: list[str]) -> None:
+        async with FaultyServer() as server:
+            address.append(server.url)
+            ready.set()
+            while not stop.is_set():
+                await asyncio.sleep(0.01)
+
+    stop, ready, address = threading.Event(), threading.Event(), []
+    host = threading.Thread(target=lambda: asyncio.run(serve(stop, ready, address)))
+    host.start()
+    assert ready.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client = make(address[0])
+
+        async def calls() -> None:
+            results.extend(await asyncio.gather(*(client.generate([1, i]) for i in range(5))))
+
+        threads = [threading.Thread(target=lambda: asyncio.run(calls())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        asyncio.run(calls())
+        asyncio.run(client.close())
+        gc.collect()
+    stop.set()
+    host.join(20)
+    assert len(results) == 20
+
+
+def test_a_client_that_is_never_closed_leaks_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    async def run() -> None:
+        async with FaultyServer() as server:
+            client = make(server.url)
+            await client.generate([1])
+
+    for _ in range(3):
+        asyncio.run(run())
+        gc.collect()
+    assert [str(w.message) for w in recwarn if issubclass(w.category, ResourceWarning)] == []
+
+
+def test_a_loop_that_dies_without_farewell_leaks_no_socket(recwarn: pytest.WarningsRecorder) -> None:
+    server_loop = asyncio.new_event_loop()
+    server = FaultyServer()
+    thread = threading.Thread(target=server_loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), server_loop).result(10)
+    client = make(server.url)
+    dead = asyncio.new_event_loop()
+    dead.run_until_complete(client.generate([1]))
+    dead.close()
+    asyncio.run(client.generate([1]))  # type: ignore[arg-type]
+    gc.collect()
+    asyncio.run_coroutine_threadsafe(server.stop(), server_loop).result(10)
+    server_loop.call_soon_threadsafe(server_loop.stop)
+    thread.join(10)
+    server_loop.close()
+    assert [str(w.message) for w in recwarn if issubclass(w.category, ResourceWarning)] == []
+    assert len(server.requests) == 2
+
+
+async def test_a_thousand_requests_through_a_hundred_connections() -> None:
+    most = 0
+
+    def watch(call: faults.ServerCall) -> faults.Fault:
+        nonlocal most
+        most = max(most, len(server.running))
+        return faults.answer(Reply(ids=[call.body["input_ids"][1]], delay=0.01))
+
+    async with FaultyServer(watch) as server:
+        async with make(server.url, max_connections=100, timeout=30.0) as client:
+            answers = await asyncio.gather(*(client.generate([1, i]) for i in range(1000)))
+            assert server.open_connections <= 100
+        assert [answer["output_ids"] for answer in answers] == [[i] for i in range(1000)]
+        assert 50 < most <= 100
+        await asyncio.sleep(0.05)
+        assert server.open_connections == 0
+    assert [task for task in asyncio.all_tasks() if "sglang" in task.get_name()] == []
+
+
+async def test_a_closed_client_opens_new_connections_when_used_again(
+    server: FaultyServer, client: SGLangClient
+) -> None:
+    await client.generate([1])
+    await client.close()
+    await client.generate([1])
+    assert len(server.requests) == 2
+
+
+# -------------------------------------------------------------------------- construction
+
+
+def test_attributes_that_existing_users_read() -> None:
+    client = SGLangClient(base_url="http://localhost:30000/", max_connections=5, max_retries=3, retry_delay=0.5)
+    assert client.base_url == "http://localhost:30000"
+    assert (client.max_retries, client.retry_delay, client._max_connections) == (3, 0.5, 5)
+    assert SGLangClient("http://h").max_retries == 60
+    assert {401, 403, 404} <= NON_RETRYABLE_STATUS_CODES
+    assert client._is_retryable_error(SGLangConnectionError("x"))
+    assert client._is_retryable_error(SGLangThrottledError(503, "x"))
+    assert not client._is_retryable_error(SGLangHTTPError(404, "x"))
+    assert not client._is_retryable_error(TypeError("x"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base_url": "localhost:30000"},
+        {"base_url": ""},
+        {"base_url": None},
+        {"max_connections": 0},
+        {"max_connections": 2.5},
+        {"timeout": 0},
+        {"timeout": "9"},
+        {"connect_timeout": -1},
+        {"max_retries": -1},
+        {"retry_delay": -0.1},
+        {"retry_deadline": float("nan")},
+        {"worker_urls": "http://w"},
+        {"worker_urls": ["w"]},
+        {"vocab_size": 0},
+    ],
+)
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        SGLangClient(**{"base_url": "http://localhost:1", **options})
+
+
+def test_unknown_options_raise() -> None:
+    with pytest.raises(TypeError, match="max_retrys"):
+        SGLangClient("http://localhost:1", max_retrys=3)  # type: ignore[call-arg]
+
+
+async def test_errors_pickle(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.error("a", "the words", 422)]
+    with pytest.raises(SGLangHTTPError) as caught:
+        await client.generate([1])
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.status, copy.body) == (
+        SGLangHTTPError,
+        str(caught.value),
+        422,
+        caught.value.body,
+    )

@@ -1,0 +1,278 @@
+"""Cancellation, time-outs and closing reach the server: every request in flight is aborted there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from strands_sglang.client import SGLangClient
+from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.testing import FaultyServer, faults
+
+WITHIN_S = 1.0
+"""What users are promised."""
+
+
+def hanging(**options: Any) -> FaultyServer:
+    return FaultyServer(lambda call: faults.hang(), **options)
+
+
+def make(url: str, **options: Any) -> SGLangClient:
+    return SGLangClient(url, **{"retry_delay": 0.001, "timeout": 30.0, **options})
+
+
+async def settled(client: SGLangClient) -> None:
+    """Wait for aborts that are on their way."""
+    await client._transport().settle()
+
+
+async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
+    async with hanging() as server, make(server.url) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        cancelled_at = time.monotonic()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await settled(client)
+        assert server.aborted_rids == server.rids
+        assert server.aborts[0][1] - cancelled_at < WITHIN_S
+        assert server.running == []
+
+
+async def test_a_time_limit_of_the_caller_aborts_too() -> None:
+    async with hanging() as server, make(server.url) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.generate([1])
+        await settled(client)
+        assert server.aborted_rids == server.rids
+
+
+async def test_a_young_request_is_aborted_twice_since_the_server_may_not_know_it_yet() -> None:
+    async with hanging() as server, make(server.url) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await settled(client)
+        assert [rid for rid, _ in server.aborts] == server.rids * 2
+
+
+async def test_every_attempt_that_may_still_run_is_aborted() -> None:
+    script = [faults.status(504), faults.half_written(), faults.worker_lost(), faults.reset(), faults.hang()]
+    async with FaultyServer(script) as server, make(server.url) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(5)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await settled(client)
+        assert set(server.aborted_rids) == set(server.rids)
+
+
+async def test_answered_requests_are_not_aborted() -> None:
+    async with FaultyServer([faults.busy(), faults.status(500, "x")]) as server, make(server.url) as client:
+        await client.generate([1])
+        await settled(client)
+        assert server.aborts == []
+
+
+async def test_cancelling_before_anything_was_sent_aborts_nothing() -> None:
+    async with hanging() as server, make(server.url, max_connections=1) as client:
+        first = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        waiting = asyncio.create_task(client.generate([2]))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await settled(client)
+        assert server.aborts == []
+        assert not first.done()
+
+
+async def test_cancelling_during_a_back_off_ends_the_call() -> None:
+    async with FaultyServer(lambda call: faults.busy()) as server, make(server.url, retry_delay=60.0) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert len(server.requests) == 1
+
+
+async def test_cancellation_releases_slot_and_connection() -> None:
+    async with FaultyServer([faults.hang()]) as server, make(server.url, max_connections=1) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert (await client.generate([2]))["output_ids"]
+
+
+async def test_aborts_pass_when_every_connection_hangs() -> None:
+    async with hanging() as server, make(server.url, max_connections=20) as client:
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(40)]
+        await server.wait_for_requests(20)
+        calls[0].cancel()
+        await asyncio.gather(calls[0], return_exceptions=True)
+        async with asyncio.timeout(WITHIN_S):
+            while not server.aborts:
+                await asyncio.sleep(0.005)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_many_cancelled_calls_are_all_aborted() -> None:
+    async with hanging() as server, make(server.url) as client:
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(200)]
+        await server.wait_for_requests(200)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await settled(client)
+        assert set(server.aborted_rids) == set(server.rids)
+
+
+async def test_close_aborts_what_is_in_flight() -> None:
+    async with hanging() as server:
+        client = make(server.url)
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(5)]
+        await server.wait_for_requests(5)
+        await client.close()
+        assert set(server.aborted_rids) == set(server.rids)
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, SGLangConnectionError)
+            assert "closed" in str(result)
+        assert len(server.requests) == 5
+
+
+async def test_close_ends_a_back_off() -> None:
+    async with FaultyServer(lambda call: faults.busy()) as server:
+        client = make(server.url, retry_delay=60.0)
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        await asyncio.sleep(0.05)
+        await client.close()
+        with pytest.raises(SGLangConnectionError, match="closed"):
+            await call
+
+
+async def test_no_task_is_left_after_close() -> None:
+    before = asyncio.all_tasks()
+    async with hanging() as server:
+        client = make(server.url)
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await client.close()
+        assert server.aborted_rids == server.rids
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+
+
+def test_an_interrupted_run_aborts_before_its_loop_ends() -> None:
+    servers: list[FaultyServer] = []
+
+    async def interrupted(server: FaultyServer) -> None:
+        client = make(server.url)
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
+        await server.wait_for_requests(3)
+        raise KeyboardInterrupt if not calls else RuntimeError("interrupted")
+
+    async def host() -> None:
+        # The server lives in a loop of its own, so that it outlives the interrupted one.
+        async with hanging() as server:
+            servers.append(server)
+            with pytest.raises(RuntimeError, match="interrupted"):
+                await asyncio.to_thread(asyncio.run, interrupted(server))
+            assert set(server.aborted_rids) == set(server.rids)
+            assert len(server.requests) == 3
+
+    asyncio.run(host())
+
+
+async def test_through_a_router_every_worker_is_told() -> None:
+    async with (
+        FaultyServer() as one,
+        FaultyServer() as two,
+        hanging(workers=[one.url, two.url]) as router,
+        make(router.url) as client,
+    ):
+        call = asyncio.create_task(client.generate([1]))
+        await router.wait_for_requests(1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await settled(client)
+        assert one.aborted_rids == two.aborted_rids == router.rids
+        # Once known, the router is not asked to abort again.
+        assert router.paths.count("POST /abort_request") == 1
+
+
+async def test_given_workers_are_told_without_asking_the_router() -> None:
+    async with FaultyServer() as worker, hanging(workers=[]) as router:
+        async with make(router.url, worker_urls=[worker.url]) as client:
+            assert await client.abort("r1") is True
+        assert worker.aborted_rids == ["r1"]
+        assert router.paths == []
+
+
+async def test_a_dead_worker_does_not_keep_the_others_from_the_abort() -> None:
+    dead = FaultyServer()
+    await dead.start()
+    await dead.stop()
+    async with FaultyServer() as alive, hanging(workers=[dead.url, alive.url]) as router, make(router.url) as client:
+        assert await client.abort("r1") is True
+        assert alive.aborted_rids == ["r1"]
+
+
+async def test_abort_everywhere_counts_who_took_it() -> None:
+    async with FaultyServer() as one, FaultyServer() as two, FaultyServer(workers=[one.url, two.url]) as router:
+        async with make(router.url) as client:
+            assert await client.abort_everywhere("r1") == 2
+        async with make(one.url) as client:
+            assert await client.abort_everywhere("r2") == 1
+    assert one.aborted_rids == ["r1", "r2"]
+
+
+async def test_abort_of_an_unreachable_server_is_false() -> None:
+    server = FaultyServer()
+    await server.start()
+    await server.stop()
+    async with make(server.url) as client:
+        assert await client.abort("r1") is False
+
+
+async def test_an_abort_by_the_user_ends_the_request_with_an_answer() -> None:
+    async with hanging() as server, make(server.url) as client:
+        call = asyncio.create_task(client.generate([1], rid="mine"))
+        await server.wait_for_requests(1)
+        await client.abort("mine")
+        answer = await call
+        assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+        assert len(server.requests) == 1
+
+
+async def test_control_calls_use_the_admin_key() -> None:
+    seen: list[str] = []
+
+    async with FaultyServer() as server:
+        original = server._other
+
+        async def spy(request: Any) -> Any:
+            seen.append(request.headers.get("Authorization", ""))
+            return await original(request)
+
+        await server.stop()
+        server._other = spy  # type: ignore[method-assign]
+        await server.start()
+        async with make(server.url, api_key="user", admin_api_key="admin") as client:
+            await client.abort("r")
+            await client.generate([1])
+        assert seen == ["Bearer admin"]
+        assert server.requests[0].headers["authorization"] == "Bearer user"
