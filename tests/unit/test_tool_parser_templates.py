@@ -1,0 +1,96 @@
+"""Parsers against what public chat templates print for a structured call: the format the models were trained on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strands_sglang.template import ChatTemplate, DeltaRenderer
+from strands_sglang.tool_parsers import get_tool_parser
+from tests.conftest import SHARED, requires_shared
+
+FAMILIES = {
+    "hermes": "qwen2.5-7b-instruct qwen3-0.6b qwen3-4b-thinking-2507 qwq-32b hermes-2-pro granite-4.0 exaone-4",
+    "qwen_xml": "qwen3-coder-30b qwen3.5-4b qwen3.6-35b-a3b nemotron-3-nano kat-coder step-3.5-flash mimo-v2-flash",
+    "seed_oss": "seed-oss",
+    "glm": "glm-4.5 glm-4.6 glm-4.7-flash glm-5",
+    "kimi_k2": "kimi-k2-instruct kimi-k2-0905 kimi-k2-thinking kimi-k2.5",
+    "minimax_m2": "minimax-m2 minimax-m2.5",
+    "deepseek_v31": "deepseek-v3.1",
+    "deepseek_v3": "deepseek-v3-trl deepseek-v3-vllm deepseek-r1-vllm deepseek-r1-distill-qwen",
+}
+CASES = [(parser, template) for parser, templates in FAMILIES.items() for template in templates.split()]
+
+ARGUMENTS: dict[str, Any] = {
+    "text": "Zürich, 'two' \"words\"",
+    "code": "def f(x):\n    return x < 1 && '\\n'",
+    "count": 3,
+    "items": ["a", {"b": None}],
+}
+STRINGS = {"text": ARGUMENTS["text"], "code": ARGUMENTS["code"]}  # all that Seed-OSS's template can print
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "t"},
+        "code": {"type": "string", "description": "c"},
+        "count": {"type": "integer", "description": "n"},
+        "items": {"type": "array", "description": "i", "items": {"type": "string"}},
+    },
+    "required": ["text"],
+}
+TOOLS = [{"type": "function", "function": {"name": "probe", "description": "Probes.", "parameters": SCHEMA}}]
+
+pytestmark = requires_shared
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, str]]:
+    with (SHARED / "data" / "chat_templates" / "index.tsv").open(encoding="utf-8", newline="") as file:
+        return {row["file"]: row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+
+
+@pytest.mark.parametrize(("parser_name", "template"), CASES)
+def test_the_family_reads_what_its_template_prints(
+    rows: dict[str, dict[str, str]], parser_name: str, template: str
+) -> None:
+    printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
+    calls = get_tool_parser(parser_name).parse(printed, tools=TOOLS)
+    assert [(call.name, call.input, call.error) for call in calls] == [("probe", arguments(parser_name), None)], printed
+
+
+@pytest.mark.parametrize(("parser_name", "template"), CASES)
+def test_no_other_family_reads_it_as_another_call(
+    rows: dict[str, dict[str, str]], parser_name: str, template: str
+) -> None:
+    printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
+    for other in others(parser_name):
+        good = [call for call in get_tool_parser(other).parse(printed, tools=TOOLS) if not call.is_error]
+        assert [call.input for call in good] in ([], [arguments(parser_name)]), (other, printed)
+
+
+def arguments(parser_name: str) -> dict[str, Any]:
+    return STRINGS if parser_name == "seed_oss" else ARGUMENTS
+
+
+def others(parser_name: str) -> Iterator[str]:
+    return (name for name in FAMILIES if name != parser_name)
+
+
+def printed_call(row: dict[str, str], arguments: dict[str, Any]) -> str:
+    folder = SHARED / "data" / "chat_templates"
+    special = {name: json.loads(row[name]) for name in ("bos_token", "eos_token")}
+    renderer = DeltaRenderer(
+        ChatTemplate((folder / row["file"]).read_text(encoding="utf-8"), special_values=special),
+        tools=TOOLS,
+        stop_tokens=json.loads(row["stop_tokens"]),
+        special_tokens=json.loads(row["special_tokens"]),
+    )
+    printed = renderer.printed_call("probe", arguments)
+    assert printed is not None
+    # Kimi's template prints the id of the message; the model's own ids hold the name.
+    return re.sub(r"(?<=<\|tool_call_begin\|>)\w+(?=<\|tool_call_argument)", "functions.probe:0", printed)
