@@ -127,7 +127,9 @@ def _fields(request: GenerateRequest, pieces: _Pieces) -> dict[str, Any]:
     if request.return_logprob:
         # -1 leaves the whole prefix cache usable; a start inside the prompt caps the cache there.
         score_prompt = request.return_prompt_logprobs and not sampled
-        fields["logprob_start_len"] = held if score_prompt else -1
+        # The first scored position has no value, so scoring starts one early: at the last sampled token, whose key and
+        # value were never computed, so that this costs no cache either.
+        fields["logprob_start_len"] = max(held - 1, 0) if score_prompt else -1
     fields["return_routed_experts"] = request.return_routed_experts
     if request.return_routed_experts:
         fields["routed_experts_start_len"] = (
