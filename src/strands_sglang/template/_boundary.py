@@ -45,7 +45,7 @@ class Boundary:
 
 
 class Vocabulary(NamedTuple):
-    """Special tokens as text: those the engine stops on, and all of them (longest first)."""
+    """Special tokens as text: those the engine stops on, and all of them."""
 
     stops: tuple[str, ...]
     specials: tuple[str, ...]
@@ -54,8 +54,7 @@ class Vocabulary(NamedTuple):
     def of(cls, stops: Sequence[str], specials: Sequence[str]) -> Vocabulary:
         """Clean up lists of token texts."""
         kept = tuple(dict.fromkeys(token for token in stops if token))
-        everything = {token for token in specials if token} | set(kept)
-        return cls(kept, tuple(sorted(everything, key=lambda token: (-len(token), token))))
+        return cls(kept, tuple(dict.fromkeys([*kept, *(token for token in specials if token)])))
 
 
 def first_token(text: str, among: Sequence[str]) -> tuple[int, str] | None:
@@ -88,15 +87,33 @@ def find_boundary(region: str, printed_last: str | None, vocabulary: Vocabulary,
     hit = first_token(region, vocabulary.stops)
     if hit is None and printed_last is not None:
         hit = _replaced_closer(region, printed_last, vocabulary.specials)
+        hit = hit or _kept_closer(region, printed_last, vocabulary.specials)
     if hit is not None:
         at, closer = hit
         return Boundary(head=region[:at], closer=closer, plant=plant, region=region)
-    # The template prints no end of the turn. What it prints in both places belongs to the turn, up to the first special
-    # token: one that is not the last thing of the turn opens the next block.
-    shared = region[: common_prefix(printed_last or "", region)]
-    opener = first_token(shared, vocabulary.specials)
-    head = shared if opener is None else shared[: opener[0]]
+    head = _shared_end(region, printed_last or "")
+    # A special token that is not the last thing of the turn opens the next block.
+    opener = first_token(head, vocabulary.specials)
+    head = head if opener is None else head[: opener[0]]
     return Boundary(head=head.rstrip(), closer="", plant=plant, region=region)
+
+
+def _shared_end(region: str, printed_last: str) -> str:
+    """What the template prints both where the turn is last and where it is not: it belongs to the turn."""
+    shared = region[: common_prefix(printed_last, region)]
+    if shared == printed_last:
+        return shared
+    # What follows happens to start alike (" Speech" and " Speaker"): only whole words and brackets are shared.
+    if shared[-1:].isalnum() and region[len(shared) : len(shared) + 1].isalnum():
+        shared = shared.rstrip("".join({c for c in shared if c.isalnum()}))
+    return shared.rstrip("<[{(|#")
+
+
+def _kept_closer(region: str, printed_last: str, specials: Sequence[str]) -> tuple[int, str] | None:
+    """The special token that is the very last thing of the turn, printed alike where the turn is not last."""
+    end = printed_last.rstrip()
+    token = max((token for token in specials if end.endswith(token)), key=len, default=None)
+    return (len(end) - len(token), token) if token is not None and region.startswith(end) else None
 
 
 def _replaced_closer(region: str, printed_last: str, specials: Sequence[str]) -> tuple[int, str] | None:

@@ -99,7 +99,8 @@ class ChatTemplate:
             self.render([{"role": "user", "content": "Hello."}], add_generation_prompt=True)
         except Exception as error:  # whatever a foreign tokenizer raises: there is no usable template
             raise TemplateError(
-                f"{type(tokenizer).__name__} has no usable chat template ({type(error).__name__}: {error}); {_NO_TEMPLATE}"
+                f"{type(tokenizer).__name__} has no usable chat template "
+                f"({type(error).__name__}: {error}); {_NO_TEMPLATE}"
             ) from error
         return self
 
@@ -110,6 +111,11 @@ class ChatTemplate:
     def key(self, *, tools_present: bool) -> Hashable:
         """Identity of what is rendered: equal keys render equal texts."""
         return self._digests[self._name(tools_present)]
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that every rendering passes, besides messages and tools."""
+        return frozenset(self._variables)
 
     def _name(self, tools_present: bool) -> str:
         return "tool_use" if tools_present and "tool_use" in self._texts else "default"
@@ -125,8 +131,8 @@ class ChatTemplate:
         """Render messages to text.
 
         Args:
-            messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and what is
-                no JSON in content parts reaches the template as a placeholder, both as in transformers.
+            messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and what
+                is no JSON in content parts reaches the template as a placeholder, both as in transformers.
             tools: JSON schemas of the tools.
             add_generation_prompt: Whether to open the next assistant turn.
             **kwargs: Variables of the template; they win over the special tokens.
@@ -135,7 +141,7 @@ class ChatTemplate:
             Exception: Whatever the template raises (`jinja2.TemplateError`, `TypeError`, ...).
         """
         plain = [with_plain_content(message) for message in messages]
-        tool_list = None if tools is None else list(tools)
+        tool_list = tools if tools is None or isinstance(tools, list) else list(tools)
         if self._renderer is not None:
             text = self._renderer(
                 plain, tools=tool_list, add_generation_prompt=add_generation_prompt, tokenize=False, **kwargs

@@ -66,10 +66,47 @@ class _Namespace(jinja2.utils.Namespace):
             raise jinja2.exceptions.SecurityError(f"namespace attribute {name!r} starts with an underscore")
 
 
+class _PinnedDict(dict[Any, Any]):
+    """A mapping that never changes again, with its JSON texts."""
+
+    __slots__ = ("_json",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._json: dict[Any, str] = {}
+
+
+class _PinnedList(list[Any]):
+    """A list that never changes again, with its JSON texts."""
+
+    __slots__ = ("_json",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._json: dict[Any, str] = {}
+
+
+def pin(value: Any) -> Any:
+    """Copy plain data into a form whose JSON is computed once: tool schemas are printed at every step."""
+    if isinstance(value, dict):
+        return _PinnedDict({key: pin(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return _PinnedList([pin(item) for item in value])
+    return value
+
+
 def _tojson(
     x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """Plain JSON; jinja's own filter escapes HTML characters."""
+    if isinstance(x, _PinnedDict | _PinnedList):
+        key = (ensure_ascii, repr(indent), repr(separators), sort_keys)
+        text = x._json.get(key)
+        if text is None:
+            text = x._json[key] = json.dumps(
+                x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+            )
+        return text
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -110,3 +147,8 @@ def compile_template(text: str) -> jinja2.Template:
 def parse_template(text: str) -> jinja2.nodes.Template:
     """Syntax tree of a chat template that compiles."""
     return _environment().parse(text)
+
+
+def global_names() -> frozenset[str]:
+    """Names that every template may use without being given a value."""
+    return frozenset(_environment().globals)

@@ -1,160 +1,288 @@
 """Proof from the syntax tree that what a template prints after the messages begin does not depend on the tools.
 
 Rendering the schemas of many tools is the main cost of a short rendering, and it ends up in the part that is cut away.
-It may be left out only if nothing behind it can change, for any tools and any content. The proof is conservative: where
-it fails, the tools are rendered.
-
-Names whose value may depend on the tools are *tainted*: `tools` itself, and what is set from a tainted expression or
-under a tainted condition. The template passes if tainted text is printed only by top-level statements that come before
-the first loop over anything else (that loop, or a later statement, prints the messages) and that show no message except
-the first.
+It may be left out only if nothing behind it can change, for any tools and any content. So the template is run on two
+bits instead of values: may this depend on the tools, and may it show a message other than the first. Both branches of
+every condition are taken (except those on variables that nobody sets), what is set or printed under a condition depends
+on it, and loops run until nothing changes. The proof fails as soon as text that may depend on the tools is printed with
+or after a message. It is conservative: where it fails, the tools are rendered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Final
 
 from jinja2 import nodes
 
-from strands_sglang.template._environment import parse_template
+from strands_sglang.template._environment import global_names, parse_template
+
+_TOOLS: Final = 1
+_MESSAGES: Final = 2
+_WHOLE: Final = 4  # the variable `messages` as it was passed: its first element is the first message
+_BITS: Final = _TOOLS | _MESSAGES
 
 
-def tools_end_before_messages(source: str) -> bool:
-    """Whether the proof succeeds for a template."""
+class _Namespace:
+    """A namespace object: what any of its fields may hold."""
+
+    __slots__ = ("bits",)
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+
+_Value = int | _Namespace
+_Scope = dict[str, _Value]
+
+
+@lru_cache(maxsize=256)
+def tools_end_before_messages(source: str, variables: frozenset[str]) -> bool:
+    """Whether the proof succeeds for a template.
+
+    Args:
+        source: Jinja text.
+        variables: Names of all variables that are passed besides `messages`, `tools` and `add_generation_prompt`.
+    """
     try:
-        body = parse_template(source).body
+        tree = parse_template(source)
     except Exception:  # does not parse here: nothing is proved
         return False
-    tainted = _closure(body, {"tools"})
-    if _ALIASED in tainted:
-        return False
-    messages = _message_names(body)
-    start = next((i for i, node in enumerate(body) if _may_print_messages(node, tainted, messages)), len(body))
-    return not any(_prints_tainted(node, tainted) for node in body[start:])
+    return _Run(variables | {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}).proves(tree.body)
 
 
-_ALIASED = "*"
-"""Stands for a namespace that a macro received under another name and set from a tainted value."""
+class _Run:
+    """Runs a template on bits.
 
+    Args:
+        variables: Names that may have a value.
+    """
 
-def _closure(body: list[nodes.Node], tainted: set[str]) -> set[str]:
-    size = 0
-    while size != len(tainted):
-        size = len(tainted)
+    def __init__(self, variables: frozenset[str]) -> None:
+        self.variables = variables | global_names() | {"messages", "tools", "add_generation_prompt", "loop", "caller"}
+        self.top: _Scope = {"messages": _MESSAGES | _WHOLE, "tools": _TOOLS}
+        self.macros: dict[str, nodes.Macro] = {}
+        self.active: list[str] = []
+        self.captures: list[int] = []
+        self.loops: list[int] = []
+        self.growth = 0  # how often a namespace or what has been printed changed
+        self.messages_began = False
+        self.failed = False
+
+    def proves(self, body: list[nodes.Node]) -> bool:
+        """Run the template."""
+        self.block(body, self.top, 0)
+        return self.messages_began and not self.failed
+
+    # ---- statements -------------------------------------------------------------------------------------------------
+
+    def block(self, body: Iterable[nodes.Node], env: _Scope, under: int) -> None:
+        """Run statements; `under` is what their being run depends on."""
         for statement in body:
-            _taint(statement, tainted, under=False)
-    return tainted
+            self.statement(statement, env, under)
 
+    def statement(self, node: nodes.Node, env: _Scope, under: int) -> None:
+        """Run one statement."""
+        match node:
+            case nodes.Output():
+                if _only_raises(node):
+                    self.failed |= self.messages_began and bool(self.value(node, env, under) & _TOOLS)
+                else:
+                    self.print(self.value(node, env, under) | under)
+            case nodes.Assign():
+                self.assign(node.target, self.value(node.node, env, under) | under, env, node.node)
+            case nodes.AssignBlock():
+                with self.capturing() as capture:
+                    self.block(node.body, dict(env), under)
+                self.assign(node.target, capture[0] | self.value(node.filter, env, under) | under, env)
+            case nodes.If():
+                self.branches(node, env, under)
+            case nodes.For():
+                self.loop(node, env, under)
+            case nodes.Macro():
+                self.macros[node.name] = node
+                env[node.name] = under
+            case nodes.CallBlock():
+                with self.capturing() as capture:
+                    self.block(node.body, dict(env), under)
+                self.print(capture[0] | self.value(node.call, env, under) | under)
+            case nodes.FilterBlock():
+                with self.capturing() as capture:
+                    self.block(node.body, dict(env), under)
+                self.print(capture[0] | self.value(node.filter, env, under) | under)
+            case nodes.With():
+                inner = dict(env)
+                for target, value in zip(node.targets, node.values, strict=True):
+                    self.assign(target, self.value(value, env, under) | under, inner)
+                self.block(node.body, inner, under)
+            case nodes.ExprStmt():
+                self.value(node.node, env, under)
+            case nodes.Break() | nodes.Continue():
+                self.failed |= bool(under & _TOOLS) and not self.loops[-1] & _TOOLS
+            case _:
+                self.failed = True
 
-def _taint(node: nodes.Node, tainted: set[str], *, under: bool) -> None:
-    """Add the names that a statement sets from tainted values, or under a tainted condition."""
-    if isinstance(node, nodes.Assign | nodes.AssignBlock):
-        if under or _depends(node, tainted):
-            tainted |= _targets(node.target)
-    elif isinstance(node, nodes.Macro):
-        if under or _depends(node, tainted):
-            tainted.add(node.name)
-            if node.find(nodes.NSRef) is not None:
-                tainted.add(_ALIASED)
-    elif isinstance(node, nodes.For):
-        if under or _depends(node.iter, tainted) or (node.test is not None and _depends(node.test, tainted)):
-            tainted |= _targets(node.target)
-            under = True
-    elif isinstance(node, nodes.If):
-        under = under or _depends(node.test, tainted) or any(_depends(other.test, tainted) for other in node.elif_)
-    elif isinstance(node, nodes.CallBlock | nodes.FilterBlock):
-        under = under or _depends(node, tainted)
-    elif isinstance(node, nodes.With):
-        for target, value in zip(node.targets, node.values, strict=True):
-            if under or _depends(value, tainted):
-                tainted |= _targets(target)
-    for child in node.iter_child_nodes():
-        if isinstance(child, nodes.Stmt):
-            _taint(child, tainted, under=under)
+    def print(self, value: int) -> None:
+        """Text is printed, or captured."""
+        if self.captures:
+            self.captures[-1] |= value
+            return
+        if value & _MESSAGES and not self.messages_began:
+            self.messages_began = True
+            self.growth += 1
+        self.failed |= self.messages_began and bool(value & _TOOLS)
 
+    @contextmanager
+    def capturing(self) -> Iterator[list[int]]:
+        """Collect what is printed inside; the list holds its bits afterwards."""
+        result = [0]
+        self.captures.append(0)
+        try:
+            yield result
+        finally:
+            result[0] = self.captures.pop()
 
-def _targets(target: nodes.Node) -> set[str]:
-    names = {node.name for node in target.find_all((nodes.Name, nodes.NSRef))}
-    if isinstance(target, nodes.Name | nodes.NSRef):
-        names.add(target.name)
-    return names
+    def assign(self, target: nodes.Node, value: int, env: _Scope, source: nodes.Node | None = None) -> None:
+        """Set a name, a field of a namespace, or each of several."""
+        match target:
+            case nodes.Name():
+                env[target.name] = value & _BITS
+                if isinstance(source, nodes.Call) and _is_name(source.node, "namespace"):
+                    env[target.name] = _Namespace(value & _BITS)
+                elif isinstance(source, nodes.Name) and isinstance(same := env.get(source.name), _Namespace):
+                    env[target.name] = same
+            case nodes.NSRef():
+                space = env.get(target.name)
+                if not isinstance(space, _Namespace):
+                    self.failed = True
+                elif value & ~space.bits:
+                    space.bits |= value
+                    self.growth += 1
+            case nodes.Tuple():
+                for item in target.items:
+                    self.assign(item, value, env)
+            case _:
+                self.failed = True
 
+    def branches(self, node: nodes.If, env: _Scope, under: int) -> None:
+        """Take all branches that can be taken and join what they set."""
+        at_top, ends = env is self.top, []
+        for branch in (node, *node.elif_, None):
+            if branch is not None:
+                under |= self.value(branch.test, env, under)
+                if self.is_never(branch.test):
+                    continue
+            ends.append(inner := dict(env))
+            if at_top:
+                self.top = inner
+            self.block(node.else_ if branch is None else branch.body, inner, under)
+        if at_top:
+            self.top = env
+        for name in {name for end in ends for name in end}:
+            values = [end[name] for end in ends if name in end]
+            first = values[0]
+            env[name] = first if all(value is first for value in values) else _join(values)
 
-def _names(node: nodes.Node) -> Iterator[str]:
-    if isinstance(node, nodes.Name | nodes.NSRef):
-        yield node.name
-    for child in node.find_all((nodes.Name, nodes.NSRef)):
-        yield child.name
-
-
-def _depends(node: nodes.Node, tainted: set[str]) -> bool:
-    return any(name in tainted for name in _names(node))
-
-
-def _may_print_messages(statement: nodes.Node, tainted: set[str], messages: set[str]) -> bool:
-    """Whether a top-level statement shows a message, or prints in a loop over something that is not tainted."""
-    if isinstance(statement, nodes.Macro | nodes.Assign | nodes.AssignBlock):
-        return False  # prints nothing itself; what it sets or is called with is looked at where it is used
-    everything = (statement, *statement.find_all((nodes.For, nodes.Output, nodes.CallBlock, nodes.FilterBlock)))
-    for node in everything:
-        if isinstance(node, nodes.For):
-            if not _depends(node.iter, tainted) and node.find(nodes.Output) is not None:
-                return True
-        elif isinstance(node, nodes.Output | nodes.CallBlock | nodes.FilterBlock) and _shows_messages(node, messages):
-            return True
-    return False
-
-
-def _prints_tainted(node: nodes.Node, tainted: set[str]) -> bool:
-    """Whether what a statement prints, or whether it goes on, may depend on tainted values."""
-    if isinstance(node, nodes.Macro | nodes.Assign | nodes.AssignBlock):
+    def is_never(self, test: nodes.Node) -> bool:
+        """Whether a condition is false because it asks for a variable that nobody sets."""
+        match test:
+            case nodes.Name():
+                return test.name not in self.variables and test.name not in self.macros
+            case nodes.Test(name="defined", node=nodes.Name() as name):
+                return self.is_never(name)
+            case nodes.And():
+                return self.is_never(test.left) or self.is_never(test.right)
+            case nodes.Or():
+                return self.is_never(test.left) and self.is_never(test.right)
         return False
-    if isinstance(node, nodes.If):
-        if any(_depends(test, tainted) for test in (node.test, *(other.test for other in node.elif_))):
-            return _acts(node)
-    elif isinstance(node, nodes.For):
-        if _depends(node.iter, tainted) or (node.test is not None and _depends(node.test, tainted)):
-            return _acts(node)
-    elif not isinstance(node, nodes.Stmt) or isinstance(
-        node, nodes.Output | nodes.CallBlock | nodes.FilterBlock | nodes.With | nodes.ExprStmt
-    ):
-        return _depends(node, tainted)
-    return any(_prints_tainted(child, tainted) for child in node.iter_child_nodes() if isinstance(child, nodes.Stmt))
+
+    def loop(self, node: nodes.For, env: _Scope, under: int) -> None:
+        """Run a loop until nothing changes any more."""
+        before = -1
+        while before != self.growth:
+            before = self.growth
+            over = self.value(node.iter, env, under) | under
+            inner = dict(env)
+            self.assign(node.target, over, inner)
+            inner["loop"] = over
+            inside = over | (0 if node.test is None else self.value(node.test, inner, under))
+            self.loops.append(inside)
+            self.block(node.body, inner, inside)
+            self.loops.pop()
+        self.block(node.else_, dict(env), over)
+
+    # ---- expressions ------------------------------------------------------------------------------------------------
+
+    def value(self, node: nodes.Node | None, env: _Scope, under: int) -> int:
+        """Bits of an expression."""
+        match node:
+            case None:
+                return 0
+            case nodes.Name():
+                return _bits(env.get(node.name, 0)) & _BITS
+            case nodes.Getitem(arg=nodes.Const(value=0), node=nodes.Name() as name) if (
+                _bits(env.get(name.name, 0)) & _WHOLE
+            ):
+                return 0
+            case nodes.Filter(name="length" | "count"):
+                return self.value(node.node, env, under) & _TOOLS
+            case nodes.Call(node=nodes.Name() as name) if name.name in self.macros:
+                return self.value(name, env, under) | self.call(node, name.name, env, under)
+        total = 0
+        for child in node.iter_child_nodes():
+            total |= self.value(child, env, under)
+        return total
+
+    def call(self, node: nodes.Call, name: str, env: _Scope, under: int) -> int:
+        """Run a macro; returns the bits of what it prints."""
+        macro = self.macros[name]
+        values = [self.argument(item, env, under) for item in node.args]
+        named = {kwarg.key: self.argument(kwarg.value, env, under) for kwarg in node.kwargs}
+        rest = self.value(node.dyn_args, env, under) | self.value(node.dyn_kwargs, env, under)
+        given = rest
+        for value in (*values, *named.values()):
+            given |= _bits(value) & _BITS
+        if name in self.active:
+            return given  # what the outer run prints covers the rest
+        inner: _Scope = dict(self.top)
+        defaults = [self.value(default, inner, under) for default in macro.defaults]
+        bound = [rest] * (len(macro.args) - len(defaults)) + [rest | default for default in defaults]
+        for i, parameter in enumerate(macro.args):
+            inner[parameter.name] = values[i] if i < len(values) else named.get(parameter.name, bound[i])
+        inner |= {"varargs": given, "kwargs": given, "caller": given}
+        self.active.append(name)
+        with self.capturing() as capture:
+            self.block(macro.body, inner, under)
+        self.active.pop()
+        return capture[0]
+
+    def argument(self, node: nodes.Node, env: _Scope, under: int) -> _Value:
+        """Value of an argument: a namespace is passed on as itself."""
+        if isinstance(node, nodes.Name) and isinstance(space := env.get(node.name), _Namespace):
+            return space
+        return self.value(node, env, under)
 
 
-def _acts(node: nodes.Node) -> bool:
-    """Whether a statement does more than set names (whose taint is known)."""
-    kinds = (nodes.Output, nodes.CallBlock, nodes.FilterBlock, nodes.Break, nodes.Continue, nodes.ExprStmt)
-    return node.find(kinds) is not None
+def _bits(value: _Value) -> int:
+    return value.bits if isinstance(value, _Namespace) else value
 
 
-def _message_names(body: list[nodes.Node]) -> set[str]:
-    """Names that may hold messages other than the first."""
-    names = {"messages"}
-    size = 0
-    while size != len(names):
-        size = len(names)
-        for statement in body:
-            for node in (statement, *statement.find_all((nodes.Assign, nodes.AssignBlock, nodes.For, nodes.Macro))):
-                if (isinstance(node, nodes.Assign | nodes.AssignBlock) and _shows_messages(node, names)) or (
-                    isinstance(node, nodes.For) and _shows_messages(node.iter, names)
-                ):
-                    names |= _targets(node.target)
-                elif isinstance(node, nodes.Macro) and _shows_messages(node, names):
-                    names.add(node.name)
-    return names
+def _join(values: list[_Value]) -> int:
+    total = 0
+    for value in values:
+        total |= _bits(value)
+    return total
 
 
-def _shows_messages(node: nodes.Node, names: set[str]) -> bool:
-    """Whether messages are used other than as `messages[0]` or `messages|length`."""
-    if isinstance(node, nodes.Getitem) and _is_name(node.node, names) and isinstance(node.arg, nodes.Const):
-        return bool(node.arg.value != 0)
-    if isinstance(node, nodes.Filter) and node.name in ("length", "count") and _is_name(node.node, names):
-        return False
-    if isinstance(node, nodes.Name | nodes.NSRef) and node.name in names:
-        return not (isinstance(node, nodes.Name) and node.ctx != "load")
-    return any(_shows_messages(child, names) for child in node.iter_child_nodes())
+def _only_raises(node: nodes.Output) -> bool:
+    """Whether a print statement only calls `raise_exception`."""
+    shown = [item for item in node.nodes if not (isinstance(item, nodes.TemplateData) and not item.data.strip())]
+    return bool(shown) and all(
+        isinstance(item, nodes.Call) and _is_name(item.node, "raise_exception") for item in shown
+    )
 
 
-def _is_name(node: nodes.Node | None, names: set[str]) -> bool:
-    return isinstance(node, nodes.Name) and node.name in names
+def _is_name(node: nodes.Node, name: str) -> bool:
+    return isinstance(node, nodes.Name) and node.name == name

@@ -15,8 +15,8 @@ def require_content(
 ) -> None:
     """Check that the content of every new message is in the delta.
 
-    Learning a shape has shown that the template prints content of these roles; this is about content that it treats in a
-    special way. Text must be found; of other parts (images, ...) one must be missed when it is left out.
+    Learning a shape has shown that the template prints content of these roles; this is about content that it treats in
+    a special way. Text must be found; of other parts (images, ...) one must be missed when it is left out.
 
     Raises:
         TemplateError: Content was lost.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -57,11 +58,11 @@ def short_base(history: Sequence[Message]) -> list[Message]:
 
     The last message of `history`, the assistant turn, is not part of it.
     """
-    lead = leading_system(history)
-    base = [history[i] for i in range(lead)]
-    for i in range(len(history) - 2, lead - 1, -1):
-        if history[i]["role"] == "user":
-            base.append(history[i])
+    base = [history[i] for i in range(leading_system(history))]
+    # Hundreds of tool rounds may follow it, so this loop is the one cost that grows: keep it bare.
+    for message in islice(reversed(history), 1, None):
+        if message["role"] == "user":
+            base.append(message)
             break
     return base
 

@@ -9,9 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template._boundary import Boundary, Vocabulary
+from strands_sglang.template._boundary import Boundary, Plant, Vocabulary
 from strands_sglang.template._cache import Knowledge, knowledge_for
 from strands_sglang.template._chat_template import ChatTemplate
+from strands_sglang.template._environment import pin
 from strands_sglang.template._loss import require_content, require_prompt
 from strands_sglang.template._messages import Message, name_results, plain
 from strands_sglang.template._printed_call import printed_call
@@ -86,7 +87,7 @@ class DeltaRenderer:
         else:
             template = ChatTemplate(template, special_values=special_values)
         self.template = template
-        self.tools: list[dict[str, Any]] | None = None if tools is None else plain(list(tools))
+        self.tools: list[dict[str, Any]] | None = None if tools is None else pin(plain(list(tools)))
         self.template_kwargs: dict[str, Any] = copy.deepcopy(plain(dict(template_kwargs or {})))
         self._step = StepRenderer(
             template=template,
@@ -131,8 +132,9 @@ class DeltaRenderer:
         """Render what has to be appended after a sampled assistant turn.
 
         Args:
-            history: Messages up to and including that turn. Of the turn only ids and names of its calls are read. Unless
-                `report.needs_full_history`, only leading system messages, the latest user message and the turn are read.
+            history: Messages up to and including that turn. Of the turn only ids and names of its calls are read.
+                Unless `report.needs_full_history`, only leading system messages, the latest user message and the turn
+                count, the rest may be missing.
             new: Messages that follow: any roles but assistant. Tool results without name or id get those of their call.
             emitted: Text of the stop token at the end of the sampled ids. None: the one the template prints.
             truncated: The sampled ids end without a stop token (length limit, stop string).
@@ -145,26 +147,33 @@ class DeltaRenderer:
         if not new or any(message["role"] == "assistant" for message in new):
             raise TemplateError(f"new messages must be one or more, none of the assistant, got {len(new)}")
         new = name_results(history[-1], new)
-        suffix, path = self._suffix(history, new)
+        suffix, path = self._suffix(history, new, None if truncated else emitted)
         boundary = suffix.boundary
         text, note = _reconcile(suffix.text, boundary, emitted, truncated)
         return Delta(text=text, path=path, closer=boundary.closer, notes=() if note is None else (note,))
 
-    def _suffix(self, history: Sequence[Message], new: Sequence[Message]) -> tuple[Suffix, Path]:
+    def _suffix(self, history: Sequence[Message], new: Sequence[Message], emitted: str | None) -> tuple[Suffix, Path]:
         report = self._ready().report
-        if report.path is Path.FULL:
-            return self._checked(self._with_tools, history, new, Path.FULL), Path.FULL
         # The proof is about text behind the first message, so there must be one in front of the turn.
         skip_tools = not report.tools_matter and history[0]["role"] != "assistant"
-        step = self._without_tools if skip_tools else self._with_tools
+        short, whole = self._without_tools if skip_tools else self._with_tools, self._with_tools
+        if emitted is not None and emitted not in self._step.vocabulary.stops:
+            short, whole = self._stopping_on(short, emitted), self._stopping_on(whole, emitted)
+        if report.path is Path.FULL:
+            return self._checked(whole, history, new, Path.FULL), Path.FULL
         try:
-            return self._checked(step, history, new, Path.COMPACT), Path.COMPACT
+            return self._checked(short, history, new, Path.COMPACT), Path.COMPACT
         except TemplateError as refused:
             # Refused only what the template cannot express: the full history is the definition of that.
             try:
-                return self._checked(self._with_tools, history, new, Path.FULL), Path.FULL
+                return self._checked(whole, history, new, Path.FULL), Path.FULL
             except TemplateError:
                 raise refused from refused.__cause__
+
+    def _stopping_on(self, step: StepRenderer, emitted: str) -> StepRenderer:
+        """The engine stopped on a token that was not announced as a stop: wherever it is printed, it ends a turn."""
+        known = self._step.vocabulary
+        return replace(step, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
 
     def _checked(self, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], path: Path) -> Suffix:
         suffix = step.suffix(history, new, path)
@@ -191,7 +200,9 @@ def _reconcile(body: str, boundary: Boundary, emitted: str | None, truncated: bo
     """Make the rendered end of the turn and the sampled one meet."""
     closer = boundary.closer
     if truncated:
-        return closer + body, DeltaNote.CLOSED_TRUNCATED
+        # Behind text, an end of turn in plain words counts too; behind a call, the head is the call's own mark-up.
+        plain_end = boundary.head if not closer and boundary.plant is Plant.CONTENT else ""
+        return plain_end + closer + body, DeltaNote.CLOSED_TRUNCATED
     if emitted is None or emitted == closer:
         return body, None
     printed_at = boundary.region.find(emitted)

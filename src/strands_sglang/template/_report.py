@@ -17,7 +17,7 @@ class Verdict(StrEnum):
     EXACT = "EXACT"
     """Every probed step is exact from a short conversation: cost independent of the history."""
     EXACT_FULL = "EXACT-FULL"
-    """Every probed step is exact, but the template carries state through the whole history, which is rendered each time."""
+    """Every probed step is exact, but the template carries state through the history, which is rendered each time."""
     PARTIAL = "PARTIAL"
     """Text and single tool calls work; the template refuses some shapes, and so do we, at that step."""
     UNSUPPORTED = "UNSUPPORTED"

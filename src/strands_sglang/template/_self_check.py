@@ -230,7 +230,9 @@ def _tools_matter(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> bo
     if step.tools is None:
         return False
     source = step.template.text(tools_present=True)
-    if source is None or source != step.template.text(tools_present=False) or not tools_end_before_messages(source):
+    if source is None or source != step.template.text(tools_present=False):
+        return True
+    if not tools_end_before_messages(source, step.template.variables | set(step.kwargs)):
         return True
     without = replace(step, tools=None, boundaries={})
     return any(_delta(step, probe) != _delta(without, probe) for tried in trials.values() for probe in tried)

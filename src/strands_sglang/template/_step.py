@@ -119,7 +119,8 @@ class StepRenderer:
         """
         last = history[-1]
         base = short_base(history) if path is Path.COMPACT else list(history[:-1])
-        key = (path, _shape(last, new), self.tools is not None, bool(base and base[0]["role"] == "system"))
+        leads_with_system = bool(base) and base[0]["role"] == "system"
+        key = (path, _shape(last, new), self.tools is not None, leads_with_system, self.vocabulary.stops)
         boundary = self.boundaries.get(key)
         if boundary is None:
             boundary = self.boundaries[key] = self._learn_with_opener(base, last, new)

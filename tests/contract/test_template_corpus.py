@@ -1,0 +1,138 @@
+"""Public chat templates and the deltas they must give, see the README beside the corpus."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import defaultdict
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from strands_sglang.exceptions import TemplateError
+from strands_sglang.template import ChatTemplate, DeltaRenderer
+from tests.conftest import SHARED, SHARED_MISSING
+
+CORPUS = SHARED / "data" / "chat_templates"
+THINKING = {"enable_thinking": True, "thinking": True}
+NOON = datetime(2026, 11, 21, 12)
+
+if not CORPUS.is_dir():
+    pytest.skip(SHARED_MISSING, allow_module_level=True)
+
+with (CORPUS / "index.tsv").open(encoding="utf-8", newline="") as file:
+    INDEX = {row["file"]: row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+
+
+@lru_cache
+def conversations() -> dict[str, Any]:
+    return json.loads((CORPUS / "conversations.json").read_text("utf-8"))
+
+
+@lru_cache
+def cases() -> dict[str, list[dict[str, Any]]]:
+    by_template = defaultdict(list)
+    with gzip.open(CORPUS / "cases.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            case = json.loads(line)
+            by_template[case["template"]].append(case)
+    return by_template
+
+
+def make_renderer(name: str, tools: str | None, kwargs: dict[str, Any]) -> DeltaRenderer:
+    row = INDEX[name]
+    eos = json.loads(row["eos_token"])
+    values = {"bos_token": json.loads(row["bos_token"]), "eos_token": eos, "pad_token": eos, "unk_token": "<unk>"}
+    text = (CORPUS / name).read_bytes().decode("utf-8")
+    return DeltaRenderer(
+        ChatTemplate(text, special_values=values, clock=lambda: NOON),
+        tools=conversations()["tools"][tools] if tools else None,
+        template_kwargs=kwargs,
+        stop_tokens=json.loads(row["stop_tokens"]),
+        special_tokens=json.loads(row["special_tokens"]),
+    )
+
+
+def answer(case: dict[str, Any]) -> str | TemplateError:
+    messages = conversations()["conversations"][case["conversation"]]["messages"]
+    end = case["history_len"]
+    renderer = make_renderer(case["template"], case["tools"], case["kwargs"])
+    try:
+        delta = renderer.delta(
+            messages[:end],
+            messages[end : end + case["new_len"]],
+            emitted=case["emitted"],
+            truncated=case["emitted"] is None,
+        )
+    except TemplateError as error:
+        return error
+    return delta.text
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_every_delta_is_the_expected_one_or_refused(name: str) -> None:
+    wrong = []
+    for case in cases()[name]:
+        got = answer(case)
+        refused = isinstance(got, TemplateError)
+        right = refused if case.get("expected") == "refuse" else got == case["expected_delta"]
+        if not right and not (refused and case.get("may_refuse")):
+            wrong.append((case["id"], case["kind"], got, case.get("expected_delta", case.get("why"))))
+    assert cases()[name]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_verdict_and_flags_agree(name: str) -> None:
+    plain = make_renderer(name, "two", {}).report
+    thinking = make_renderer(name, "two", THINKING).report
+    flags = {flag for entry in (INDEX[name]["flags"] or "").split(",") if (flag := entry.partition(":")[0])}
+    assert plain.verdict == INDEX[name]["verdict"]
+    assert plain.flags | thinking.flags == flags
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_many_tools_do_not_change_the_delta(name: str) -> None:
+    """Tools are left out of a step only where that is proved: the answer is that of rendering with them."""
+    row = INDEX[name]
+    tools = [
+        {**tool, "function": {**tool["function"], "name": f"{tool['function']['name']}_{i}", "description": f"T{i}XQ"}}
+        for i, tool in enumerate(conversations()["tools"]["two"] * 2)
+    ]
+    messages = [
+        {"role": "user", "content": "Go."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "abcdefghi", "type": "function", "function": {"name": "run_code_1", "arguments": {"code": "1"}}}
+            ],
+        },
+    ]
+    new = [{"role": "tool", "tool_call_id": "abcdefghi", "name": "run_code_1", "content": "One."}]
+    base = make_renderer(name, "two", {})
+    renderer = DeltaRenderer(
+        base.template,
+        tools=tools,
+        stop_tokens=json.loads(row["stop_tokens"]),
+        special_tokens=json.loads(row["special_tokens"]),
+    )
+    try:
+        delta = renderer.delta(messages, new).text
+    except TemplateError:
+        assert base.report.refused
+        return
+    stub = json.loads(json.dumps(messages))
+    form = renderer.report.argument_form
+    stub[1]["tool_calls"][0]["function"]["arguments"] = '{"code": "1"}' if form == "text" else {"code": "1"}
+    endings = []
+    for content in (None, ""):
+        stub[1]["content"] = content
+        try:
+            endings.append(base.template.render([*stub, *new], tools=tools, add_generation_prompt=True))
+        except Exception as error:
+            endings.append(f"raises {error}")
+    assert any(text.endswith(delta) for text in endings)
