@@ -110,15 +110,19 @@ def _packed_attention(
     for segment in strands_segments:
         end = row + len(segment.tokens)
         keys, values = segment.kv.write(module.layer_idx, key[0, :, row:end], value[0, :, row:end])
-        attended = F.scaled_dot_product_attention(
-            query[:, :, row:end],
-            keys[None],
-            values[None],
-            attn_mask=_mask(end - row, keys.shape[1], sliding_window),
-            scale=scaling,
-            enable_gqa=True,
-        )
-        output[:, row:end] = attended.transpose(1, 2)
+        # The last token on its own, as if all before it came from the prefix cache: a repeated prompt gives the same bits.
+        for first, last in ((row, end - 1), (end - 1, end)):
+            if first < last:
+                seen = keys.shape[1] - (end - last)
+                attended = F.scaled_dot_product_attention(
+                    query[:, :, first:last],
+                    keys[None, :, :seen],
+                    values[None, :, :seen],
+                    attn_mask=_mask(last - first, seen, sliding_window),
+                    scale=scaling,
+                    enable_gqa=True,
+                )
+                output[:, first:last] = attended.transpose(1, 2)
         row = end
     return output, None
 
