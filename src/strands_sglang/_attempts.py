@@ -19,8 +19,16 @@ FAILURES = (SGLangClientError, aiohttp.ClientError, TimeoutError, OSError)
 
 # A reset this soon after sending on a reused connection is the server's idle timer, not its death.
 _STALE_WITHIN_S = 2.0
+# Of a refusal the server knows; of these it may not: it, or a worker behind a router, may still be sampling.
 _MAYBE_RUNNING = frozenset(
-    {RetryClass.RESET, RetryClass.TIMEOUT, RetryClass.GATEWAY, RetryClass.WORKER_LOST, RetryClass.DECODING}
+    {
+        RetryClass.STALE,
+        RetryClass.RESET,
+        RetryClass.TIMEOUT,
+        RetryClass.GATEWAY,
+        RetryClass.WORKER_LOST,
+        RetryClass.DECODING,
+    }
 )
 
 

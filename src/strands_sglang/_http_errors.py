@@ -36,12 +36,14 @@ class ErrorBody:
 
     Attributes:
         message: The server's words; the whole body if it is not JSON of a known shape.
+        known: False if the body is JSON of an unknown shape.
         type: The `type` field, or None.
         code: The `code` field (a number at SGLang, a word at routers), or None.
         retryable: The server's own verdict, where it gives one (stream form), or None.
     """
 
     message: str
+    known: bool = True
     type: str | None = None
     code: int | str | None = None
     retryable: bool | None = None
@@ -55,7 +57,7 @@ def parse_error_body(body: str | bytes) -> ErrorBody:
     except orjson.JSONDecodeError:
         return ErrorBody(message=text.strip())
     if not isinstance(parsed, dict):
-        return ErrorBody(message=parsed if isinstance(parsed, str) else text.strip())
+        return ErrorBody(message=parsed if isinstance(parsed, str) else text.strip(), known=isinstance(parsed, str))
     inner = parsed.get("error")
     if isinstance(inner, str):
         return ErrorBody(message=inner)
@@ -64,6 +66,7 @@ def parse_error_body(body: str | bytes) -> ErrorBody:
     code, kind, retryable = fields.get("code"), fields.get("type"), fields.get("retryable")
     return ErrorBody(
         message=message if isinstance(message, str) else text.strip(),
+        known=isinstance(message, str),
         type=kind if isinstance(kind, str) else None,
         code=code if isinstance(code, (int, str)) and not isinstance(code, bool) else None,
         retryable=retryable if isinstance(retryable, bool) else None,
@@ -87,7 +90,9 @@ def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
         return False
     if error.code in _OVERFLOW_CODES:
         return True
-    return not _QUOTES_THE_CALLER.match(error.message) and bool(_OVERFLOW.search(error.message))
+    if not error.known or _QUOTES_THE_CALLER.match(error.message):
+        return False
+    return bool(_OVERFLOW.search(error.message))
 
 
 def http_error(status: int, body: str | bytes) -> SGLangHTTPError:

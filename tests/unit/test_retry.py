@@ -1,0 +1,210 @@
+"""The retry table: classes, limits, delays, deadlines."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strands_sglang._http_errors import http_error
+from strands_sglang.exceptions import (
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangRequestError,
+    SGLangThrottledError,
+)
+from strands_sglang.retry import RetryBudget, RetryClass, RetryPolicy, classify, parse_retry_after
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SGLangHTTPError(400, '{"error":{"message":"top_p must be in (0, 1], got 2."}}'), "never"),
+        (SGLangHTTPError(400, '{"error":{"message":"Duplicate request ID detected: a"}}'), "duplicate_id"),
+        (SGLangHTTPError(401, '{"error":"Unauthorized"}'), "never"),
+        (SGLangHTTPError(403, ""), "never"),
+        (SGLangHTTPError(404, '{"detail":"Not Found"}'), "never"),
+        (SGLangHTTPError(405, ""), "never"),
+        (SGLangHTTPError(408, ""), "timeout"),
+        (SGLangHTTPError(409, ""), "never"),
+        (SGLangHTTPError(413, ""), "never"),
+        (SGLangHTTPError(418, ""), "never"),
+        (SGLangHTTPError(422, "Failed to deserialize"), "never"),
+        (SGLangThrottledError(429, ""), "busy"),
+        (SGLangHTTPError(500, "Internal Server Error"), "server_error"),
+        (SGLangHTTPError(500, '{"error":{"code":"call_upstream_request_error","message":"x"}}'), "worker_lost"),
+        (SGLangHTTPError(500, '{"error":{"code":"call_upstream_connection_failed","message":"x"}}'), "worker_lost"),
+        (SGLangHTTPError(501, ""), "never"),
+        (SGLangHTTPError(502, ""), "gateway"),
+        (SGLangThrottledError(503, '{"error":{"code":"no_available_workers","message":"x"}}'), "busy"),
+        (SGLangHTTPError(504, ""), "timeout"),
+        (SGLangHTTPError(599, ""), "server_error"),
+        (SGLangHTTPError(200, '{"error":"x"}'), "server_error"),
+        (SGLangHTTPError(500, 'data: {"error":{"message":"x","code":500,"retryable":false}}'), "never"),
+        (SGLangHTTPError(400, 'data: {"error":{"message":"x","code":400,"retryable":true}}'), "server_error"),
+        (http_error(400, '{"error":{"message":"longer than the model\'s context length"}}'), "never"),
+        (SGLangDecodingError("x"), "decoding"),
+        (SGLangConnectionError("x"), "unreachable"),
+        (caused(SGLangConnectionError("x"), TimeoutError()), "timeout"),
+        (caused(SGLangConnectionError("x"), ConnectionResetError()), "reset"),
+        (caused(SGLangConnectionError("x"), ConnectionRefusedError()), "unreachable"),
+        (caused(SGLangConnectionError("x"), aiohttp.ServerDisconnectedError()), "reset"),
+        (TimeoutError(), "timeout"),
+        (ConnectionResetError(), "reset"),
+        (TypeError(), "never"),
+        (KeyError(), "never"),
+        (SGLangRequestError("x"), "never"),
+    ],
+)
+def test_every_failure_has_its_class(error: Exception, kind: str) -> None:
+    assert classify(error) == kind
+
+
+@given(st.integers(100, 599), st.text())
+def test_any_status_and_body_can_be_classified(status: int, body: str) -> None:
+    error = http_error(status, body)
+    assert isinstance(error, SGLangHTTPError)
+    assert error.body == body
+    assert classify(error) in RetryClass
+
+
+@given(
+    st.integers(100, 599),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-5, 600) | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["error", "message", "code", "type", "detail", "retryable"]), inner)
+        ),
+        max_leaves=8,
+    ),
+)
+def test_any_json_body_can_be_classified(status: int, body: object) -> None:
+    import json
+
+    assert classify(http_error(status, json.dumps(body))) in RetryClass
+
+
+@pytest.mark.parametrize(
+    ("body", "overflow"),
+    [
+        ("Input token count exceed the max model len", True),
+        ("Prompt is too long for this model", True),
+        ("Bad request: invalid parameter", False),
+        ('{"error":{"message":"The input (9 tokens) is longer than the model\'s context length (5 tokens)."}}', True),
+        ('{"error":{"message":"x","code":"context_length_exceeded"}}', True),
+        ('{"object":"error","message":"1 validation error:\\n {\'input\': \'context length\'}","code":400}', False),
+        ('{"error":"unknown field `context length`, expected one of `n`"}', False),
+        ('{"error":{"message":"Failed to compile regex grammar: (context length"}}', False),
+        ('{"context length": 5}', False),
+    ],
+)
+def test_overflow_is_a_400_whose_parsed_message_says_so(body: str, overflow: bool) -> None:
+    assert isinstance(http_error(400, body), SGLangContextLengthError) is overflow
+    assert not isinstance(http_error(500, body), SGLangContextLengthError)
+
+
+def test_back_off_doubles_up_to_its_cap_and_is_jittered() -> None:
+    policy = RetryPolicy(retry_delay=1.0, max_retry_delay=5.0)
+    for retry, ceiling in enumerate((1, 2, 4, 5, 5)):
+        delays = [policy.backoff(retry, random.Random(seed)) for seed in range(50)]
+        assert all(ceiling / 2 <= delay <= ceiling for delay in delays)
+        assert len(set(delays)) > 40
+    assert policy.backoff(10_000) <= 5.0
+
+
+def test_a_seeded_rng_repeats_the_delays() -> None:
+    policy = RetryPolicy()
+    assert policy.backoff(3, random.Random(1)) == policy.backoff(3, random.Random(1))
+
+
+def drain(budget: RetryBudget, kind: RetryClass) -> int:
+    count = 0
+    while budget.next_delay(kind) is not None:
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("kind", "retries"),
+    [("never", 0), ("stale", 3), ("unreachable", 60), ("reset", 5), ("timeout", 2), ("busy", 60), ("gateway", 60),
+     ("worker_lost", 10), ("server_error", 3), ("decoding", 3), ("duplicate_id", 3)],
+)  # fmt: skip
+def test_each_class_has_its_limit(kind: str, retries: int) -> None:
+    assert drain(RetryBudget(RetryPolicy(retry_deadline=None)), RetryClass(kind)) == retries
+
+
+def test_max_retries_bounds_the_sum_but_stale_connections_are_free() -> None:
+    budget = RetryBudget(RetryPolicy(max_retries=4))
+    assert drain(budget, RetryClass.STALE) == 3
+    assert drain(budget, RetryClass.DECODING) == 3
+    assert drain(budget, RetryClass.BUSY) == 1
+    assert drain(RetryBudget(RetryPolicy(max_retries=0)), RetryClass.STALE) == 3
+
+
+def test_a_stale_connection_is_repeated_at_once() -> None:
+    budget = RetryBudget(RetryPolicy())
+    assert budget.next_delay(RetryClass.STALE) == 0.0
+    assert 0.5 <= (budget.next_delay(RetryClass.BUSY) or 0) <= 1.0
+
+
+def test_retry_after_is_a_lower_bound() -> None:
+    assert RetryBudget(RetryPolicy()).next_delay(RetryClass.BUSY, 7.0) == 7.0
+    assert (RetryBudget(RetryPolicy(retry_delay=50, max_retry_delay=50)).next_delay(RetryClass.BUSY, 7.0) or 0) >= 25
+
+
+def test_the_deadline_ends_retries() -> None:
+    clock = Clock()
+    budget = RetryBudget(RetryPolicy(retry_deadline=10.0, retry_delay=1.0), clock=clock)
+    assert budget.next_delay(RetryClass.BUSY) is not None
+    clock.now += 9.9
+    assert budget.next_delay(RetryClass.BUSY) is None
+    assert budget.next_delay(RetryClass.STALE) == 0.0
+    clock.now += 0.2
+    assert budget.next_delay(RetryClass.STALE) is None
+
+
+def test_limits_can_be_changed() -> None:
+    policy = RetryPolicy(limits={RetryClass.SERVER_ERROR: None, RetryClass.BUSY: 1}, max_retries=5)
+    assert [policy.limit(kind) for kind in (RetryClass.SERVER_ERROR, RetryClass.BUSY, RetryClass.RESET)] == [5, 1, 5]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_retries": -1}, {"max_retries": True}, {"max_retries": 1.5}, {"retry_delay": -1}, {"max_retry_delay": "1"},
+     {"retry_deadline": float("nan")}, {"retry_delay": None}, {"limits": {"bogus": 1}},
+     {"limits": {RetryClass.BUSY: -1}}],
+)  # fmt: skip
+def test_a_policy_is_checked(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        RetryPolicy(**options)  # type: ignore[arg-type]
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert parse_retry_after("3") == 3.0
+    assert parse_retry_after("0.5") == 0.5
+    assert parse_retry_after("-1") == 0.0
+    assert parse_retry_after("Thu, 01 Jan 2026 00:01:00 GMT", now) == 60.0
+    assert parse_retry_after("Wed, 31 Dec 2025 00:00:00 GMT", now) == 0.0
+    for nothing in (None, "soon", "nan", "inf", object()):
+        assert parse_retry_after(nothing) is None
