@@ -112,6 +112,7 @@ def test_qwen_malformed(text: str, name: str, error: str | None) -> None:
 
 TYPED = [
     ("text", "5", "5"),
+    ("text", '"quoted"', '"quoted"'),
     ("count", "5", 5),
     ("count", "five", "five"),
     ("count", "5.5", "5.5"),
