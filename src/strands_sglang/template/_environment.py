@@ -118,10 +118,31 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_FORMATTERS = frozenset({"format", "format_map"})
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox with short cuts to what it would find anyway: most of the time of a rendering goes into lookups."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if obj.__class__ is dict:
+            if attribute not in _DICT_ATTRIBUTES:  # a plain dict has no other attributes, so this is its item
+                try:
+                    return obj[attribute]
+                except KeyError:
+                    return self.undefined(obj=obj, name=attribute)
+        elif obj.__class__ is str and attribute[0] != "_" and attribute not in _FORMATTERS:
+            # Public methods of text are safe, except those that look up attributes themselves.
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                pass
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
+    env = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     env.filters["tojson"] = _tojson
     env.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace)
     return env

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template._messages import Message
-from strands_sglang.template._step import Path, StepRenderer, Suffix, survives
+from strands_sglang.template._step import Path, StepRenderer, Suffix
+
+
+def survives(content: str, printed: str) -> bool:
+    """Whether text of a message is in what was printed: verbatim, trimmed, escaped, or at least word for word.
+
+    Templates trim, escape and indent content and cut switches (`/no_think`) and tags out of it. Anything else that is
+    missing was lost.
+    """
+    content = content.strip()
+    if content in printed:
+        return True
+    if json.dumps(content, ensure_ascii=False)[1:-1] in printed or json.dumps(content)[1:-1] in printed:
+        return True
+    return all(
+        word in printed or html.escape(word) in printed or word.startswith("/") or "<" in word
+        for word in content.split()
+    )
 
 
 def require_content(

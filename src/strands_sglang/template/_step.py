@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,14 +23,14 @@ from strands_sglang.template._messages import (
 )
 
 # Random per process, so that no tool output can contain them; letters and digits only, so that no template escapes,
-# trims or splits them.
+# trims or splits them; of both cases, so that one that changes the case is found out.
 _SALT: Final = secrets.token_hex(8)
-SENTINEL: Final = f"QX{_SALT}XQ"
+SENTINEL: Final = f"Qx{_SALT}Xq"
 
 
 def marker(index: int) -> str:
     """Stand-in for the content of the new message number `index` while a shape is learned."""
-    return f"QY{index}N{_SALT}M{index}YQ"
+    return f"Qy{index}n{_SALT}m{index}Yq"
 
 
 CALL_ID: Final = "QZid%05d"
@@ -227,18 +226,3 @@ def describe(error: BaseException) -> str:
     """One line on an error that a template raised."""
     text = " ".join(str(error).split())
     return text if type(error).__module__.startswith("jinja2") and text else f"{type(error).__name__}: {text}"
-
-
-def survives(content: str, printed: str) -> bool:
-    """Whether text of a message is in what was printed, verbatim, trimmed, as JSON, or at least in pieces.
-
-    Templates trim, escape and cut switches out of content. Text of which nothing is left was lost.
-    """
-    content = content.strip()
-    if content in printed:
-        return True
-    if json.dumps(content, ensure_ascii=False)[1:-1] in printed or json.dumps(content)[1:-1] in printed:
-        return True
-    words = content.split()
-    telling = [word for word in words if len(word) > 3] or words
-    return 2 * sum(word in printed for word in telling) >= len(telling)
