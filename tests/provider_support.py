@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from strands import tool
 
 from strands_sglang.engine.tiny import _tokenizer
-
-Scripted = str | dict[str, Any] | BaseException | Callable[[list[int], dict[str, Any]], Any]
+from strands_sglang.testing import Reply, ScriptedClient
 
 
 @lru_cache(maxsize=1)
@@ -25,9 +23,15 @@ def tokenizer() -> Any:
 
 
 def completion(
-    text: str, *, stop: bool = True, split: bool = False, version: str | None = None, cached: int = 0
-) -> dict[str, Any]:
-    """A server's answer that samples `text`.
+    text: str,
+    *,
+    stop: bool = True,
+    split: bool = False,
+    version: str | None = None,
+    cached: int = 0,
+    latency: float = 0.0,
+) -> Reply:
+    """A completion that samples `text`.
 
     Args:
         text: What the model says.
@@ -35,56 +39,44 @@ def completion(
         split: Sample one token a character, as a model may and a tokenizer never would.
         version: Weight version.
         cached: Cached prompt tokens.
+        latency: Seconds the server says it took.
     """
     tok = tokenizer()
-    pieces = list(text) if split else [text]
-    ids = [i for piece in pieces for i in tok.encode(piece, add_special_tokens=False)]
-    reason: dict[str, Any] = {"type": "length", "length": len(ids)}
+    ids = [i for piece in (list(text) if split else [text]) for i in tok.encode(piece, add_special_tokens=False)]
     if stop:
         ids.append(tok.eos_token_id)
-        reason = {"type": "stop", "matched": tok.eos_token_id}
-    return {
-        "text": text,
-        "output_ids": ids,
-        "meta_info": {
-            "finish_reason": reason,
-            "completion_tokens": len(ids),
-            "cached_tokens": cached,
-            "weight_version": version,
-            "output_token_logprobs": [[-(n + 1) / 128, i, None] for n, i in enumerate(ids)],
-            "e2e_latency": 0.25,
-        },
-    }
+    return Reply(
+        ids=ids,
+        finish="stop" if stop else "length",
+        weight_version=version,
+        cached_tokens=cached,
+        meta={"e2e_latency": latency},
+    )
 
 
-class Replay:
-    """Speaks the generate contract from a script; keeps every request.
+class Replay(ScriptedClient):
+    """The scripted client with this tokenizer.
 
-    A script entry is the text of a completion, a whole answer, an exception to raise, or a function of the request.
+    Args:
+        script: Its replies.
+        cycle: Give the only reply again and again.
     """
 
-    def __init__(self, script: Sequence[Scripted], *, cycle: bool = False) -> None:
-        self.script = list(script)
-        self.cycle = cycle
-        self.prompts: list[list[int]] = []
-        self.requests: list[dict[str, Any]] = []
+    def __init__(self, script: Sequence[Any], *, cycle: bool = False) -> None:
+        if cycle:
+            (only,) = script
+            super().__init__(only if callable(only) else lambda *_: only, tokenizer=tokenizer())
+        else:
+            super().__init__(script, tokenizer=tokenizer())
 
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        """The next entry of the script."""
-        self.prompts.append(list(input_ids))
-        self.requests.append(fields)
-        entry = self.script.pop(0)
-        if self.cycle:
-            self.script.append(entry)
-        if callable(entry):
-            entry = entry(input_ids, fields)
-            if asyncio.iscoroutine(entry):
-                entry = await entry
-        if isinstance(entry, BaseException):
-            raise entry
-        answer = completion(entry) if isinstance(entry, str) else entry
-        meta = {"id": f"r{len(self.prompts):04d}", "prompt_tokens": len(input_ids), **answer["meta_info"]}
-        return {**answer, "meta_info": meta}
+    def then(self, *entries: Any) -> None:
+        """Continue the script."""
+        self._script.extend(entries)
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The ids of every request."""
+        return [request.input_ids for request in self.requests]
 
 
 @tool

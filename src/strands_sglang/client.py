@@ -40,6 +40,7 @@ NON_RETRYABLE_STATUS_CODES = frozenset({401, 403, 404, 405, 409, 410, 411, 413, 
 
 _PROBE_RETRIES = 3
 _PROBE_PAUSE_S = 10.0
+_PROBE_VOCAB_PAUSE_S = 600.0  # most servers do not tell; asking is not free
 
 
 class SGLangClient:
@@ -65,7 +66,7 @@ class SGLangClient:
         admin_api_key: Sent instead of `api_key` with control calls (abort).
         session_affinity_header: Header that carries `routing_key`.
         worker_urls: Workers behind a router, for aborts; by default they are read from `GET /workers`.
-        vocab_size: Ids of this or above are refused; None checks the lower bound only.
+        vocab_size: Ids of this or above are refused. None: the lower bound only, until `vocab_size()` was asked.
         extra_sampling_keys: Sampling parameters to let through unchecked, for servers newer than this package.
 
     Attributes:
@@ -127,7 +128,9 @@ class SGLangClient:
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         weakref.finalize(self, _release, self._transports).atexit = False
         self._max_model_len: int | None = None
+        self._probe_vocab_again_at = 0.0
         self._probe_again_at = 0.0
+        self._vocab_again_at = 0.0
         self._reported: set[str] = set()
 
     @property
@@ -328,18 +331,20 @@ class SGLangClient:
     async def vocab_size(self) -> int | None:
         """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
 
-        The length of the tokenizer is no substitute: embeddings are often padded beyond it.
+        Once known, `generate` refuses ids beyond it. The length of the tokenizer is no substitute: embeddings are
+        often padded beyond it.
         """
-        if self._vocab_size is not None:
-            return self._vocab_size
-        found: int | None = None
-        with contextlib.suppress(SGLangClientError):
-            info = await self.get_model_info()
-            found = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, info.get("model_path"))
-        if found is None:
-            with contextlib.suppress(SGLangClientError):
-                found = vocab_size_of(await self.get_server_info())
-        return found
+        async with self._transport().probing:
+            if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
+                for path in (("/model_info", "/get_model_info"), ("/server_info", "/get_server_info")):
+                    with contextlib.suppress(SGLangClientError):
+                        info = await self._get_json(*path, retries=0)
+                        folder = info.get("model_path")
+                        self._vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
+                    if self._vocab_size is not None:
+                        break
+                self._vocab_again_at = time.monotonic() + _PROBE_PAUSE_S
+        return self._vocab_size
 
     async def is_multimodal(self) -> bool:
         """Whether the served model takes images or audio."""

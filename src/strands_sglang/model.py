@@ -327,7 +327,6 @@ class SGLangModel(Model):
             prompt = self._prompts.root(dialect, messages, system_prompt)
         else:
             prompt = self._prompts.delta(dialect, parent, messages, location.first_new, system_prompt)
-        validate_input_ids(prompt.ids, self._vocab_size or _known_vocab_size(self.client))
         return _Call(location=location, dialect=dialect, prompt=prompt)
 
     def _tools_key(self, tool_specs: Sequence[ToolSpec] | None) -> bytes:
@@ -400,7 +399,8 @@ class SGLangModel(Model):
             fields["image_data"] = images
         fields["routing_key"] = self.config["routing_key"] or self._routing_key
         budget = self._remaining_budget(call)
-        context = await self._context_length()
+        context = self.config["context_window_limit"] or await self._ask_client("max_model_len")
+        validate_input_ids(call.prompt.ids, self._vocab_size or await self._ask_client("vocab_size"))
         params["max_new_tokens"] = bound_max_new_tokens(
             params.get("max_new_tokens"), call.prompt_length, context, budget
         )
@@ -428,12 +428,12 @@ class SGLangModel(Model):
         except SGLangContextLengthError as error:
             raise ContextWindowOverflowException(str(error)) from error
 
-    async def _context_length(self) -> int | None:
-        limit = self.config["context_window_limit"]
-        if limit is not None:
-            return limit
-        probe = getattr(self.client, "max_model_len", None)
-        return await probe() if probe is not None else None
+    async def _ask_client(self, name: str) -> int | None:
+        """A fact about the served model that the client may know, as a number or as a coroutine function."""
+        fact = getattr(self.client, name, None)
+        if callable(fact):
+            fact = await fact()
+        return fact if isinstance(fact, int) else None
 
     def _remaining_budget(self, call: _Call) -> int | None:
         """Tokens this call may sample, or None without a budget.
@@ -452,11 +452,6 @@ class SGLangModel(Model):
                 raise TokenBudgetReachedError(name, limit, used)
             left.append(limit - used)
         return min(left, default=None)
-
-
-def _known_vocab_size(client: Any) -> int | None:
-    size = getattr(client, "vocab_size", None)
-    return size if isinstance(size, int) else None
 
 
 def _attempt(invocation_state: Mapping[str, Any] | None) -> str | None:

@@ -89,7 +89,7 @@ def test_tokens_stay_exact_whatever_happens_to_the_history(seed: int, steps: lis
     for step in steps:
         before = [t.token_ids for t in model.trajectories]
         if step == "fail":
-            client.script = [RuntimeError("down")]
+            client.then(RuntimeError("down"))
             try:
                 consume(model, history, "sys")
             except RuntimeError:
@@ -114,9 +114,9 @@ def test_tokens_stay_exact_whatever_happens_to_the_history(seed: int, steps: lis
             history = [*history[:-1], {"role": "user", "content": [{"text": f"other {rng.random()}"}]}]
         for _ in range(2 if step == "retry" else 1):
             answer = completion(rng.choice(REPLIES), stop=rng.random() < 0.85, split=rng.random() < 0.5)
-            client.script = [answer]
+            client.then(answer)
             message = message_of(consume(model, history, "sys"))
-            sampled.append(answer["output_ids"])
+            sampled.append(list(answer.ids))
         history = [*history, message]
         history.append(next_user(message, rng))
         snapshots.append(list(history))

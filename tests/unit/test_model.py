@@ -20,6 +20,7 @@ from strands.types.exceptions import (
 
 from strands_sglang.exceptions import SGLangContextLengthError, TokenBudgetReachedError
 from strands_sglang.model import SGLangModel
+from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import get_tool_parser
 
 
@@ -67,7 +68,7 @@ async def test_sampled_ids_stay_as_they_were_sampled() -> None:
     await make_agent(model).invoke_async("q")
     ids = model.token_manager.token_ids
     sampled = [i for i, out in zip(ids, model.token_manager.output_mask, strict=True) if out]
-    assert sampled[: len(answer["output_ids"])] == answer["output_ids"]
+    assert sampled[: len(list(answer.ids))] == list(answer.ids)
     assert tokenizer().encode(tokenizer().decode(ids), add_special_tokens=False) != ids
 
 
@@ -87,7 +88,7 @@ async def test_the_trajectory_equals_the_template_where_a_full_render_extends_it
 
 
 async def test_one_delta_per_block_and_every_block_is_closed() -> None:
-    model, _ = make([completion("<think>hm</think>\n\nI add. " + call(1, 2), cached=3)])
+    model, _ = make([completion("<think>hm</think>\n\nI add. " + call(1, 2), cached=3, latency=0.25)])
     specs = make_agent(model).tool_registry.get_all_tool_specs()
     events = await events_of(model, [user("q")], tool_specs=specs)
     kinds = [next(iter(event)) for event in events]
@@ -109,7 +110,7 @@ async def test_one_delta_per_block_and_every_block_is_closed() -> None:
 async def test_the_request_leaves_the_prefix_cache_usable_and_bounds_the_completion() -> None:
     model, client = make(["hi"], context_window_limit=500, sampling_params={"max_new_tokens": 64, "temperature": 0.5})
     await make_agent(model).invoke_async("q")
-    request = client.requests[0]
+    request = client.requests[0].fields
     assert (request["return_logprob"], request["logprob_start_len"]) == (True, -1)
     assert request["sampling_params"]["max_new_tokens"] == 64
     assert request["sampling_params"]["skip_special_tokens"] is False
@@ -139,8 +140,7 @@ async def test_an_empty_reply_stays_empty_and_can_be_continued() -> None:
 
 
 async def test_an_answer_without_any_token_is_recorded_as_nothing() -> None:
-    nothing = {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "stop", "matched": None}}}
-    model, client = make([nothing, "second"])
+    model, client = make([Reply(ids=[], finish="stop"), "second"])
     agent = make_agent(model)
     await agent.invoke_async("q")
     assert sum(model.token_manager.loss_mask) == 0
@@ -149,9 +149,7 @@ async def test_an_answer_without_any_token_is_recorded_as_nothing() -> None:
 
 
 async def test_logprobs_that_did_not_come_are_none() -> None:
-    answer = completion("hi")
-    del answer["meta_info"]["output_token_logprobs"]
-    model, _ = make([answer], return_logprob=False)
+    model, _ = make(["hi"], return_logprob=False)
     await make_agent(model).invoke_async("q")
     assert set(model.token_manager.logprobs) == {None}
 
@@ -529,20 +527,13 @@ async def test_four_hundred_turns() -> None:
 
 
 async def test_the_budget_of_sampled_tokens_is_exact_at_the_boundary() -> None:
-    first = len(completion(call(1, 2))["output_ids"])
+    first = len(completion(call(1, 2)).ids)
 
-    def fill(_: list[int], fields: dict[str, Any]) -> dict[str, Any]:
-        count = fields["sampling_params"]["max_new_tokens"]
-        answer = completion("x" * 50, stop=False, split=True)
-        answer["output_ids"] = answer["output_ids"][:count]
-        answer["meta_info"]["output_token_logprobs"] = answer["meta_info"]["output_token_logprobs"][:count]
-        return answer
-
-    model, client = make([call(1, 2), fill, "never"], max_sampled_tokens=first + 7)
+    model, client = make([call(1, 2), completion("x" * 50, split=True), "never"], max_sampled_tokens=first + 7)
     agent = make_agent(model)
     with pytest.raises(MaxTokensReachedException):
         await agent.invoke_async("q")
-    assert client.requests[1]["sampling_params"]["max_new_tokens"] == 7
+    assert client.requests[1].fields["sampling_params"]["max_new_tokens"] == 7
     assert sum(model.token_manager.loss_mask) == first + 7
     with pytest.raises(TokenBudgetReachedError, match=r"max_sampled_tokens"):
         await agent.invoke_async("more")
