@@ -19,7 +19,8 @@ THROTTLED_STATUS_CODES = frozenset({429, 503})
 
 # What servers say when a prompt does not fit. Searched in the parsed message of a 400 only.
 _OVERFLOW = re.compile(
-    r"context[ _](?:length|window)|max(?:imum)? (?:model|sequence|input) len|prompt is too long|input is too long",
+    r"context[ _](?:length|window)|max(?:imum)? (?:model|sequence|input) len|(?:prompt|input) is too long"
+    r"|exceeds the maximum allowed length",
     re.IGNORECASE,
 )
 # Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.

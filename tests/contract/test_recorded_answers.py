@@ -21,8 +21,7 @@ from strands_sglang.retry import RetryClass, classify
 from strands_sglang.routers import worker_urls
 from strands_sglang.sampling import validate_input_ids, validate_sampling_params
 from strands_sglang.testing import FaultyServer, faults
-
-from ..conftest import SHARED, requires_shared
+from tests.conftest import SHARED, requires_shared
 
 SAMPLES = SHARED / "data" / "sglang_samples"
 pytestmark = requires_shared

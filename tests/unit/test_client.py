@@ -418,6 +418,17 @@ async def test_a_vocabulary_is_read_from_a_local_model_folder(
     assert await client.vocab_size() == 1024
 
 
+async def test_once_the_vocabulary_is_known_ids_beyond_it_are_refused(
+    server: FaultyServer, client: SGLangClient
+) -> None:
+    server.model_info = {"vocab_size": 77}
+    await client.generate([77])
+    await client.vocab_size()
+    with pytest.raises(SGLangRequestError, match="outside the vocabulary of 77"):
+        await client.generate([77])
+    assert len(server.requests) == 1
+
+
 # ---------------------------------------------------------------- dropped fields, reports
 
 

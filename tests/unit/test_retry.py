@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from datetime import UTC, datetime
 
 import aiohttp
@@ -19,7 +21,8 @@ from strands_sglang.exceptions import (
     SGLangRequestError,
     SGLangThrottledError,
 )
-from strands_sglang.retry import RetryBudget, RetryClass, RetryPolicy, classify, parse_retry_after
+from strands_sglang.retry import DEFAULT_LIMITS, RetryBudget, RetryClass, RetryPolicy, classify, parse_retry_after
+from tests.conftest import ROOT
 
 
 class Clock:
@@ -99,8 +102,6 @@ def test_any_status_and_body_can_be_classified(status: int, body: str) -> None:
     ),
 )
 def test_any_json_body_can_be_classified(status: int, body: object) -> None:
-    import json
-
     assert classify(http_error(status, json.dumps(body))) in RetryClass
 
 
@@ -110,6 +111,7 @@ def test_any_json_body_can_be_classified(status: int, body: object) -> None:
         ("Input token count exceed the max model len", True),
         ("Prompt is too long for this model", True),
         ("Bad request: invalid parameter", False),
+        ('{"error":{"message":"Input length (508 tokens) exceeds the maximum allowed length (506 tokens)."}}', True),
         ('{"error":{"message":"The input (9 tokens) is longer than the model\'s context length (5 tokens)."}}', True),
         ('{"error":{"message":"x","code":"context_length_exceeded"}}', True),
         ('{"object":"error","message":"1 validation error:\\n {\'input\': \'context length\'}","code":400}', False),
@@ -208,3 +210,37 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert parse_retry_after("Wed, 31 Dec 2025 00:00:00 GMT", now) == 0.0
     for nothing in (None, "soon", "nan", "inf", object()):
         assert parse_retry_after(nothing) is None
+
+
+# ------------------------------------------------------------------------ the written table
+
+
+def rows(title: str) -> list[list[str]]:
+    page = (ROOT / "docs" / "errors-and-retries.md").read_text(encoding="utf-8")
+    section = page.split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_gives_every_class_its_limit() -> None:
+    written = {row[0].strip("`"): row[2].split(",")[0] for row in rows("Retry classes")}
+    assert written == {
+        kind.value: "`max_retries`" if DEFAULT_LIMITS[kind] is None else str(DEFAULT_LIMITS[kind])
+        for kind in RetryClass
+    }
+
+
+def test_the_page_gives_every_status_its_error_and_class() -> None:
+    written: dict[int, tuple[str, str]] = {}
+    for status, error, kind in rows("By status"):
+        for code in re.findall(r"\b[1-5]\d\d\b", status.split("(")[0] if "{" not in status else ""):
+            written[int(code)] = (error, kind)  # the last row of a status is the general one
+    written.pop(200, None)
+    assert {400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 429, 500, 501, 502, 503, 504, 505} <= set(written)
+    for status in range(100, 600):
+        error = http_error(status, "words")
+        general = "server_error" if status >= 500 else "never"
+        name, kind = written.get(status, ("`SGLangHTTPError`", f"`{general}`"))
+        if status != 200:
+            assert f"`{type(error).__name__}`" == name, status
+            assert f"`{classify(error)}`" == kind, status
