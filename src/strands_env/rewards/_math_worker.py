@@ -1,0 +1,107 @@
+"""Verifies answers in a process of its own, which may be killed at any moment.
+
+Run as a script by `_workers`; imports nothing of this package. A request and an answer is a line of JSON each. The first
+line of output says that the imports are done.
+
+Symbolic arithmetic cannot be interrupted from inside (`9^{9^{9^9}}` is one call into C), so the time limit is the
+kernel's: an alarm without a handler ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+from typing import Any
+
+MEMORY_LIMIT_BYTES = 2 * 1024**3
+
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\s+[A-Za-z]{2,}")
+
+
+def boxed(text: str) -> list[str]:
+    r"""Contents of all complete `\boxed{...}`, braces inside included."""
+    contents = []
+    for opening in re.finditer(r"\\f?boxed\s*\{", text):
+        depth, start = 1, opening.end()
+        for end in range(start, len(text)):
+            depth += (text[end] == "{") - (text[end] == "}")
+            if text[end] in "{}" and text[end - 1] == "\\":
+                depth -= (text[end] == "{") - (text[end] == "}")
+            if depth == 0:
+                contents.append(text[start:end])
+                break
+    return contents
+
+
+def verify(gold: str, answer: str) -> dict[str, Any]:
+    """Whether an answer is mathematically equal to the expected one.
+
+    The last boxed expression counts; several boxes together count only where a set is expected, so boxing many guesses
+    gains nothing. Without a box the last number or formula of the text counts.
+    """
+    from math_verify import parse
+    from math_verify import verify as equal
+
+    def parsed(text: str) -> list[Any]:
+        result: list[Any] = parse(text, parsing_timeout=None)
+        return result
+
+    expected = parsed(gold if "$" in gold or "\\boxed" in gold or _PROSE.search(gold) else f"${gold}$") or parsed(gold)
+    if not expected:
+        return {"reason": "gold_parse_failed"}
+    boxes = boxed(answer)
+    candidates = [f"$\\boxed{{{boxes[-1]}}}$"] if boxes else [answer]
+    if len(boxes) > 1:
+        candidates.append(answer)
+    found = [item for item in map(parsed, candidates) if item]
+    if not found:
+        return {"reason": "answer_parse_failed", "gold_parsed": [str(item) for item in expected]}
+    return {
+        "matched": any(equal(expected, item, timeout_seconds=None) for item in found),
+        "gold_parsed": [str(item) for item in expected],
+        "answer_parsed": [str(item) for item in found[0]],
+    }
+
+
+def _limit_memory() -> None:
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    except (ImportError, ValueError, OSError):
+        return  # no such limit on this system; the time limit bounds what can be allocated
+
+
+def _set_alarm(seconds: float) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def main() -> None:
+    """Serve requests until the input ends."""
+    logging.disable(logging.CRITICAL)
+    sys.set_int_max_str_digits(0)
+    import math_verify  # noqa: F401 - the slow part, before the first request
+
+    _limit_memory()
+    output = sys.stdout
+    output.write("ready\n")
+    output.flush()
+    for line in sys.stdin:
+        request = json.loads(line)
+        _set_alarm(request["seconds"])
+        try:
+            answer = verify(request["gold"], request["answer"])
+        except Exception as error:
+            answer = {"reason": "verifier_error", "error": f"{type(error).__name__}: {error}"[:1000]}
+        _set_alarm(0.0)
+        output.write(json.dumps(answer) + "\n")
+        output.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Rewards of single turns, and where they go in the token sequence."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from strands_env.core.result import RewardFunction, RewardResult, StepResult
+from strands_env.core.task import Action
+from strands_env.core.tokens import TokenObservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One reply of the model and what its tool calls gave.
+
+    Attributes:
+        index: Index of the reply; the same as `TokenObservation.turn_index` of its tokens, as long as no call was
+            sampled again and no history rewritten.
+        message: The assistant message.
+        results: The `toolResult` of every call of the reply, in order; empty for an answer.
+    """
+
+    index: int
+    message: dict[str, Any]
+    results: tuple[dict[str, Any], ...]
+
+    @property
+    def text(self) -> str:
+        """Text of the reply; reasoning blocks and calls are left out."""
+        return "\n".join(block["text"] for block in self.message["content"] if "text" in block)
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The `toolUse` of every call of the reply."""
+        return [block["toolUse"] for block in self.message["content"] if "toolUse" in block]
+
+    @property
+    def error_count(self) -> int:
+        """Number of calls whose result is an error."""
+        return sum(result.get("status") == "error" for result in self.results)
+
+
+def turns_of(messages: Sequence[dict[str, Any]]) -> list[Turn]:
+    """The turns of a step's messages."""
+    turns: list[Turn] = []
+    for position, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        following = messages[position + 1]["content"] if position + 1 < len(messages) else []
+        results = tuple(block["toolResult"] for block in following if "toolResult" in block)
+        turns.append(Turn(index=len(turns), message=message, results=results))
+    return turns
+
+
+class Aggregate(StrEnum):
+    """How the rewards of turns become one."""
+
+    MEAN = "mean"
+    """Their mean."""
+    SUM = "sum"
+    """Their sum."""
+    LAST = "last"
+    """That of the last scored turn."""
+
+
+class TurnReward(RewardFunction):
+    """A reward for every turn; the step's reward is their mean, sum, or the last one.
+
+    Subclass it and implement `compute_turn`. A turn for which it returns None is left out; a step without any scored turn
+    has no reward.
+
+    Args:
+        aggregate: How the rewards of turns become the step's.
+    """
+
+    def __init__(self, *, aggregate: Aggregate | str = Aggregate.MEAN) -> None:
+        self.aggregate = Aggregate(aggregate)
+
+    @abstractmethod
+    def compute_turn(
+        self, turn: Turn, action: Action, step_result: StepResult
+    ) -> float | Awaitable[float | None] | None:
+        """The reward of one turn, or None for none. May be a coroutine."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Score every turn."""
+        rewards: dict[int, float] = {}
+        for turn in turns_of(step_result.observation.messages):
+            value = self.compute_turn(turn, action, step_result)
+            reward = await value if inspect.isawaitable(value) else value
+            if reward is not None:
+                rewards[turn.index] = float(reward)
+        return RewardResult(reward=self._aggregated(list(rewards.values())), turn_rewards=rewards)
+
+    def _aggregated(self, rewards: list[float]) -> float | None:
+        if not rewards:
+            return None
+        match self.aggregate:
+            case Aggregate.MEAN:
+                return sum(rewards) / len(rewards)
+            case Aggregate.SUM:
+                return sum(rewards)
+            case Aggregate.LAST:
+                return rewards[-1]
+
+
+class Placement(StrEnum):
+    """Which tokens of a span a reward goes to."""
+
+    LAST = "last"
+    """The last token."""
+    UNIFORM = "uniform"
+    """All tokens, in equal shares that add up to the reward."""
+    ALL = "all"
+    """Every token the whole reward."""
+
+
+def token_rewards(
+    result: RewardResult, tokens: TokenObservation, *, placement: Placement | str = Placement.LAST
+) -> list[float]:
+    """A reward for every token, from the rewards of turns and spans. The step's scalar reward is not among them.
+
+    Only tokens that carry loss are rewarded: a turn's reward goes to the tokens the model sampled in it, a span's to the
+    sampled tokens inside the span.
+
+    Args:
+        result: The reward of the step.
+        tokens: Its tokens.
+        placement: Which tokens of a span get the reward.
+
+    Returns:
+        One float a token of `tokens`, 0.0 where there is no reward.
+
+    Raises:
+        ValueError: A turn does not exist or sampled nothing, or a span lies outside the tokens or holds no sampled one.
+    """
+    where = Placement(placement)
+    mask = tokens.loss_mask
+    rewards = [0.0] * len(mask)
+    spans = tokens.turn_spans
+    for turn, reward in result.turn_rewards.items():
+        positions = [i for start, end in spans.get(turn, []) for i in range(start, end) if mask[i]]
+        if not positions:
+            raise ValueError(f"turn {turn} has a reward but no trained token; turns with tokens are {sorted(spans)}")
+        _place(rewards, positions, reward, where)
+    for span in result.span_rewards:
+        if not 0 <= span.start < span.end <= len(mask):
+            raise ValueError(f"span [{span.start}, {span.end}) lies outside the {len(mask)} tokens")
+        positions = [i for i in range(span.start, span.end) if mask[i]]
+        if not positions:
+            raise ValueError(f"span [{span.start}, {span.end}) has a reward but no trained token")
+        _place(rewards, positions, span.reward, where)
+    return rewards
+
+
+def _place(rewards: list[float], positions: list[int], reward: float, placement: Placement) -> None:
+    if placement is Placement.LAST:
+        positions = positions[-1:]
+    share = reward / len(positions) if placement is Placement.UNIFORM else reward
+    for position in positions:
+        rewards[position] += share

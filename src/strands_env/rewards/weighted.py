@@ -1,0 +1,107 @@
+"""`WeightedReward`: several rewards as one, with every part kept."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+
+from strands_env.core.result import (
+    RewardCallable,
+    RewardFunction,
+    RewardResult,
+    SpanReward,
+    StepResult,
+    as_reward_function,
+)
+from strands_env.core.task import Action
+
+
+class AbstainPolicy(StrEnum):
+    """What becomes of the sum when a part abstains."""
+
+    ABSTAIN = "abstain"
+    """The whole abstains: a sum with a part missing is another quantity."""
+    RENORMALIZE = "renormalize"
+    """The others take over its share: they are scaled so that the absolute weights add up as before."""
+
+
+class WeightedReward(RewardFunction):
+    r"""The weighted sum of other rewards, computed side by side.
+
+    `info["parts"]` has each part's reward, weight and info. Turn and span rewards of the parts are weighted and added too.
+    A part of weight 0 is recorded and changes nothing, not even by abstaining. A part that raises fails the whole.
+
+    ```python
+    WeightedReward({"answer": (MathRewardFunction(), 1.0), "format": (FormatReward(r"\\boxed"), 0.1)})
+    ```
+
+    Args:
+        parts: Name to reward function (or plain function) and weight.
+        on_abstain: What happens when a part abstains.
+
+    Raises:
+        ValueError: There are no parts, or a weight is not finite.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[RewardFunction | RewardCallable, float]],
+        *,
+        on_abstain: AbstainPolicy | str = AbstainPolicy.ABSTAIN,
+    ) -> None:
+        if not parts:
+            raise ValueError("WeightedReward needs at least one part: {'name': (reward_fn, weight)}")
+        for name, (_, weight) in parts.items():
+            if not math.isfinite(weight):
+                raise ValueError(f"the weight of {name!r} must be finite, got {weight!r}")
+        self.parts = {name: (as_reward_function(reward), float(weight)) for name, (reward, weight) in parts.items()}
+        self.on_abstain = AbstainPolicy(on_abstain)
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Compute all parts and add them up."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    name: group.create_task(reward.compute(action, step_result))
+                    for name, (reward, _) in self.parts.items()
+                }
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        results: dict[str, RewardResult] = {name: task.result() for name, task in tasks.items()}
+        weights = {name: weight for name, (_, weight) in self.parts.items()}
+        return RewardResult(
+            reward=self._sum(results, weights),
+            info={
+                "parts": {
+                    name: {"reward": result.reward, "weight": weights[name], "info": result.info}
+                    for name, result in results.items()
+                }
+            },
+            turn_rewards=_turn_sum(results, weights),
+            span_rewards=[
+                SpanReward(start=span.start, end=span.end, reward=weights[name] * span.reward)
+                for name, result in results.items()
+                for span in result.span_rewards
+            ],
+        )
+
+    def _sum(self, results: Mapping[str, RewardResult], weights: Mapping[str, float]) -> float | None:
+        counted = {name: weight for name, weight in weights.items() if weight}
+        given = {
+            name: result.reward for name, result in results.items() if name in counted and result.reward is not None
+        }
+        if len(given) < len(counted) and (self.on_abstain is AbstainPolicy.ABSTAIN or not given):
+            return None
+        total = sum(counted[name] * reward for name, reward in given.items())
+        share = sum(abs(counted[name]) for name in given)
+        return total * sum(map(abs, counted.values())) / share if len(given) < len(counted) else total
+
+
+def _turn_sum(results: Mapping[str, RewardResult], weights: Mapping[str, float]) -> dict[int, float]:
+    total: dict[int, float] = {}
+    for name, result in results.items():
+        for turn, reward in result.turn_rewards.items():
+            total[turn] = total.get(turn, 0.0) + weights[name] * reward
+    return total
