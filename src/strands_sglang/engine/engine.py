@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import random
 import threading
@@ -54,7 +55,8 @@ class EmbeddedEngine:
         context_length: Most positions; by default what the model was made for.
         max_batch_size: Most sequences computed at the same time.
         prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).
-        threads: PyTorch threads of the computation; by default PyTorch's choice.
+        threads: PyTorch threads of the computation; by default half of the usable processors. They wait for each other
+            by spinning: as many threads as processors come to a crawl when anything else wants to run.
         seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default drawn anew.
         weight_version: Name of the weights, reported with every answer.
         batch_invariant: Compute rows so that greedy output does not depend on what else is in a step. Without it a
@@ -96,7 +98,7 @@ class EmbeddedEngine:
         self.max_batch_size = max_batch_size
         self.stop_token_ids = _stop_token_ids(loaded.model, loaded.tokenizer)
         self._model = loaded.model
-        self._threads = threads
+        self._threads = threads or max(1, _processors() // 2)
         self._seeds = random.Random(seed)
         self._grammars: GrammarCompiler | None = None
         self._paused = False
@@ -276,8 +278,7 @@ class EmbeddedEngine:
     # Engine's thread
 
     def _work(self, ready: Future[Scheduler], budget: int, weight_version: str, batch_invariant: bool) -> None:
-        if self._threads is not None:
-            torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._threads)
         try:
             scheduler = Scheduler(
                 Runner(self._model, batch_invariant=batch_invariant),
@@ -393,3 +394,9 @@ def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def _closed_error() -> SGLangConnectionError:
     return SGLangConnectionError("the embedded engine is closed")
+
+
+def _processors() -> int:
+    """Processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

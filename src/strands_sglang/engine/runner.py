@@ -110,7 +110,7 @@ def _packed_attention(
     for segment in strands_segments:
         end = row + len(segment.tokens)
         keys, values = segment.kv.write(module.layer_idx, key[0, :, row:end], value[0, :, row:end])
-        # The last token on its own, as if all before it came from the prefix cache: a repeated prompt gives the same bits.
+        # The last token on its own, as if all before came from the prefix cache: a repeated prompt gives the same bits.
         for first, last in ((row, end - 1), (end - 1, end)):
             if first < last:
                 seen = keys.shape[1] - (end - last)

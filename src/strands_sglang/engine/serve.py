@@ -1,0 +1,70 @@
+"""`strands-sglang serve`: the embedded engine behind SGLang's HTTP routes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("--model", default="smollm2", help="smollm2 (default), tiny, a Hugging Face id, or a folder")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=30000, help="port to listen on, 0 for a free one (%(default)s)")
+    parser.add_argument("--dtype", default="float32", help="type of the weights (default: %(default)s)")
+    parser.add_argument("--context-length", type=int, help="most positions (default: the model's own)")
+    parser.add_argument("--max-batch-size", type=int, default=16, help="most requests at a time (%(default)s)")
+    parser.add_argument("--prefix-cache-tokens", type=int, default=16_384, help="budget of the prefix cache")
+    parser.add_argument("--threads", type=int, help="PyTorch threads (default: half of the processors)")
+    parser.add_argument("--seed", type=int, help="seed of requests that bring none")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
+    try:
+        return asyncio.run(_serve(args))
+    except ImportError as error:
+        sys.stderr.write(f"strands-sglang serve needs the extra strands-rollout[local]: {error}\n")
+        return 1
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    from aiohttp import web
+
+    from strands_sglang.engine.engine import EmbeddedEngine
+    from strands_sglang.engine.http import create_app
+    from strands_sglang.engine.loader import ModelLoadError
+
+    try:
+        engine = EmbeddedEngine(
+            args.model,
+            dtype=args.dtype,
+            context_length=args.context_length,
+            max_batch_size=args.max_batch_size,
+            prefix_cache_tokens=args.prefix_cache_tokens,
+            threads=args.threads,
+            seed=args.seed,
+        )
+    except (ModelLoadError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with engine:
+        runner = web.AppRunner(create_app(engine), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, args.host, args.port).start()
+            host, port = runner.addresses[0][:2]
+            sys.stdout.write(f"listening on http://{host}:{port} model {engine.model_path}\n")
+            sys.stdout.flush()
+            await stop.wait()
+        except OSError as error:
+            sys.stderr.write(f"cannot listen on {args.host}:{args.port}: {error}\n")
+            return 1
+        finally:
+            await runner.cleanup()
+    return 0
