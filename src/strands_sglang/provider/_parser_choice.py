@@ -7,6 +7,7 @@ structured call, and a parser fits when it reads exactly that call back.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from ..exceptions import ToolParserError
 from ..template import DeltaRenderer
@@ -18,38 +19,66 @@ _NAME = "probe_tool"
 _ARGUMENTS = {"city": "Zürich", "note": "two words"}
 
 
-def reads_call(parser: ToolParser, printed: str) -> bool:
-    """Whether the parser reads the probe call back."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedCalls:
+    """How a chat template prints structured calls.
+
+    Attributes:
+        texts: The probe call as printed, with an ordinary call id and with one of the form `functions.NAME:INDEX`.
+    """
+
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, renderer: DeltaRenderer) -> PrintedCalls:
+        """Ask the template."""
+        ids = (None, function_id(_NAME, 0))
+        texts = (renderer.printed_call(_NAME, _ARGUMENTS, call_id) for call_id in ids)
+        return cls(texts=tuple(dict.fromkeys(text for text in texts if text is not None)))
+
+    def read_by(self, parser: ToolParser) -> bool:
+        """Whether the parser reads the call in one of the two forms."""
+        return any(_reads(parser, text) for text in self.texts)
+
+    def need_function_ids(self, parser: ToolParser) -> bool:
+        """Whether the tool's name is printed only as part of the id (Kimi K2), so that ids have to have that form."""
+        return len(self.texts) > 1 and not _reads(parser, self.texts[0]) and _reads(parser, self.texts[1])
+
+
+def function_id(name: str, index: int) -> str:
+    """A call id of the form Kimi K2 writes; the index counts all calls of a conversation."""
+    return f"functions.{name}:{index}"
+
+
+def _reads(parser: ToolParser, printed: str) -> bool:
     calls = parser.parse(printed)
     return len(calls) == 1 and not calls[0].is_error and (calls[0].name, calls[0].input) == (_NAME, _ARGUMENTS)
 
 
-def choose_tool_parser(renderer: DeltaRenderer) -> ToolParser:
+def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
     """The registered parser that reads the calls this template prints.
 
     Raises:
         ToolParserError: No parser does, or the template prints no calls to judge by.
     """
-    printed = renderer.printed_call(_NAME, _ARGUMENTS)
-    for name in list_tool_parsers() if printed is not None else ():
+    for name in list_tool_parsers():
         parser = get_tool_parser(name)
-        if reads_call(parser, str(printed)):
+        if printed.read_by(parser):
             logger.debug("tool_parser=<%s> | chosen by what the chat template prints", name)
             return parser
-    shown = "prints no structured calls" if printed is None else f"prints calls as {printed!r}"
+    shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
     raise ToolParserError(
         f"no tool parser was given and none can be chosen: this chat template {shown}; "
         f"pass tool_parser=get_tool_parser(name) with one of {list_tool_parsers()}"
     )
 
 
-def check_tool_parser(parser: ToolParser, renderer: DeltaRenderer) -> None:
+def check_tool_parser(parser: ToolParser, printed: PrintedCalls) -> None:
     """Warn when a given parser does not read the calls this template prints."""
-    printed = renderer.printed_call(_NAME, _ARGUMENTS)
-    if printed is not None and not reads_call(parser, printed):
+    if printed.texts and not printed.read_by(parser):
         logger.warning(
             "tool_parser=<%s>, printed_call=<%s> | the tool parser does not read what the chat template prints; "
             "the model's calls will probably not be found",
             type(parser).__name__,
-            printed,
+            printed.texts[0],
         )

@@ -15,7 +15,7 @@ from ..messages import ChatConversation, to_chat_messages
 from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Verdict
 from ..tool_parsers import ToolParser
 from ..trajectory import Turn
-from ._parser_choice import check_tool_parser, choose_tool_parser
+from ._parser_choice import PrintedCalls, check_tool_parser, choose_tool_parser, function_id
 from ._tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,13 @@ class Dialect:
         renderer: Prints prompts and deltas.
         parser: Reads tool calls; None when there are no tools.
         tools: Chat-template tool list, or None.
+        needs_function_ids: The template prints the tool's name only as part of the call id.
     """
 
     renderer: DeltaRenderer
     parser: ToolParser | None
     tools: list[dict[str, Any]] | None
+    needs_function_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +105,23 @@ class PromptBuilder:
         if keep_reasoning and report.keep_reasoning_kwargs and not report.keep_reasoning_kwargs.keys() & kwargs.keys():
             renderer = self._make_renderer(tools, {**kwargs, **report.keep_reasoning_kwargs})
         logger.debug("report=<%s> | chat template checked", renderer.report.summary)
-        parser = None
+        parser, needs_function_ids = None, False
         if tools is not None:
             if renderer.report.verdict is Verdict.UNSUPPORTED:
                 raise TemplateError(
                     f"this chat template cannot be used with tools: {renderer.report.summary}; "
                     "`strands-sglang doctor` says why, and chat_template= takes another template"
                 )
+            printed = PrintedCalls.of(renderer)
             if self._tool_parser is None:
-                parser = choose_tool_parser(renderer)
+                parser = choose_tool_parser(printed)
             else:
                 parser = self._tool_parser
-                check_tool_parser(parser, renderer)
-        dialect = self._dialects[key] = Dialect(renderer=renderer, parser=parser, tools=tools)
+                check_tool_parser(parser, printed)
+            needs_function_ids = printed.need_function_ids(parser)
+        dialect = self._dialects[key] = Dialect(
+            renderer=renderer, parser=parser, tools=tools, needs_function_ids=needs_function_ids
+        )
         return dialect
 
     def _make_renderer(self, tools: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> DeltaRenderer:
@@ -131,6 +137,8 @@ class PromptBuilder:
 
     def root(self, dialect: Dialect, messages: Messages, system_prompt: str | None) -> Prompt:
         """The whole history as a fresh prompt."""
+        if dialect.needs_function_ids:
+            self._name_foreign_calls(messages)
         chat = self._to_chat(messages, system_prompt)
         return self._encode(dialect, dialect.renderer.initial(chat.messages), chat)
 
@@ -154,6 +162,12 @@ class PromptBuilder:
         if delta.notes:
             logger.debug("notes=<%s> | turn boundary", delta.notes)
         return self._encode(dialect, delta.text, new)
+
+    def _name_foreign_calls(self, messages: Messages) -> None:
+        """Give calls of a supplied history ids of the form the template needs; they count over the conversation."""
+        uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
+        for index, use in enumerate(uses):
+            self._model_call_ids.setdefault(use["toolUseId"], function_id(use["name"], index))
 
     def _render_delta(self, dialect: Dialect, history: list[ChatMessage], parent: Turn, new: ChatConversation) -> Delta:
         stop_id = parent.completion.finish.stop_token_id

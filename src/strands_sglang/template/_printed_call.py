@@ -13,9 +13,9 @@ from strands_sglang.template._step import CALL_ID, SENTINEL, Path, StepRenderer
 _USER: Message = {"role": "user", "content": "Hello."}
 
 
-def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any]) -> str | None:
+def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
     """Text between the header of an assistant turn with this one call and the end of the turn; None if not printed."""
-    call_id = CALL_ID % 1
+    call_id = call_id or CALL_ID % 1
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
     answer: Message = {"role": "tool", "tool_call_id": call_id, "name": name, "content": "Done."}
     turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}

@@ -184,16 +184,21 @@ class DeltaRenderer:
         """Whether generation after this prompt or delta starts inside a reasoning block."""
         return generation_opens_reasoning(prompt_text) is not None
 
-    def printed_call(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+    def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
         """What the template prints for an assistant turn with one structured call, between header and end of turn.
 
         The text that a model of this template samples for the call, so what a tool parser has to read.
+
+        Args:
+            name: Tool name.
+            arguments: Arguments.
+            call_id: Id of the call; by default one that the strictest template takes.
 
         Returns:
             The text, or None if the template prints no structured calls.
         """
         self._ready()
-        return printed_call(self._with_tools, name, arguments)
+        return printed_call(self._with_tools, name, arguments, call_id)
 
 
 def _reconcile(body: str, boundary: Boundary, emitted: str | None, truncated: bool) -> tuple[str, DeltaNote | None]:

@@ -1,0 +1,275 @@
+"""One model call: what is recorded of aborts, weight versions, experts and sampling sets; what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+from provider_support import Replay, assert_prefix_law, call, completion, tokenizer
+
+from strands_sglang import SGLangModel, decode_routed_experts
+from strands_sglang.exceptions import (
+    SGLangAbortedError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    StructuredOutputError,
+)
+from strands_sglang.testing import Reply
+from strands_sglang.trajectory import WeightSpan
+
+GO = [{"role": "user", "content": [{"text": "go"}]}]
+LAYERS, TOP_K = 2, 2
+
+
+def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
+    client = Replay(script)
+    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
+
+
+async def run(model: SGLangModel, messages: list[Any] | None = None) -> str:
+    """The stop reason of one call."""
+    events = [event async for event in model.stream(messages or GO)]
+    return next(event["messageStop"]["stopReason"] for event in events if "messageStop" in event)
+
+
+def partial(ids: list[int], version: str = "v1", **options: Any) -> Reply:
+    return Reply(ids=ids, finish="abort", weight_version=version, **options)
+
+
+# ---- aborts --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_aborted_call_goes_on_from_its_partial_tokens_within_the_same_budget() -> None:
+    model, client = make(
+        [partial([5, 6, 7]), partial([]), partial([8], "v2"), Reply(ids=[9, 10], finish="length", weight_version="v2")],
+        sampling_params={"max_new_tokens": 6, "min_new_tokens": 4},
+    )
+    assert await run(model) == "max_tokens"
+    sent = [request.fields["sampling_params"] for request in client.requests]
+    assert [params["max_new_tokens"] for params in sent] == [6, 3, 3, 2]
+    assert [params["min_new_tokens"] for params in sent] == [4, 1, 1, 0]
+    prompt = client.prompts[0]
+    assert client.prompts[1:] == [[*prompt, 5, 6, 7], [*prompt, 5, 6, 7], [*prompt, 5, 6, 7, 8]]
+    manager = model.token_manager
+    assert manager.segment_info == [(False, len(prompt)), (True, 6)]
+    assert manager.token_ids[-6:] == [5, 6, 7, 8, 9, 10]
+    start = len(prompt)
+    assert manager.weight_versions == [
+        WeightSpan(version="v1", start=start, end=start + 3),
+        WeightSpan(version="v2", start=start + 3, end=start + 6),
+    ]
+    assert len(set(model.trajectories[0].request_ids)) == 4
+
+
+async def test_an_abort_at_the_end_of_the_budget_is_the_end_by_length() -> None:
+    model, client = make([partial([5, 6])], sampling_params={"max_new_tokens": 2})
+    assert await run(model) == "max_tokens"
+    assert model.trajectories[0].finish_reason == "length"
+    assert len(client.prompts) == 1
+
+
+async def test_a_surfaced_abort_records_the_partial_turn_and_makes_no_calls() -> None:
+    ids = list(completion(call(1, 2), stop=False).ids or ())
+    model, client = make([partial(ids), "next"], abort_policy="surface")
+    assert await run(model) == "aborted"
+    (trajectory,) = model.trajectories
+    assert (trajectory.finish_reason, trajectory.finish.message) == ("abort", "Aborted")
+    assert sum(trajectory.loss_mask) == len(ids)
+    text = {"role": "assistant", "content": [{"text": call(1, 2)}]}
+    await run(model, [*GO, text, {"role": "user", "content": [{"text": "again"}]}])
+    assert_prefix_law(client, model)
+
+
+async def test_a_server_that_keeps_aborting_fails_the_call_after_the_time_out() -> None:
+    client = Replay([partial([])], cycle=True)
+    model = SGLangModel(tokenizer=tokenizer(), client=client, abort_timeout=0.2)
+    with pytest.raises(SGLangAbortedError, match="kept aborting"):
+        await run(model)
+    assert model.trajectories == []
+
+
+async def test_an_abort_with_an_error_status_is_an_error() -> None:
+    reason = {"type": "abort", "message": "grammar is broken", "status_code": 400, "err_type": "BadRequest"}
+    model, _ = make([Reply(ids=[], finish="abort", meta={"finish_reason": reason})])
+    with pytest.raises(SGLangHTTPError, match="grammar is broken") as caught:
+        await run(model)
+    assert caught.value.status == 400
+
+
+# ---- what the answer holds -------------------------------------------------------------------------------------------
+
+
+async def test_spans_of_one_answer_are_kept_relative_to_the_sequence() -> None:
+    spans = [{"version": "a", "start": 0, "end": 2}, {"version": "b", "start": 2, "end": 4}]
+    model, client = make([Reply(ids=[5, 6, 7, 8], weight_versions=spans, matched=8)])
+    await run(model)
+    start = len(client.prompts[0])
+    assert [(s.version, s.start - start, s.end - start) for s in model.token_manager.weight_versions] == [
+        ("a", 0, 2),
+        ("b", 2, 4),
+    ]
+
+
+async def test_an_unknown_version_is_none() -> None:
+    model, _ = make([Reply(ids=[5], weight_version=None, matched=5)])
+    await run(model)
+    assert [span.version for span in model.token_manager.weight_versions] == [None]
+
+
+async def test_prompt_logprobs_start_one_token_early_and_keep_the_cache() -> None:
+    model, client = make([], return_prompt_logprobs=True)
+
+    def answer(ids: list[int], fields: dict[str, Any]) -> Reply:
+        start = fields["logprob_start_len"]
+        entries = [[None if n == 0 else -0.25, i, None] for n, i in enumerate(ids[start:])]
+        return Reply(text="hi", meta={"input_token_logprobs": entries})
+
+    client.then(answer, answer)
+    await run(model)
+    reply = {"role": "assistant", "content": [{"text": "hi"}]}
+    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    first, second = model.forest.turns
+    assert [r.fields["logprob_start_len"] for r in client.requests] == [0, second.start - 1]
+    logprobs = model.token_manager.logprobs
+    assert logprobs[0] is None
+    assert logprobs[1 : len(first.prompt_ids)] == [-0.25] * (len(first.prompt_ids) - 1)
+    assert logprobs[second.start : second.start + len(second.prompt_ids)] == [-0.25] * len(second.prompt_ids)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"output_ids": [1]}, "no meta_info"),
+        ({"meta_info": {"finish_reason": {"type": "stop"}}}, "neither output_ids nor output_token_logprobs"),
+        ({"output_ids": [1, 2], "meta_info": {"output_token_logprobs": [[-0.1, 1, None]]}}, "do not belong"),
+        ({"output_ids": [1], "meta_info": {"output_token_logprobs": [[-0.1, 2, None]]}}, "do not belong"),
+    ],
+)
+async def test_an_answer_that_contradicts_itself_is_refused(answer: dict[str, Any], problem: str) -> None:
+    model, _ = make([answer])
+    with pytest.raises(SGLangDecodingError, match=problem):
+        await run(model)
+    assert model.trajectories == []
+
+
+async def test_ids_are_read_from_the_logprobs_where_a_server_sends_no_ids() -> None:
+    reason = {"type": "stop", "matched": 6}
+    model, _ = make(
+        [{"meta_info": {"finish_reason": reason, "output_token_logprobs": [[-0.1, 5, None], [-0.2, 6, None]]}}]
+    )
+    await run(model)
+    assert model.token_manager.token_ids[-2:] == [5, 6]
+
+
+# ---- routed experts and sampling sets
+# -----------------------------------------------------------------------------------
+
+
+class ExpertServer:
+    """Routes token `i` at position `p` to experts computed from both, so that every row is unique."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self.replies = replies
+        self.starts: list[int] = []
+
+    @staticmethod
+    def rows(ids: list[int], start: int) -> np.ndarray:
+        cells = LAYERS * TOP_K
+        return np.array([[p * 1000 + i + c for c in range(cells)] for p, i in enumerate(ids)][start:-1], dtype="<i4")
+
+    def __call__(self, ids: list[int], fields: dict[str, Any]) -> Reply:
+        reply = self.replies.pop(0)
+        start = fields["routed_experts_start_len"]
+        self.starts.append(start)
+        data = base64.b64encode(self.rows([*ids, *(reply.ids or ())], start).tobytes()).decode()
+        return Reply(ids=reply.ids, finish=reply.finish, matched=reply.matched, meta={"routed_experts": data})
+
+
+async def test_experts_are_stitched_over_turns_and_resumed_aborts_without_gap_or_overlap() -> None:
+    eos = tokenizer().eos_token_id
+    server = ExpertServer([Reply(ids=[5, eos]), partial([6, 7]), partial([8]), Reply(ids=[9, eos])])
+    client = Replay([server], cycle=True)
+    model = SGLangModel(tokenizer=tokenizer(), client=client, return_routed_experts=True)
+    await run(model)
+    text = tokenizer().decode([5])
+    reply = {"role": "assistant", "content": [{"text": text}]}
+    await run(model, [*GO, reply, {"role": "user", "content": [{"text": "more"}]}])
+    ids = model.token_manager.token_ids
+    decoded = decode_routed_experts(model.routed_experts or "", len(ids), LAYERS, TOP_K)
+    assert decoded.shape == (len(ids) - 1, LAYERS, TOP_K)
+    assert np.array_equal(decoded.reshape(len(ids) - 1, -1), server.rows(ids, 0))
+    first_turn = model.forest.turns[0].end
+    assert server.starts[:2] == [0, first_turn - 1]
+
+
+async def test_missing_experts_name_the_server_flag() -> None:
+    model, _ = make(["hi"], return_routed_experts=True)
+    with pytest.raises(KeyError, match="enable-return-routed-experts"):
+        await run(model)
+    assert model.trajectories == []
+
+
+def test_experts_of_a_wrong_size_are_refused_with_what_to_check() -> None:
+    data = base64.b64encode(np.zeros(12, dtype="<i4").tobytes()).decode()
+    with pytest.raises(ValueError, match="num_layers"):
+        decode_routed_experts(data, 3, 4, 2)
+    with pytest.raises(ValueError, match="base64"):
+        decode_routed_experts("%%%", 3, 1, 1)
+    assert decode_routed_experts(data, 4, 2, 2).dtype == np.int32
+
+
+async def test_sampling_sets_are_kept_per_output_token() -> None:
+    model, client = make(
+        [Reply(ids=[5, 6], matched=6, meta={"output_token_sampling_mask": [[5, 9], [6]]})], return_sampling_mask=True
+    )
+    await run(model)
+    assert client.requests[0].fields["return_sampling_mask"] is True
+    kept = model.forest.turns[0].completion.kept_tokens
+    assert kept is not None
+    assert (list(kept.ids), list(kept.offsets)) == ([5, 9, 6], [0, 2, 3])
+
+
+async def test_a_missing_sampling_set_names_the_version_it_needs() -> None:
+    model, _ = make(["hi"], return_sampling_mask=True)
+    with pytest.raises(KeyError, match=r"0\.5\.18"):
+        await run(model)
+
+
+# ---- structured output
+# -----------------------------------------------------------------------------------------------------
+
+
+class City(pydantic.BaseModel):
+    name: str
+    size: int
+
+
+async def structured(model: SGLangModel) -> Any:
+    return [event async for event in model.structured_output(City, GO, "sys")][-1]["output"]
+
+
+async def test_structured_output_is_constrained_validated_and_a_trajectory_of_its_own() -> None:
+    model, client = make(["hello", json.dumps({"name": "Zürich", "size": 4})])
+    await run(model)
+    assert await structured(model) == City(name="Zürich", size=4)
+    assert json.loads(client.requests[1].fields["sampling_params"]["json_schema"]) == City.model_json_schema()
+    assert len(model.trajectories) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (Reply(text='{"name": "x"}'), "does not validate"),
+        (Reply(ids=[5, 6], finish="length"), "was cut"),
+        (Reply(ids=[5], finish="abort"), "was cut"),
+    ],
+)
+async def test_invalid_or_cut_structured_output_is_an_error_and_its_tokens_are_kept(reply: Reply, problem: str) -> None:
+    model, _ = make([reply])
+    with pytest.raises(StructuredOutputError, match=problem):
+        await structured(model)
+    assert len(model.trajectories) == 1

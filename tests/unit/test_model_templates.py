@@ -1,0 +1,176 @@
+"""The provider and chat templates: policies, openers, ids of the model's own, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from provider_support import Replay, add, assert_prefix_law, call, completion, tokenizer
+from strands import Agent
+from strands.types.exceptions import EventLoopException
+
+from strands_sglang import SGLangModel, TemplateError, ToolParserError, get_tool_parser
+from strands_sglang.testing import Reply
+
+DROPS_REASONING = """\
+{%- set ns = namespace(last=-1) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' and m.reasoning_content and (KEEP loop.index0 > ns.last) -%}
+<think>{{ m.reasoning_content }}</think>
+{%- endif %}
+{{- m.content or '' }}
+{%- for c in m.tool_calls or [] -%}
+<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+NO_TOOL_ROLE = """\
+{%- for m in messages %}{% if m.role != 'tool' %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+KIMI = """\
+{%- for m in messages %}<|im_start|>{{ m.role }}{% if m.role == 'tool' %} {{ m.tool_call_id }}{% endif %}
+
+{{ m.content or '' }}
+{%- if m.tool_calls %}<|tool_calls_section_begin|>
+{%- for c in m.tool_calls -%}
+<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>
+{%- endfor %}
+{{- '<|tool_calls_section_end|>' }}{% endif %}
+{{- '<|im_end|>' }}{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+
+{% endif %}"""
+
+ONE_CALL = """\
+{%- for m in messages %}
+{%- if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one call only') }}{% endif %}
+{%- endfor %}"""
+
+
+def make(script: list[Any], template: str, **options: Any) -> tuple[SGLangModel, Replay]:
+    client = Replay(script)
+    return SGLangModel(tokenizer=tokenizer(), client=client, chat_template=template, **options), client
+
+
+def make_agent(model: SGLangModel, tools: list[Any] | None = None) -> Agent:
+    return Agent(model=model, tools=tools or [], callback_handler=None, context_manager=False, retry_strategy=None)
+
+
+async def two_user_turns(template: str, **options: Any) -> tuple[SGLangModel, Replay]:
+    model, client = make(["<think>first thought</think>one", "two"], template, **options)
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    await agent.invoke_async("b")
+    return model, client
+
+
+async def test_policy_append_keeps_earlier_reasoning_in_one_sequence() -> None:
+    model, client = await two_user_turns(DROPS_REASONING.replace("KEEP", ""))
+    assert_prefix_law(client, model)
+    assert "first thought" in tokenizer().decode(client.prompts[1])
+    assert len(model.trajectories) == 1
+
+
+async def test_policy_append_sets_the_switch_of_the_template_that_keeps_reasoning() -> None:
+    model, _ = await two_user_turns(DROPS_REASONING.replace("KEEP", "preserve_thinking or"))
+    (dialect,) = model._prompts._dialects.values()
+    assert dialect.renderer.template_kwargs == {"preserve_thinking": True}
+
+
+async def test_policy_branch_renders_the_history_as_the_template_shows_it() -> None:
+    model, client = await two_user_turns(DROPS_REASONING.replace("KEEP", ""), reasoning_policy="branch")
+    prompt = tokenizer().decode(client.prompts[1])
+    assert "first thought" not in prompt
+    assert "one" in prompt
+    assert len(model.trajectories) == 2
+    assert sum(sum(t.loss_mask) for t in model.trajectories) == model.forest.sampled_tokens
+
+
+async def test_policy_branch_does_not_branch_inside_a_tool_loop() -> None:
+    template = DROPS_REASONING.replace("KEEP", "")
+    model, client = make(["<think>t</think>" + call(1, 2), "3"], template, reasoning_policy="branch")
+    await make_agent(model, [add]).invoke_async("a")
+    assert_prefix_law(client, model)
+    assert len(model.trajectories) == 1
+
+
+async def test_a_template_that_loses_tool_results_is_refused_before_anything_is_sent() -> None:
+    model, client = make([call(1, 2)], NO_TOOL_ROLE, tool_parser=get_tool_parser("hermes"))
+    with pytest.raises(TemplateError, match="cannot be used with tools"):
+        await make_agent(model, [add]).invoke_async("a")
+    assert client.prompts == []
+
+
+async def test_the_same_template_works_without_tools() -> None:
+    model, client = make(["one", "two"], NO_TOOL_ROLE)
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    await agent.invoke_async("b")
+    assert_prefix_law(client, model)
+
+
+async def test_the_parser_is_chosen_by_what_the_template_prints() -> None:
+    markup = "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+    markup += '{"a": 1, "b": 2}<|tool_call_end|><|tool_calls_section_end|>'
+    model, client = make([markup, "3"], KIMI)
+    agent = make_agent(model, [add])
+    await agent.invoke_async("a")
+    use = agent.messages[1]["content"][0]["toolUse"]
+    assert (use["name"], use["input"]) == ("add", {"a": 1, "b": 2})
+    prompt = tokenizer().decode(client.prompts[1])
+    assert "<|im_start|>tool functions.add:0" in prompt  # the id the model itself wrote, not the SDK's
+    assert use["toolUseId"] not in prompt
+    assert_prefix_law(client, model)
+
+
+async def test_calls_of_a_supplied_history_get_ids_of_the_form_the_template_needs() -> None:
+    model, client = make(["3"], KIMI)
+    history = [
+        {"role": "user", "content": [{"text": "q"}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "xyz", "name": "add", "input": {"a": 1}}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "xyz", "status": "success", "content": []}}]},
+        {"role": "assistant", "content": [{"text": "1"}]},
+    ]
+    agent = make_agent(model, [add])
+    agent.messages.extend(history)
+    await agent.invoke_async("again")
+    prompt = tokenizer().decode(client.prompts[0])
+    assert "<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>" in prompt
+    assert "<|im_start|>tool functions.add:0" in prompt
+
+
+async def test_tools_without_a_fitting_parser_are_refused_with_what_to_do() -> None:
+    odd = DROPS_REASONING.replace("KEEP", "").replace("<tool_call>", "<<").replace("</tool_call>", ">>")
+    model, client = make(["x"], odd)
+    with pytest.raises(ToolParserError, match="pass tool_parser="):
+        await make_agent(model, [add]).invoke_async("a")
+    assert client.prompts == []
+
+
+async def test_a_step_the_template_refuses_fails_that_step_and_keeps_the_tokens() -> None:
+    model, _ = make([call(1, 2) + call(3, 4)], ONE_CALL + DROPS_REASONING.replace("KEEP", ""))
+    with pytest.raises(EventLoopException) as caught:
+        await make_agent(model, [add]).invoke_async("a")
+    assert isinstance(caught.value.__cause__, TemplateError)
+    assert "one call only" in str(caught.value)
+    assert len(model.trajectories) == 1
+
+
+async def test_another_stop_token_than_the_template_prints_stays_in_the_tokens() -> None:
+    other = tokenizer().convert_tokens_to_ids("<|endoftext|>")
+    ids = [*(completion("one", stop=False).ids or ()), other]
+    model, client = make([Reply(ids=ids, matched=other), "two"], DROPS_REASONING.replace("KEEP", ""))
+    agent = make_agent(model)
+    await agent.invoke_async("a")
+    assert agent.messages[1]["content"][0]["text"] == "one"
+    await agent.invoke_async("b")
+    assert "one<|endoftext|>\n<|im_start|>user" in tokenizer().decode(client.prompts[1])
+    assert_prefix_law(client, model)
