@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import random
 import threading
 import warnings
 from array import array
@@ -25,6 +26,7 @@ from strands_sglang.exceptions import (
 )
 from strands_sglang.retry import RetryClass, RetryPolicy
 from strands_sglang.testing import FaultyServer, Reply, faults
+from strands_sglang.testing.replies import hash_reply
 
 
 def make(url: str, **options: Any) -> SGLangClient:
@@ -359,6 +361,61 @@ async def test_the_policy_may_be_given_whole(server: FaultyServer) -> None:
         with pytest.raises(SGLangHTTPError):
             await client.generate([1])
         assert client.max_retries == 9
+
+
+async def test_an_error_whose_body_breaks_off_keeps_its_status(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.half_written(code=422)]
+    with pytest.raises(SGLangHTTPError) as caught:
+        await client.generate([1])
+    assert caught.value.status == 422
+
+
+async def test_a_server_that_speaks_no_tls_is_not_asked_again(server: FaultyServer) -> None:
+    attempts = 0
+    async with make(server.url.replace("http:", "https:"), max_retries=5) as client:
+        original = client._post
+
+        async def counted(*args: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return await original(*args)
+
+        client._post = counted  # type: ignore[method-assign]
+        with pytest.raises(SGLangConnectionError, match="cannot connect"):
+            await client.generate([1])
+    assert attempts == 1
+    assert server.requests == []
+
+
+async def test_nothing_is_lost_or_mixed_up_in_chaos() -> None:
+    rng = random.Random(7)
+
+    def chaos(call: faults.ServerCall) -> faults.Fault:
+        draw = rng.random()
+        for share, fault in (
+            (0.05, faults.busy()),
+            (0.02, faults.reset()),
+            (0.02, faults.half_written()),
+            (0.02, faults.half_written(framed=False)),
+            (0.02, faults.hang()),
+            (0.02, faults.status(500, "x")),
+            (0.02, faults.close_after()),
+            (0.02, faults.reset_if_reused()),
+        ):
+            if draw < share:
+                return fault
+            draw -= share
+        return faults.answer()
+
+    prompts = [[i % 50, i] for i in range(400)]
+    async with FaultyServer(chaos) as server:
+        async with make(server.url, timeout=0.5, max_connections=64) as client:
+            answers = await asyncio.gather(*(client.generate(prompt) for prompt in prompts))
+        assert [answer["output_ids"] for answer in answers] == [hash_reply(prompt).ids for prompt in prompts]
+        assert len(server.rids) == len(set(server.rids)) > 400
+        assert server.running == []
+        hung = {request.rid for request in server.requests if request.outcome == "disconnected"}
+        assert hung <= set(server.aborted_rids)
 
 
 # ----------------------------------------------------------------------------- probes

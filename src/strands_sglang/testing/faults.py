@@ -171,15 +171,15 @@ def close() -> Fault:
     return fault
 
 
-def half_written(fraction: float = 0.5, *, framed: bool = True) -> Fault:
-    """Half of a good answer: cut off by a closed connection, or (`framed=False`) as a whole HTTP message."""
+def half_written(fraction: float = 0.5, *, framed: bool = True, code: int = 200) -> Fault:
+    """Half of an answer: cut off by a closed connection, or (`framed=False`) as a whole HTTP message."""
 
     async def fault(call: ServerCall) -> web.StreamResponse:
         payload = orjson.dumps(call.answer())
         part = payload[: int(len(payload) * fraction)]
         if not framed:
-            return web.Response(body=part, content_type="application/json")
-        response = web.StreamResponse(headers={"Content-Length": str(len(payload))})
+            return web.Response(body=part, status=code, content_type="application/json")
+        response = web.StreamResponse(status=code, headers={"Content-Length": str(len(payload))})
         response.content_type = "application/json"
         await response.prepare(call.request)
         await response.write(part)
