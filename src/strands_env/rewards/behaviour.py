@@ -47,7 +47,7 @@ class FormatReward(RewardFunction):
 class ToolUseReward(RewardFunction):
     """1.0 for a step with the right number of tool calls, less a penalty for every failed one; at least `floor`.
 
-    A call has failed when its result is an error: malformed, of an unknown tool, with wrong arguments, a tool that failed.
+    A call has failed when its result is an error: malformed, unknown tool, wrong arguments, a tool that failed.
 
     Args:
         min_calls: Fewest calls that succeeded.

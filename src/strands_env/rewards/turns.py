@@ -71,8 +71,8 @@ class Aggregate(StrEnum):
 class TurnReward(RewardFunction):
     """A reward for every turn; the step's reward is their mean, sum, or the last one.
 
-    Subclass it and implement `compute_turn`. A turn for which it returns None is left out; a step without any scored turn
-    has no reward.
+    Subclass it and implement `compute_turn`. A turn for which it returns None is left out; a step without any scored
+    turn has no reward.
 
     Args:
         aggregate: How the rewards of turns become the step's.
@@ -125,8 +125,8 @@ def token_rewards(
 ) -> list[float]:
     """A reward for every token, from the rewards of turns and spans. The step's scalar reward is not among them.
 
-    Only tokens that carry loss are rewarded: a turn's reward goes to the tokens the model sampled in it, a span's to the
-    sampled tokens inside the span.
+    Only tokens that carry loss are rewarded: a turn's reward goes to the tokens the model sampled in it, a span's to
+    the sampled tokens inside the span.
 
     Args:
         result: The reward of the step.

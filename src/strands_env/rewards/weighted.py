@@ -30,8 +30,8 @@ class AbstainPolicy(StrEnum):
 class WeightedReward(RewardFunction):
     r"""The weighted sum of other rewards, computed side by side.
 
-    `info["parts"]` has each part's reward, weight and info. Turn and span rewards of the parts are weighted and added too.
-    A part of weight 0 is recorded and changes nothing, not even by abstaining. A part that raises fails the whole.
+    `info["parts"]` has each part's reward, weight and info. Turn and span rewards of the parts are weighted and added
+    too. A part of weight 0 is recorded and changes nothing, not even by abstaining. A part that raises fails the whole.
 
     ```python
     WeightedReward({"answer": (MathRewardFunction(), 1.0), "format": (FormatReward(r"\\boxed"), 0.1)})

@@ -1,0 +1,289 @@
+"""Matching, format, tool-use, weighted and per-turn rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from strands_env.core import (
+    Action,
+    Observation,
+    RewardFunction,
+    RewardResult,
+    StepResult,
+    TaskContext,
+    TokenObservation,
+)
+from strands_env.core.types import SpanReward
+from strands_env.rewards import (
+    ExactMatchReward,
+    FormatReward,
+    RegexMatchReward,
+    ToolUseReward,
+    Turn,
+    TurnReward,
+    WeightedReward,
+    token_rewards,
+    turns_of,
+)
+
+
+def action(ground_truth: object = None) -> Action:
+    return Action(message="?", task_context=TaskContext(ground_truth=ground_truth))
+
+
+def answered(text: str | None) -> StepResult:
+    messages = [] if text is None else [{"role": "assistant", "content": [{"text": text}]}]
+    return StepResult(observation=Observation(messages=messages))
+
+
+def used(name: str, call_id: str) -> dict[str, Any]:
+    return {"toolUse": {"name": name, "toolUseId": call_id, "input": {}}}
+
+
+def got(call_id: str, status: str = "success") -> dict[str, Any]:
+    return {"toolResult": {"toolUseId": call_id, "status": status, "content": [{"text": "r"}]}}
+
+
+TOOL_STEP = StepResult(
+    observation=Observation(
+        messages=[
+            {"role": "user", "content": [{"text": "?"}]},
+            {"role": "assistant", "content": [{"text": "<a>1</a>"}, used("calc", "1"), used("search", "2")]},
+            {"role": "user", "content": [got("1"), got("2", "error")]},
+            {"role": "assistant", "content": [used("calc", "3")]},
+            {"role": "user", "content": [got("3")]},
+            {"role": "assistant", "content": [{"text": "done"}]},
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "options", "reward"),
+    [
+        ("Paris", " Paris\n", {}, 1.0),
+        ("New York", "New  York", {}, 1.0),
+        ("Paris", "paris", {}, 0.0),
+        ("Paris", "paris", {"ignore_case": True}, 1.0),
+        ("Paris", "It is Paris", {}, 0.0),
+        (["Paris", "Lutetia"], "Lutetia", {}, 1.0),
+        (42, "42", {}, 1.0),
+        ("Paris", None, {}, 0.0),
+        (None, "Paris", {}, None),
+    ],
+)
+async def test_exact_match(truth: object, answer: str | None, options: dict[str, bool], reward: float | None) -> None:
+    assert (await ExactMatchReward(**options).compute(action(truth), answered(answer))).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("arguments", "truth", "answer", "reward"),
+    [
+        ({"pattern": r"\d+"}, None, "I have 3", 1.0),
+        ({"pattern": r"\d+"}, None, "I have none", 0.0),
+        ({"pattern": r"#### (\S+)", "group": 1}, "72", "#### 71 no #### 72", 1.0),
+        ({"pattern": r"#### (\S+)", "group": 1}, "72", "#### 71", 0.0),
+        ({"pattern": r"#### (\S+)", "group": 1}, None, "#### 71", None),
+        ({}, r"^yes\b", "yes, it is", 1.0),
+        ({}, None, "yes", None),
+        ({"pattern": "PARIS", "flags": re.IGNORECASE}, None, "paris", 1.0),
+        ({"pattern": "x"}, None, None, 0.0),
+    ],
+)
+async def test_regex_match(arguments: dict[str, Any], truth: object, answer: str | None, reward: float | None) -> None:
+    assert (await RegexMatchReward(**arguments).compute(action(truth), answered(answer))).reward == reward
+
+
+@pytest.mark.parametrize("arguments", [{"pattern": "("}, {"group": 1}])
+def test_wrong_regex_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"regular expression|needs a pattern"):
+        RegexMatchReward(**arguments)
+
+
+async def test_format_of_the_final_response() -> None:
+    reward = FormatReward(r"^<a>.*</a>$")
+    assert (await reward.compute(action(), answered("<a>\n1</a>"))).reward == 1.0
+    assert (await reward.compute(action(), answered("1"))).reward == 0.0
+    assert (await reward.compute(action(), answered(None))).reward == 0.0
+
+
+async def test_format_of_every_turn_has_turn_rewards() -> None:
+    result = await FormatReward("<a>", every_turn=True).compute(action(), TOOL_STEP)
+    assert result.reward == 0.5
+    assert result.turn_rewards == {0: 1.0, 2: 0.0}  # turn 1 has no text
+
+
+@pytest.mark.parametrize(
+    ("options", "reward"),
+    [
+        ({}, 1.0),
+        ({"min_calls": 2}, 1.0),
+        ({"min_calls": 3}, 0.0),
+        ({"max_calls": 2}, 0.0),
+        ({"tools": {"search"}}, 0.0),
+        ({"error_penalty": 0.25}, 0.75),
+        ({"error_penalty": 3.0}, 0.0),
+        ({"error_penalty": 3.0, "floor": -1.0}, -1.0),
+    ],
+)
+async def test_tool_use(options: dict[str, Any], reward: float) -> None:
+    result = await ToolUseReward(**options).compute(action(), TOOL_STEP)
+    assert result.reward == reward
+
+
+async def test_tool_use_counts_are_kept() -> None:
+    result = await ToolUseReward().compute(action(), TOOL_STEP)
+    assert result.info == {"tool_calls": 3, "tool_errors": 1, "in_range": True}
+
+
+class Fixed(RewardFunction):
+    def __init__(self, result: RewardResult | Exception) -> None:
+        self.result = result
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def fixed(reward: float | None, **fields: Any) -> Fixed:
+    return Fixed(RewardResult(reward=reward, **fields))
+
+
+async def test_weighted_sum_keeps_every_part() -> None:
+    reward = WeightedReward(
+        {"a": (fixed(1.0, info={"k": 1}), 2.0), "b": (lambda action, result: -0.5, 1.0), "log": (fixed(9.0), 0.0)}
+    )
+    result = await reward.compute(action(), answered("x"))
+    assert result.reward == 1.5
+    assert result.info["parts"] == {
+        "a": {"reward": 1.0, "weight": 2.0, "info": {"k": 1}},
+        "b": {"reward": -0.5, "weight": 1.0, "info": {}},
+        "log": {"reward": 9.0, "weight": 0.0, "info": {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "parts", "reward"),
+    [
+        ("abstain", [(1.0, 1.0), (None, 1.0)], None),
+        ("abstain", [(1.0, 1.0), (None, 0.0)], 1.0),
+        ("renormalize", [(1.0, 1.0), (None, 3.0)], 4.0),
+        ("renormalize", [(0.5, 1.0), (0.5, 1.0)], 1.0),
+        ("renormalize", [(None, 1.0), (None, 3.0)], None),
+    ],
+)
+async def test_weighted_sum_with_an_abstaining_part(
+    policy: str, parts: list[tuple[float | None, float]], reward: float | None
+) -> None:
+    weighted = WeightedReward(
+        {str(i): (fixed(value), weight) for i, (value, weight) in enumerate(parts)}, on_abstain=policy
+    )
+    assert (await weighted.compute(action(), answered("x"))).reward == reward
+
+
+async def test_weighted_sum_adds_turn_and_span_rewards() -> None:
+    reward = WeightedReward(
+        {
+            "a": (fixed(0.0, turn_rewards={0: 1.0, 1: 1.0}), 2.0),
+            "b": (fixed(0.0, turn_rewards={1: 1.0}, span_rewards=[SpanReward(start=0, end=2, reward=1.0)]), -1.0),
+        }
+    )
+    result = await reward.compute(action(), answered("x"))
+    assert result.turn_rewards == {0: 2.0, 1: 1.0}
+    assert result.span_rewards == [SpanReward(start=0, end=2, reward=-1.0)]
+
+
+async def test_part_that_fails_fails_the_whole_with_its_own_error() -> None:
+    with pytest.raises(ConnectionError, match="gone"):
+        await WeightedReward({"a": (Fixed(ConnectionError("gone")), 1.0), "b": (fixed(1.0), 1.0)}).compute(
+            action(), answered("x")
+        )
+
+
+async def test_parts_run_side_by_side() -> None:
+    barrier = asyncio.Barrier(2)
+
+    async def meet(action: Action, result: StepResult) -> float:
+        await barrier.wait()
+        return 1.0
+
+    async with asyncio.timeout(30):
+        result = await WeightedReward({"a": (meet, 1.0), "b": (meet, 1.0)}).compute(action(), answered("x"))
+    assert result.reward == 2.0
+
+
+@pytest.mark.parametrize("parts", [{}, {"a": (fixed(1.0), float("nan"))}])
+def test_wrong_parts_are_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"at least one part|must be finite"):
+        WeightedReward(parts)
+
+
+def test_turns_hold_their_calls_and_results() -> None:
+    turns = turns_of(TOOL_STEP.observation.messages)
+    assert [turn.index for turn in turns] == [0, 1, 2]
+    assert [len(turn.calls) for turn in turns] == [2, 1, 0]
+    assert [turn.error_count for turn in turns] == [1, 0, 0]
+    assert [turn.text for turn in turns] == ["<a>1</a>", "", "done"]
+
+
+@pytest.mark.parametrize(("aggregate", "reward"), [("mean", -0.5), ("sum", -1.0), ("last", 0.0)])
+async def test_turn_rewards_are_aggregated(aggregate: str, reward: float) -> None:
+    class Errors(TurnReward):
+        async def compute_turn(self, turn: Turn, action: Action, step_result: StepResult) -> float | None:
+            return -float(turn.error_count) if turn.calls else None
+
+    result = await Errors(aggregate=aggregate).compute(action(), TOOL_STEP)
+    assert result.turn_rewards == {0: -1.0, 1: 0.0}
+    assert result.reward == reward
+
+
+async def test_step_without_a_scored_turn_has_no_reward() -> None:
+    class Nothing(TurnReward):
+        def compute_turn(self, turn: Turn, action: Action, step_result: StepResult) -> float | None:
+            return None
+
+    assert (await Nothing().compute(action(), TOOL_STEP)).reward is None
+
+
+TOKENS = TokenObservation(
+    token_ids=range(8), prompt_length=2, loss_mask=[0, 0, 1, 1, 0, 1, 1, 1]
+)  # turn 0 sampled 2-3, turn 1 sampled 5-7
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        ("last", [0, 0, 0, 1.0, 0, 0, 0, 3.0]),
+        ("uniform", [0, 0, 0.5, 0.5, 0, 1.0, 1.0, 1.0]),
+        ("all", [0, 0, 1.0, 1.0, 0, 3.0, 3.0, 3.0]),
+    ],
+)
+def test_turn_rewards_go_to_their_tokens(placement: str, expected: list[float]) -> None:
+    assert token_rewards(RewardResult(turn_rewards={0: 1.0, 1: 3.0}), TOKENS, placement=placement) == expected
+
+
+def test_span_rewards_go_to_sampled_tokens_only_and_add_up() -> None:
+    result = RewardResult(
+        turn_rewards={0: 1.0},
+        span_rewards=[SpanReward(start=0, end=5, reward=2.0), SpanReward(start=4, end=6, reward=0.5)],
+    )
+    assert token_rewards(result, TOKENS) == [0, 0, 0, 3.0, 0, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        RewardResult(turn_rewards={5: 1.0}),
+        RewardResult(span_rewards=[SpanReward(start=0, end=2, reward=1.0)]),
+        RewardResult(span_rewards=[SpanReward(start=3, end=9, reward=1.0)]),
+        RewardResult(span_rewards=[SpanReward(start=3, end=3, reward=1.0)]),
+    ],
+)
+def test_rewards_without_tokens_are_refused(result: RewardResult) -> None:
+    with pytest.raises(ValueError, match=r"no trained token|lies outside"):
+        token_rewards(result, TOKENS)

@@ -1,0 +1,151 @@
+"""`LLMJudgeReward`: structured judgments, abstaining, and failures that are no reward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from strands.types.exceptions import ModelThrottledException
+
+from strands_env.core import Action, Environment, Observation, StepResult, TaskContext
+from strands_env.core.types import TerminationReason
+from strands_env.rewards import CorrectnessJudgeReward, LLMJudgeReward
+from strands_env.testing import ScriptedModel
+
+ACTION = Action(message="What is 2+2?", task_context=TaskContext(ground_truth="4"))
+STEP = StepResult(observation=Observation(messages=[{"role": "assistant", "content": [{"text": "four"}]}]))
+
+
+class Grade(BaseModel):
+    grade: str
+
+
+class StructuredJudge(LLMJudgeReward[Grade]):
+    judgment_format = Grade
+
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        return f"Grade this: {step_result.observation.final_response}"
+
+    async def get_reward(self, judgment: Grade) -> float | None:
+        return {"good": 1.0, "bad": 0.0, "unclear": None}[judgment.grade]
+
+
+class TextJudge(LLMJudgeReward[str]):
+    async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+        return "Grade this"
+
+    async def get_reward(self, judgment: str) -> float | None:
+        return float("correct" in judgment)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Agent.structured_output_async:DeprecationWarning")
+
+
+@pytest.mark.parametrize(("grade", "reward"), [("good", 1.0), ("bad", 0.0), ("unclear", None)])
+async def test_structured_judgment(grade: str, reward: float | None) -> None:
+    model = ScriptedModel([f'{{"grade": "{grade}"}}'])
+    result = await StructuredJudge(model).compute(ACTION, STEP)
+    assert result.reward == reward
+    assert result.info == {"judgment": {"grade": grade}, "status": "success", "abstained": reward is None}
+    assert "Grade this: four" in str(model.last_messages)
+
+
+async def test_text_judgment() -> None:
+    result = await TextJudge(ScriptedModel(["that is correct"])).compute(ACTION, STEP)
+    assert result.reward == 1.0
+    assert result.info["judgment"] == "that is correct"
+
+
+@pytest.mark.parametrize(
+    ("judge", "kind"),
+    [
+        (StructuredJudge(ScriptedModel([RuntimeError("model down")])), "judge_error"),
+        (StructuredJudge(ScriptedModel(["no JSON"])), "judge_error"),
+        (StructuredJudge(ScriptedModel(['{"grade": "unheard of"}'])), "reward_error"),
+        (TextJudge(ScriptedModel([RuntimeError("model down")])), "judge_error"),
+    ],
+)
+async def test_failed_judge_is_no_reward_and_recorded(judge: LLMJudgeReward[Any], kind: str) -> None:
+    result = await judge.compute(ACTION, STEP)
+    assert result.reward is None
+    assert result.info["status"] == "error"
+    assert result.info["error_type"] == kind
+    assert result.info["error"]
+
+
+async def test_failed_prompt_is_no_reward() -> None:
+    class Broken(TextJudge):
+        async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
+            raise ValueError("bad template")
+
+    result = await Broken(ScriptedModel([])).compute(ACTION, STEP)
+    assert result.reward is None
+    assert result.info["error_type"] == "prompt_error"
+
+
+async def test_default_reward_is_the_users_own_choice() -> None:
+    result = await TextJudge(ScriptedModel([RuntimeError()]), default_reward=0.5).compute(ACTION, STEP)
+    assert result.reward == 0.5
+    assert result.info["status"] == "error"
+
+
+async def test_throttled_judge_hands_over_to_the_next_model() -> None:
+    busy = ScriptedModel([ModelThrottledException("busy")])
+    free = ScriptedModel(["correct"])
+    result = await TextJudge([busy, free], max_model_retries=2).compute(ACTION, STEP)
+    assert result.reward == 1.0
+    assert (busy.call_count, free.call_count) == (1, 1)
+
+
+async def test_attempts_are_bounded_and_other_errors_are_not_retried() -> None:
+    busy = ScriptedModel(lambda messages: ModelThrottledException("busy"))
+    assert (await TextJudge(busy, max_model_retries=3).compute(ACTION, STEP)).reward is None
+    assert busy.call_count == 3
+    wrong = ScriptedModel(lambda messages: ValueError("wrong"))
+    assert (await TextJudge(wrong, max_model_retries=3).compute(ACTION, STEP)).reward is None
+    assert wrong.call_count == 1
+
+
+async def test_factory_gives_every_judgment_its_own_model() -> None:
+    made: list[ScriptedModel] = []
+
+    def factory() -> ScriptedModel:
+        made.append(ScriptedModel(["correct"]))
+        return made[-1]
+
+    judge = TextJudge(factory)
+    await judge.compute(ACTION, STEP)
+    await judge.compute(ACTION, STEP)
+    assert [model.call_count for model in made] == [1, 1]
+
+
+@pytest.mark.parametrize(("verdict", "reward"), [("correct", 1.0), ("incorrect", 0.0), ("cannot_tell", None)])
+async def test_correctness_judge(verdict: str, reward: float | None) -> None:
+    model = ScriptedModel([f'{{"reasoning": "so", "verdict": "{verdict}"}}'])
+    result = await CorrectnessJudgeReward(model).compute(ACTION, STEP)
+    assert result.reward == reward
+    assert "What is 2+2?" in str(model.last_messages)
+
+
+async def test_correctness_judge_is_not_asked_without_answer_or_reference() -> None:
+    model = ScriptedModel([])
+    judge = CorrectnessJudgeReward(model)
+    assert (await judge.compute(ACTION, StepResult(observation=Observation()))).reward == 0.0
+    assert (await judge.compute(Action(message="?"), STEP)).reward is None
+    assert model.call_count == 0
+
+
+async def test_judge_inside_an_environment() -> None:
+    judge = CorrectnessJudgeReward(ScriptedModel([RuntimeError("down")]))
+    result = await Environment(model_factory=lambda: ScriptedModel(["four"]), reward_fn=judge).step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.reward is not None
+    assert result.reward.reward is None
+    assert result.reward.info["error_type"] == "judge_error"
+
+
+@pytest.mark.parametrize("arguments", [{"judge_model": []}, {"judge_model": ScriptedModel([]), "max_model_retries": 0}])
+def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"judge_model|max_model_retries"):
+        TextJudge(**arguments)

@@ -1,0 +1,182 @@
+"""`MathRewardFunction`: what counts as equal, and that nothing an answer says can hang or leak."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+pytest.importorskip("math_verify", reason="needs the extra `math`")
+
+from strands_env.core import Action, Observation, StepResult, TaskContext
+from strands_env.rewards import MathRewardFunction, close_math_workers
+from strands_env.rewards.math_reward import _WORKERS
+
+
+def action(ground_truth: object) -> Action:
+    return Action(message="?", task_context=TaskContext(ground_truth=ground_truth))
+
+
+def answered(text: str) -> StepResult:
+    return StepResult(observation=Observation(messages=[{"role": "assistant", "content": [{"text": text}]}]))
+
+
+def worker_processes() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "_math_worker" in " ".join(child.cmdline())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "reward"),
+    [
+        ("4", r"The answer is $\boxed{4}$.", 1.0),
+        ("4", r"The answer is $\boxed{5}$.", 0.0),
+        ("0.5", r"$\boxed{\frac{1}{2}}$", 1.0),
+        (r"$\frac{\sqrt{3}}{3}$", r"$\boxed{\frac{1}{\sqrt{3}}}$", 1.0),
+        (r"\frac{7}{12}", r"\boxed{\frac{7}{12}}", 1.0),
+        (r"\sqrt{2}", r"\boxed{2^{1/2}}", 1.0),
+        (r"2\pi", r"\boxed{2\pi}", 1.0),
+        (r"2\pi", r"\boxed{2}", 0.0),
+        ("-3", r"$\boxed{-3}$", 1.0),
+        ("1,234", r"\boxed{1234}", 1.0),
+        (3, "3", 1.0),
+        ("4", "The answer is 4.", 1.0),
+        ("x^2+1", r"\boxed{1 + x^2}", 1.0),
+    ],
+)
+async def test_equality_is_mathematical(truth: object, answer: str, reward: float) -> None:
+    result = await MathRewardFunction().compute(action(truth), answered(answer))
+    assert result.reward == reward
+    assert result.info["matched"] is bool(reward)
+    assert result.info["ground_truth"] == truth
+    assert result.info["gold_parsed"]
+    assert result.info["answer_parsed"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "reward"),
+    [
+        ("42", r"First $\boxed{99}$, correction $\boxed{42}$.", 1.0),
+        ("42", r"$\boxed{1}$ and $\boxed{2}$", 0.0),
+        ("42", r"$\boxed{42}$, no, $\boxed{2}$", 0.0),
+        ("42", " ".join(rf"\boxed{{{guess}}}" for guess in range(40, 60)), 0.0),
+        (r"\{1, 2\}", r"\boxed{1} and \boxed{2}", 1.0),
+    ],
+)
+async def test_the_last_box_counts_so_many_guesses_gain_nothing(truth: str, answer: str, reward: float) -> None:
+    assert (await MathRewardFunction().compute(action(truth), answered(answer))).reward == reward
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "reason"),
+    [
+        (None, r"\boxed{4}", "invalid_ground_truth"),
+        ("", r"\boxed{4}", "invalid_ground_truth"),
+        ("not a math expression at all!", r"\boxed{4}", "gold_parse_failed"),
+        ("4", "I don't know the answer.", "answer_parse_failed"),
+        ("4", r"\boxed{4", "answer_parse_failed"),
+    ],
+)
+async def test_nothing_to_compare_says_why(truth: object, answer: str, reason: str) -> None:
+    result = await MathRewardFunction().compute(action(truth), answered(answer))
+    assert result.reward == 0.0
+    assert result.info["reason"] == reason
+
+
+async def test_no_final_response_is_wrong() -> None:
+    result = await MathRewardFunction().compute(action("4"), StepResult(observation=Observation()))
+    assert (result.reward, result.info["reason"]) == (0.0, "no_final_response")
+
+
+async def test_bad_ground_truth_may_abstain() -> None:
+    reward = MathRewardFunction(bad_ground_truth=None)
+    assert (await reward.compute(action(None), answered("4"))).reward is None
+    assert (await reward.compute(action("not a math expression!"), answered("4"))).reward is None
+
+
+async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
+    reward = MathRewardFunction(timeout=1.0)
+    bombs = [r"\boxed{9^{9^{9^9}}}", r"\boxed{100000000!}"]
+    results = await asyncio.gather(*(reward.compute(action("3"), answered(bomb)) for bomb in bombs))
+    assert [result.reward for result in results] == [0.0, 0.0]
+    assert {result.info["reason"] for result in results} <= {"timeout", "verifier_error"}
+    assert (await reward.compute(action("3"), answered(r"\boxed{3}"))).reward == 1.0
+
+
+async def test_works_in_any_event_loop_and_thread() -> None:
+    rewards: list[float | None] = []
+
+    def run() -> None:
+        rewards.append(asyncio.run(MathRewardFunction().compute(action("4"), answered("4"))).reward)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert rewards == [1.0]
+
+
+async def test_a_worker_killed_from_outside_costs_nothing() -> None:
+    reward = MathRewardFunction()
+    await reward.compute(action("4"), answered("4"))
+    for process in worker_processes():
+        process.kill()
+    assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
+
+
+async def test_close_leaves_no_process_and_no_thread() -> None:
+    reward = MathRewardFunction()
+    await asyncio.gather(*(reward.compute(action("4"), answered("4")) for _ in range(8)))
+    assert worker_processes()
+    await asyncio.to_thread(close_math_workers)
+    assert worker_processes() == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("strands-env-worker")]
+    assert (await reward.compute(action("4"), answered("4"))).reward == 1.0
+
+
+async def test_workers_are_few_however_many_answers() -> None:
+    reward = MathRewardFunction()
+    await asyncio.gather(*(reward.compute(action("4"), answered(str(i))) for i in range(50)))
+    assert len(worker_processes()) <= _WORKERS._size
+
+
+def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
+    script = (
+        "import asyncio, psutil\n"
+        "from tests.unit.test_reward_math import action, answered, worker_processes\n"
+        "from strands_env.rewards import MathRewardFunction\n"
+        "print(asyncio.run(MathRewardFunction().compute(action('4'), answered('4'))).reward)\n"
+        "print(*[process.pid for process in worker_processes()])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, env=dict(os.environ)
+    )
+    reward, pids = done.stdout.splitlines()
+    assert reward == "1.0"
+    assert pids
+    assert not [pid for pid in pids.split() if psutil.pid_exists(int(pid))]
+
+
+def test_import_is_light() -> None:
+    script = "import sys, strands_env.rewards; print('math_verify' in sys.modules, 'sympy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_wrong_timeout_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        MathRewardFunction(timeout=timeout)
+
+
+def test_other_name_of_existing_users() -> None:
+    from strands_env.rewards.math_verify_reward import MathVerifyReward
+
+    assert MathVerifyReward is MathRewardFunction
