@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 
 from strands import Agent
 
-from strands_env.tools import calculator
+from strands_env.tools.calculator import calculator
 from strands_sglang import SGLangClient, SGLangModel, get_tokenizer, get_tool_parser
 from strands_sglang.drift import find_drift
 
