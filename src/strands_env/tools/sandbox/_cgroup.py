@@ -1,0 +1,123 @@
+"""A control group for a sandbox, where this process may make one: a limit on memory that the kernel itself keeps.
+
+Without one the supervisor's own watch and the limits of each process hold; see `docs/sandbox.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_ROOT = Path("/sys/fs/cgroup")
+_PREFIX = "strands-env-"
+_count = itertools.count()
+
+
+class ControlGroup:
+    """A group of one sandbox; one folder for each controller it needs.
+
+    Attributes:
+        folders: The folders, by controller.
+    """
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self.folders = folders
+
+    def add(self, pid: int) -> None:
+        """Move a process into the group; what it starts from now on is in it too."""
+        for folder in self.folders.values():
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel ended for want of memory."""
+        folder = self.folders["memory"]
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                for line in (folder / name).read_text().splitlines():
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        return 0
+
+    async def remove(self) -> None:
+        """Remove the folders, once the last process is gone."""
+        for folder in dict.fromkeys(self.folders.values()):
+            for _ in range(50):
+                try:
+                    folder.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    await asyncio.sleep(0.02)
+            else:
+                logger.warning("group=<%s> | control group could not be removed", folder)
+
+
+def make_control_group(memory_bytes: int, processes: int) -> ControlGroup | None:
+    """A new group with these limits, or None where that is not possible."""
+    parents = _parents()
+    if parents is None:
+        return None
+    name = f"{_PREFIX}{os.getpid()}-{next(_count)}"
+    made: dict[str, Path] = {}
+    try:
+        for controller, parent in parents.items():
+            made[controller] = parent / name
+            made[controller].mkdir(exist_ok=controller == "pids")  # version 2 has one folder for both
+        if (made["memory"] / "memory.max").exists():
+            settings = {"memory.max": memory_bytes, "memory.swap.max": 0}
+        else:
+            settings = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
+        (made["memory"] / next(iter(settings))).write_text(str(memory_bytes))
+        (made["pids"] / "pids.max").write_text(str(processes))
+        for name, value in settings.items():
+            with contextlib.suppress(OSError):  # without swap there is nothing to limit
+                (made["memory"] / name).write_text(str(value))
+    except OSError as error:
+        logger.debug("error=<%s> | no control group", error)
+        for folder in dict.fromkeys(made.values()):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return None
+    return ControlGroup(made)
+
+
+def remove_stale_groups() -> None:
+    """Remove groups whose process is gone without having removed them."""
+    for parent in dict.fromkeys((_parents() or {}).values()):
+        with contextlib.suppress(OSError):
+            for folder in parent.glob(f"{_PREFIX}*"):
+                owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+                if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+
+
+def _parents() -> dict[str, Path] | None:
+    """Folders that may get a child group, by controller; None where there is none."""
+    try:
+        entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    found: dict[str, Path] = {}
+    for _, controllers, path in entries:
+        for controller in ("memory", "pids"):
+            if controller in controllers.split(","):
+                found[controller] = _ROOT / controller / path.lstrip("/")
+    if not found:
+        # Version 2. The own group has processes, so its children get no controllers; a sibling does where the parent
+        # hands them on, and the root group's children always may.
+        own = next((_ROOT / path.lstrip("/") for number, _, path in entries if number == "0"), None)
+        for parent in () if own is None else (own, own.parent):
+            with contextlib.suppress(OSError):
+                if {"memory", "pids"} <= set((parent / "cgroup.subtree_control").read_text().split()):
+                    found = {"memory": parent, "pids": parent}
+                    break
+    usable = set(found) == {"memory", "pids"} and all(os.access(folder, os.W_OK) for folder in found.values())
+    return found if usable else None

@@ -1,0 +1,17 @@
+"""Errors of sandboxes.
+
+SandboxError
+└── SandboxUnavailableError   there is no isolation here, or a sandbox could not be started
+"""
+
+from __future__ import annotations
+
+from strands.types.exceptions import ToolProviderException
+
+
+class SandboxError(ToolProviderException):
+    """A failure of the sandbox itself, never of the code in it. Ends an episode as `TOOL_ERROR`."""
+
+
+class SandboxUnavailableError(SandboxError):
+    """There is no isolation on this machine, or a sandbox could not be started; the text says how to mend it."""

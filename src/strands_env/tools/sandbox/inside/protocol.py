@@ -1,0 +1,47 @@
+"""Frames of a 4-byte big-endian length and JSON, over the socket to the host."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+from typing import Any
+
+CHUNK = 65536
+
+
+def receive(channel: socket.socket) -> Any:
+    """The next frame; None at the end."""
+    header = read_exactly(channel, 4)
+    if header is None:
+        return None
+    body = read_exactly(channel, struct.unpack(">I", header)[0])
+    return None if body is None else json.loads(body)
+
+
+def read_exactly(channel: socket.socket, count: int) -> bytes | None:
+    """So many bytes; None when the other side is gone."""
+    data = bytearray()
+    while len(data) < count:
+        part = channel.recv(min(count - len(data), CHUNK))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def await_request(channel: socket.socket, life: int | None) -> Any:
+    """The next request; None when the host is gone."""
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    if life is not None:
+        poller.register(life, 0)
+    ready = dict(poller.poll())
+    return None if life in ready else receive(channel)
+
+
+def send(channel: socket.socket, value: Any) -> None:
+    """Send a frame."""
+    body = json.dumps(value).encode()
+    channel.sendall(struct.pack(">I", len(body)) + body)

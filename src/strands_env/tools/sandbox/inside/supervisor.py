@@ -1,0 +1,270 @@
+"""The first process of a sandbox: starts code, watches its limits, kills what is left, and reports over a socket.
+
+It runs before any foreign code does. Inside bubblewrap it is process 1 of its own process namespace: processes of the
+sandbox cannot signal it, and all of them die with it. It is not dumpable, so they cannot open its descriptors or trace
+it either, though they run as the same user.
+
+The socket to the host (`_process.py`) is descriptor 0. The first frame is the configuration, answered with
+`{"ready": token}`; then one request and one answer at a time. Everything ends when the socket does, or when bubblewrap
+does: a pipe that only bubblewrap holds open tells. (The kernel's signal at the death of a parent does not reach a
+process of another user.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any
+
+from .protocol import await_request, receive, send
+from .system import LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, drop_privileges, other_processes, prctl, set_limit
+from .watch import Child, Watch
+
+KILL_SECONDS = 3.0
+
+
+class Supervisor:
+    """Runs one request at a time."""
+
+    def __init__(self, config: dict[str, Any], channel: socket.socket) -> None:
+        self.config = config
+        self.channel = channel
+        self.life: int | None = config["life"]
+        self.isolated: bool = config["isolated"]
+        self.work: str = config["work"]
+        self.worker: Child | None = None
+        self.reaped: dict[int, int] = {}
+        self.wakeup, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if LINUX else os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run code and answer how it ended."""
+        started = time.monotonic()
+        self._mend_work_directory()
+        fresh = False
+        if request["kind"] == "python":
+            child, fresh = self._ready_worker()
+            nonce = self._hand_over(child, request["code"])
+        else:
+            child, nonce = self._spawn([*self.config["shell"], request["code"]], cpu=request["cpu"]), None
+        watch = Watch(self, child, request, started)
+        report = watch.follow(nonce)
+        lost = self._settle(child, report)
+        watch.drain()
+        if child is not self.worker:
+            child.close()
+        return {
+            "id": request["id"],
+            "nonce": request["nonce"],
+            "outcome": report["outcome"],
+            "exit": report.get("exit"),
+            "detail": report.get("detail"),
+            "stdout": watch.captures[child.stdout].answer(),
+            "stderr": watch.captures[child.stderr].answer(),
+            "seconds": round(time.monotonic() - started, 4),
+            "fresh": fresh,
+            "lost": lost,
+        }
+
+    def _settle(self, child: Child, report: dict[str, Any]) -> bool:
+        """Kill what the code left running, keep the interpreter if it is sound; whether its state is lost."""
+        had_worker = self.worker is not None
+        keep = self.worker
+        if keep is not None and (keep.status is not None or (child is keep and not report.get("sound"))):
+            keep = None
+        if keep is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keep.pid, signal.SIGSTOP)  # its threads rest between calls
+        if not self.kill_others(None if keep is None else keep.pid):
+            keep = None
+        if self.worker is not None and keep is None:
+            if self.worker is not child:
+                self.worker.close()
+            self.worker = None
+        return had_worker and keep is None
+
+    def _mend_work_directory(self) -> None:
+        with contextlib.suppress(OSError):
+            os.makedirs(self.work, exist_ok=True)
+            os.chmod(self.work, 0o700)
+
+    # ---- the interpreter that keeps its state ------------------------------------------------------------------------
+
+    def _ready_worker(self) -> tuple[Child, bool]:
+        self.reap()
+        if self.worker is not None and self.worker.status is None:
+            os.kill(self.worker.pid, signal.SIGCONT)
+            return self.worker, False
+        if self.worker is not None:
+            self.worker.close()
+        self.worker = self._spawn(self.config["worker"], channel=True)
+        return self.worker, True
+
+    def _hand_over(self, worker: Child, code: str) -> str:
+        # The answer is only believed with the nonce of this call. The code runs in the worker's process and may claim
+        # success there, as any program may exit with 0; it can claim nothing for other calls, nor lift a limit.
+        nonce = secrets.token_hex(16)
+        body = json.dumps({"nonce": nonce, "code": code}).encode()
+        data = struct.pack(">I", len(body)) + body
+        os.set_blocking(worker.requests, False)
+        deadline = time.monotonic() + 5.0
+        while data and time.monotonic() < deadline:
+            try:
+                data = data[os.write(worker.requests, data) :]
+            except BlockingIOError:
+                select.select([], [worker.requests], [], 0.1)
+            except BrokenPipeError:
+                break  # it has just died; its exit is found when it is watched
+        return nonce
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def _spawn(self, command: list[str], *, channel: bool = False, cpu: float | None = None) -> Child:
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        inherited = [os.open(os.devnull, os.O_RDWR), out_write, err_write]
+        child = Child(-1, out_read, err_read)
+        if channel:
+            request_read, child.requests = os.pipe()
+            child.results, result_write = os.pipe()
+            inherited += [request_read, result_write]
+        child.pid = os.fork()
+        if child.pid == 0:
+            try:
+                self._become(inherited, cpu)
+                os.execve(command[0], command, self.config["env"])
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"sandbox: cannot start {command[0]}: {error}\n".encode())
+            finally:
+                os._exit(127)
+        for descriptor in inherited:
+            os.close(descriptor)
+        for descriptor in (child.stdout, child.stderr, child.results):
+            if descriptor >= 0:
+                os.set_blocking(descriptor, False)
+        return child
+
+    def _become(self, inherited: list[int], cpu: float | None) -> None:
+        """Turn a fork of the supervisor into a process for code: nothing of the supervisor stays open to it."""
+        os.setsid()
+        moved = [os.dup(descriptor) for descriptor in inherited]  # above the targets, as those are all in use
+        for target, descriptor in enumerate(moved):
+            os.dup2(descriptor, target, inheritable=True)
+        os.closerange(len(moved), 4096)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(self.work)
+        os.umask(0o077)
+        if LINUX:
+            prctl(PR_SET_DUMPABLE, 1)  # only now: until the descriptors were closed, others could have taken them
+            with contextlib.suppress(OSError):
+                os.nice(5)
+                with open("/proc/self/oom_score_adj", "w") as file:
+                    file.write("1000")  # the kernel kills code first, not the supervisor
+        limits = self.config["limits"]
+        set_limit("RLIMIT_CORE", 0)
+        set_limit("RLIMIT_FSIZE", limits["file_bytes"])
+        set_limit("RLIMIT_NOFILE", limits["open_files"])
+        set_limit("RLIMIT_STACK", 8 << 20)
+        if cpu is not None:
+            set_limit("RLIMIT_CPU", math.ceil(cpu) + 1)
+        if LINUX:
+            set_limit("RLIMIT_DATA", limits["memory_bytes"])
+            set_limit("RLIMIT_AS", 4 * limits["memory_bytes"] + (1 << 30))
+            set_limit("RLIMIT_MEMLOCK", 64 << 10)
+            set_limit("RLIMIT_MSGQUEUE", 0)
+        if self.isolated:  # elsewhere the user's other processes would count
+            set_limit("RLIMIT_NPROC", limits["processes"] + 1)
+
+    def reap(self) -> None:
+        """Collect children that ended, adopted ones included."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup, 4096):
+                pass
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if self.worker is not None and pid == self.worker.pid:
+                    self.worker.status = status
+                self.reaped[pid] = status
+
+    def kill_others(self, keep: int | None) -> bool:
+        """Kill every process but this one and `keep`; whether `keep` could be kept."""
+        if self.isolated and keep is None:
+            self._kill_all()
+            return True
+        deadline = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < deadline:  # each round may meet children born in the one before
+            self.reap()
+            alive = [
+                pid
+                for pid, fields in other_processes(self.isolated).items()
+                if pid != keep and fields[0] not in (b"Z", b"X")
+            ]
+            if not LINUX:
+                alive = [child.pid for child in (self.worker,) if child and child.pid != keep and child.status is None]
+            if not alive:
+                return True
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.001)
+        if self.isolated:
+            self._kill_all()  # at one stroke
+        return False
+
+    def _kill_all(self) -> None:
+        assert os.getpid() == 1, "kill(-1) outside a process namespace would kill everything of the user"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < deadline:  # all orphans are children of process 1
+            self.reap()
+            if not other_processes(self.isolated):
+                return
+            time.sleep(0.001)
+
+
+def main() -> None:
+    """Serve requests until the host is gone."""
+    channel = socket.socket(fileno=0)
+    channel.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 does not get signals it has no handler for
+    config = receive(channel)
+    if config is None:
+        return
+    if config["life"] is not None:
+        os.dup2(2, 1)  # bubblewrap alone is to hold the other end of that pipe
+        os.set_inheritable(config["life"], False)
+    drop_privileges(config["user"])
+    if config["isolated"]:
+        if os.getpid() != 1 or 0 in os.getresuid():
+            raise RuntimeError(f"not isolated: process {os.getpid()}, users {os.getresuid()}")
+    elif LINUX:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = Supervisor(config, channel)
+    send(channel, {"ready": config["token"]})
+    try:
+        while (request := await_request(channel, supervisor.life)) is not None:
+            send(channel, supervisor.run(request))
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        supervisor.kill_others(None)

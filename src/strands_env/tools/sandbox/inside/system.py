@@ -1,0 +1,102 @@
+"""What the operating system is asked: limits, privileges, and what the processes of the sandbox use."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+LINUX = sys.platform == "linux"
+PAGE = resource.getpagesize()
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+Processes = dict[int, list[bytes]]
+"""By process id, the fields of `/proc/pid/stat` after the name."""
+
+
+def prctl(option: int, value: int) -> None:
+    """The Linux call of that name, which Python has not."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def set_limit(name: str, value: int) -> None:
+    """Lower a resource limit for good."""
+    kind = getattr(resource, name)
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def drop_privileges(user: int | None) -> None:
+    """Become an ordinary user, from whom nothing leads back."""
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    if LINUX:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        prctl(PR_SET_DUMPABLE, 0)
+
+
+def other_processes(isolated: bool) -> Processes:
+    """Every process of the sandbox but this one: its fields of `/proc/pid/stat` after the name."""
+    found: Processes = {}
+    if not LINUX:
+        return found
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                found[int(name)] = file.read().rpartition(b")")[2].split()
+    return found if isolated else descendants(found, os.getpid())
+
+
+def descendants(processes: Processes, root: int) -> Processes:
+    """Those processes that come from one."""
+    children: dict[int, list[int]] = {}
+    for pid, fields in processes.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found: Processes = {}
+    pending = [root]
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            found[pid] = processes[pid]
+            pending.append(pid)
+    return found
+
+
+def cpu_seconds(others: Processes) -> float:
+    """CPU time of all processes of the sandbox so far, ended ones included."""
+    times = os.times()
+    ticks = sum(int(value) for fields in others.values() for value in fields[11:15])
+    return times.children_user + times.children_system + ticks / TICKS_PER_SECOND
+
+
+def memory_bytes(others: Processes, limit: int) -> int:
+    """Memory of all processes. Shared pages are counted once where the cheap count is over the limit."""
+    resident = {pid: int(fields[21]) * PAGE for pid, fields in others.items()}
+    if sum(resident.values()) <= limit:
+        return sum(resident.values())
+    total = 0
+    for pid, size in resident.items():
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                total += next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
+        except (OSError, StopIteration):
+            total += size
+    return total
+
+
+def file_count(paths: list[str]) -> int:
+    """Files and folders on the sandbox's own file systems."""
+    count = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.statvfs(path)
+            count += status.f_files - status.f_ffree
+    return count

@@ -1,0 +1,89 @@
+"""What the sandbox tests share: small limits, and the proof that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from strands_env.tools.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.tools.sandbox import _bubblewrap as bubblewrap
+from strands_env.tools.sandbox import _cgroup as cgroup
+
+MIB = 1 << 20
+LIMITS = SandboxLimits(
+    wall_seconds=10.0,
+    cpu_seconds=10.0,
+    memory_bytes=192 * MIB,
+    disk_bytes=32 * MIB,
+    file_bytes=16 * MIB,
+    files=2_000,
+    processes=32,
+    output_bytes=4096,
+    flood_bytes=2 * MIB,
+)
+NO_ISOLATION = "none-i-accept-the-risk"
+
+
+def unavailable() -> str | None:
+    """Why there is no isolation here, or None."""
+    try:
+        Sandbox()
+    except SandboxUnavailableError as error:
+        return str(error)
+    return None
+
+
+requires_isolation = pytest.mark.skipif(unavailable() is not None, reason=f"no isolation here: {unavailable()}")
+
+
+async def assert_nothing_left(before: dict[str, set[str]]) -> None:
+    """Nothing exists that did not before; what is just ending gets a moment."""
+    for _ in range(100):
+        after = leftovers()
+        more = {kind: after[kind] - before[kind] for kind in after if after[kind] - before[kind]}
+        if not more:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"left behind: {more}")
+
+
+def leftovers() -> dict[str, set[str]]:
+    """Everything a sandbox could leave behind on this machine."""
+    children = {f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)}
+    groups = {
+        str(folder)
+        for parent in (cgroup._parents() or {}).values()
+        for folder in parent.glob(f"strands-env-{os.getpid()}-*")
+    }
+    return {
+        "processes": children,
+        "descriptors": _descriptors(),
+        "folders": {str(path) for path in Path(tempfile.gettempdir()).glob("strands-env-sandbox-*")},
+        "groups": groups,
+        "threads": {str(thread.ident) for thread in threading.enumerate()},
+    }
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone
+            found.add(f"{number}: {os.readlink(f'/proc/self/fd/{number}')}")
+    return found
+
+
+def system_python() -> str | None:
+    """An interpreter every user can run, for sandboxes that cannot read this one's folder."""
+    path = "/usr/bin/python3"
+    try:
+        bubblewrap.python_home(path)
+    except SandboxUnavailableError:
+        return None
+    return path

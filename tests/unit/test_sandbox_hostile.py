@@ -1,0 +1,505 @@
+"""Code that wants out, or everything: each attempt ends as a result within its limits, with nothing left behind.
+
+Every test runs against this machine's own way of isolation; those of the last part against every way root can force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from strands_env.tools.sandbox import Outcome, Sandbox
+from strands_env.tools.sandbox import _bubblewrap as bubblewrap
+from strands_env.tools.sandbox import _cgroup as cgroup
+
+from .sandbox_support import LIMITS, MIB, assert_nothing_left, leftovers, requires_isolation, system_python
+
+pytestmark = requires_isolation
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    before = leftovers()
+    sandbox = Sandbox(limits=LIMITS)
+    yield sandbox
+    assert (await sandbox.run_python("40 + 2")).stdout == "42\n"  # whatever happened, the next call works
+    await sandbox.close()
+    await assert_nothing_left(before)
+
+
+@pytest.fixture
+async def own_watch(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
+    """A sandbox whose limits the kernel's control groups do not help to keep."""
+    monkeypatch.setattr("strands_env.tools.sandbox._process.make_control_group", lambda *_: None)
+    async with Sandbox(limits=LIMITS) as sandbox:
+        yield sandbox
+
+
+async def peak_memory(sandbox: Sandbox, task: asyncio.Task) -> int:
+    """The most memory all processes below this one have had until the task ends."""
+    peak = 0
+    while not task.done():
+        total = 0
+        for child in psutil.Process().children(recursive=True):
+            try:
+                total += child.memory_info().rss
+            except psutil.Error:
+                continue
+        peak = max(peak, total)
+        await asyncio.sleep(0.02)
+    return peak
+
+
+# ---- too much of everything ----------------------------------------------------------------------------------------
+
+
+async def test_fork_bomb_of_the_shell(sandbox: Sandbox) -> None:
+    await sandbox.run_python("x = 1")
+    await sandbox.run_shell(":(){ :|:& };:", timeout=1)
+    result = await sandbox.run_shell("bomb() { bomb | bomb & wait; }; bomb", timeout=1)
+    assert "Resource temporarily unavailable" in result.stderr
+    assert (await sandbox.run_python("x")).stdout == "1\n"
+
+
+async def test_fork_bomb_of_python(sandbox: Sandbox) -> None:
+    code = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError: pass"
+    task = asyncio.create_task(sandbox.run_python(code, timeout=1))
+    most = 0
+    while not task.done():
+        most = max(most, len(psutil.Process().children(recursive=True)))
+        await asyncio.sleep(0.02)
+    assert (await task).outcome in (Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY)
+    assert 10 < most <= LIMITS.processes + 4
+
+
+async def test_processes_that_leave_their_session(sandbox: Sandbox) -> None:
+    code = (
+        "import os, time\n"
+        "for _ in range(10):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(1000)\n"
+        "        os._exit(0)\n"
+        "'parent'"
+    )
+    assert (await sandbox.run_python(code)).stdout == "'parent'\n"
+    assert "(python" not in (await sandbox.run_shell("cat /proc/[0-9]*/stat | grep -v ' Z ' | tail -n +3")).stdout
+
+
+async def test_threads_count_as_processes(sandbox: Sandbox) -> None:
+    code = "import threading, time\nfor _ in range(1000): threading.Thread(target=time.sleep, args=(60,)).start()"
+    result = await sandbox.run_python(code, timeout=5)
+    assert "can't start new thread" in result.stderr
+
+
+async def test_memory_of_one_process(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python("x = 1\ndata = bytearray(1 << 30)")
+    assert "MemoryError" in result.stderr
+    assert (await sandbox.run_python("x")).stdout == "1\n"
+
+
+@pytest.mark.parametrize("kind", ["shared", "many"])
+async def test_memory_bomb(own_watch: Sandbox, kind: str) -> None:
+    """Without control groups: memory no limit of a single process sees."""
+    code = {
+        "shared": (
+            "import mmap\n"
+            "maps = [mmap.mmap(-1, 1 << 28) for _ in range(3)]\n"
+            "for m in maps:\n"
+            "    for i in range(0, 1 << 28, 4096): m[i] = 1"
+        ),
+        "many": (
+            "import subprocess, sys, time\n"
+            "held = 'import time; a = bytearray(100 << 20); time.sleep(60)'\n"
+            "for _ in range(20): subprocess.Popen([sys.executable, '-c', held])\n"
+            "time.sleep(60)"
+        ),
+    }[kind]
+    task = asyncio.create_task(own_watch.run_python(code))
+    peak = await peak_memory(own_watch, task)
+    result = await task
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "more than 192 MiB of memory" in result.note
+    assert peak < 1500 * MIB
+    assert (await own_watch.run_python("1")).stdout == "1\n"
+
+
+@pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")
+async def test_memory_bomb_in_a_control_group(sandbox: Sandbox) -> None:
+    code = "import mmap\nm = mmap.mmap(-1, 1 << 29)\nfor i in range(0, 1 << 29, 4096): m[i] = 1"
+    task = asyncio.create_task(sandbox.run_python(code))
+    peak = await peak_memory(sandbox, task)
+    assert (await task).outcome is Outcome.OUT_OF_MEMORY
+    assert peak < 600 * MIB
+
+
+async def test_endless_output(sandbox: Sandbox) -> None:
+    before = psutil.Process().memory_info().rss
+    result = await sandbox.run_shell("yes")
+    assert result.outcome is Outcome.OUTPUT_FLOOD
+    assert len(result.stdout) < 2 * LIMITS.output_bytes
+    assert result.dropped_bytes > LIMITS.flood_bytes - 2 * LIMITS.output_bytes
+    assert psutil.Process().memory_info().rss - before < 50 * MIB
+
+
+async def test_flood_of_python_on_both_streams(sandbox: Sandbox) -> None:
+    code = "import sys\nwhile True:\n    print('o' * 1000)\n    print('e' * 1000, file=sys.stderr)"
+    result = await sandbox.run_python(code)
+    assert result.outcome is Outcome.OUTPUT_FLOOD
+    assert "o" in result.stdout
+    assert "e" in result.stderr
+
+
+async def test_one_huge_line_keeps_both_ends(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python("import sys\nx = sys.stdout.write('a' * 500_000 + 'b' * 500_000)")
+    assert result.stdout.startswith("a" * 100)
+    assert result.stdout.endswith("b" * 100)
+    assert result.dropped_bytes == 1_000_000 - LIMITS.output_bytes
+
+
+async def test_binary_output(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python(r"import sys; x = sys.stdout.buffer.write(bytes(range(256)))")
+    assert r"\xff" in result.stdout
+    assert result.stdout.encode()  # valid text
+
+
+async def test_cpu_time_of_all_processes() -> None:
+    small = Sandbox(limits=replace(LIMITS, cpu_seconds=0.5))
+    result = await small.run_shell("for i in 1 2 3; do (while :; do :; done) & done; wait")
+    assert result.outcome is Outcome.CPU_LIMIT
+    await small.close()
+
+
+async def test_disk_is_bounded(sandbox: Sandbox) -> None:
+    result = await sandbox.run_shell(
+        "for i in $(seq 9); do head -c 9M /dev/zero > f$i || true; done; du -sm . | cut -f1; rm f*"
+    )
+    assert "No space left on device" in result.stderr
+    assert int(result.stdout) <= 32
+    large = await sandbox.run_shell("head -c 1G /dev/zero > large; rm -f large")
+    assert "File too large" in large.stderr
+
+
+async def test_many_files(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python("for i in range(10**6): open(f'f{i}', 'w').close()")
+    assert result.outcome is Outcome.TOO_MANY_FILES
+    assert (await sandbox.run_shell("ls | wc -l")).stdout == "0\n"
+
+
+async def test_code_that_never_returns(sandbox: Sandbox) -> None:
+    started = time.monotonic()
+    code = (
+        "import signal, time\n"
+        "for s in range(1, 32):\n"
+        "    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except OSError: pass\n"
+        "while True: time.sleep(1)"
+    )
+    assert (await sandbox.run_python(code, timeout=0.5)).outcome is Outcome.TIMEOUT
+    assert (await sandbox.run_shell("trap '' TERM INT HUP; while :; do sleep 1; done", timeout=0.5)).is_error
+    assert time.monotonic() - started < 60
+
+
+# ---- the way out ---------------------------------------------------------------------------------------------------
+
+
+async def test_no_network(sandbox: Sandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = (
+            "import socket\n"
+            f"for address in [('127.0.0.1', {port}), ('1.1.1.1', 53)]:\n"
+            "    try: socket.create_connection(address, timeout=2); print('connected')\n"
+            "    except OSError as error: print(type(error).__name__)"
+        )
+        result = await sandbox.run_python(code)
+        assert result.stdout.splitlines()[0] == "ConnectionRefusedError"
+        assert "connected" not in result.stdout
+        server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+async def test_sockets_of_other_families_are_denied(sandbox: Sandbox) -> None:
+    code = (
+        "import socket\n"
+        "for family in (40, 38, 17, 16):\n"  # vsock, kernel crypto, packets, netlink
+        "    kind = socket.SOCK_STREAM if family == 40 else socket.SOCK_RAW\n"
+        "    try: socket.socket(family, kind); print(family, 'open')\n"
+        "    except OSError as error: print(family, 'denied')"
+    )
+    assert "open" not in (await sandbox.run_python(code)).stdout
+
+
+async def test_abstract_sockets_of_this_machine_are_out_of_reach(sandbox: Sandbox) -> None:
+    name = f"\0strands-env-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        code = f"import socket\nsocket.socket(socket.AF_UNIX).connect({name!r})"
+        assert "ConnectionRefusedError" in (await sandbox.run_python(code)).stderr
+
+
+async def test_writes_outside(sandbox: Sandbox, tmp_path: Path) -> None:
+    target = tmp_path / "escaped"
+    paths = [
+        str(target),
+        "/usr/escaped",
+        "/etc/escaped",
+        "/escaped",
+        "/dev/escaped",
+        "/.sandbox/inside/worker.py",
+        "/proc/sys/kernel/hostname",
+    ]
+    code = (
+        "import os\n"
+        f"for path in {paths!r}:\n"
+        "    try:\n"
+        "        open(path, 'w').write('x')\n"
+        "        print('wrote', path)\n"
+        "    except OSError: pass"
+    )
+    assert "wrote" not in (await sandbox.run_python(code)).stdout
+    assert not target.exists()
+
+
+async def test_private_folders_of_this_machine_are_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    tests = Path(__file__)
+    for path in (secret, tests, Path("/etc/shadow"), Path("/etc/passwd"), Path("/var"), Path("/home"), Path("/sys")):
+        assert (await sandbox.run_shell(f"cat {path} || ls {path}")).outcome is Outcome.ERROR
+
+
+async def test_links_lead_nowhere(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    commands = [
+        f"ln -s {secret} link && cat link",
+        f"ln -s / root && cat root{secret}",
+        f"cat /proc/1/root{secret}; cat /proc/self/root{secret}; cat /proc/1/cwd{secret}",
+        f"cd /proc/self/fd && for f in *; do cat $f{secret} $f/../..{secret}; done",
+    ]
+    for command in commands:
+        assert "s3cret" not in (await sandbox.run_shell(command, timeout=3)).stdout
+
+
+async def test_processes_of_this_machine_are_not_seen(sandbox: Sandbox) -> None:
+    result = await sandbox.run_shell("ls /proc | grep -c '^[0-9]'")
+    assert int(result.stdout) < 10
+    assert (await sandbox.run_shell(f"kill -0 {os.getpid()}")).is_error or os.getpid() < 10
+
+
+async def test_no_privileges(sandbox: Sandbox) -> None:
+    status = (await sandbox.run_shell("grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs|Uid)' /proc/self/status")).stdout
+    values = dict(line.split(":\t") for line in status.splitlines())
+    assert {values[name].strip("0") for name in ("CapPrm", "CapEff", "CapAmb")} == {""}
+    assert values["NoNewPrivs"] == "1"
+    assert "0" not in values["Uid"].split("\t")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "unshare --user --map-root-user id",
+        "unshare --mount true",
+        "mount -t tmpfs none /tmp",
+        "chroot / true",
+        "mknod device c 1 1",
+        "chown 0 .",
+        "python3 -c 'import os; os.setuid(0)'",
+        "nice -n -20 true",
+    ],
+)
+async def test_privileged_calls_are_denied(sandbox: Sandbox, command: str) -> None:
+    result = await sandbox.run_shell(
+        f"({command}) 2>&1 | grep -iE 'not permitted|denied|cannot|invalid|PermissionError|only root|must be super'"
+    )
+    assert result.outcome is Outcome.OK, result
+
+
+# ---- the machinery -------------------------------------------------------------------------------------------------
+
+
+async def test_supervisor_cannot_be_signalled(sandbox: Sandbox) -> None:
+    await sandbox.run_shell("echo here > file")
+    code = "import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except (OSError, ValueError): pass\n'alive'"
+    assert (await sandbox.run_python(code)).stdout == "'alive'\n"
+    assert (await sandbox.run_shell("cat file")).stdout == "here\n"
+
+
+async def test_supervisor_cannot_be_opened(sandbox: Sandbox) -> None:
+    code = (
+        "import os\n"
+        "for name in ('fd', 'mem', 'environ', 'root', 'cwd', 'maps'):\n"
+        "    try:\n"
+        "        path = f'/proc/1/{name}'\n"
+        "        print('open', os.listdir(path) if name in ('fd', 'root', 'cwd') else open(path, 'rb').read(10))\n"
+        "    except OSError as error: pass\n"
+        "'done'"
+    )
+    assert (await sandbox.run_python(code)).stdout == "'done'\n"
+
+
+async def test_killing_everything(sandbox: Sandbox) -> None:
+    await sandbox.run_python("open('file', 'w').write('kept'); x = 1")
+    result = await sandbox.run_shell("kill -9 -1")
+    assert result.is_error or result.outcome is Outcome.OK
+    assert "variables are lost" in result.note
+    assert (await sandbox.run_shell("cat file")).stdout == "kept"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os._exit(0)",
+        "import os; os.kill(os.getpid(), 9)",
+        "import ctypes; ctypes.string_at(0)",
+        "import os; os.abort()",
+    ],
+)
+async def test_killing_the_interpreter(sandbox: Sandbox, code: str) -> None:
+    result = await sandbox.run_python(code)
+    assert result.outcome is Outcome.DIED
+    assert "the Python interpreter ended" in result.note
+    assert "variables are lost" in result.note
+
+
+async def test_recursion_until_the_stack_ends(sandbox: Sandbox) -> None:
+    result = await sandbox.run_python(
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f() + len(repr([f]))\nf()", timeout=2
+    )
+    assert result.is_error
+
+
+async def test_stopping_the_interpreter(sandbox: Sandbox) -> None:
+    assert (await sandbox.run_python("import os; os.kill(os.getpid(), 19)", timeout=0.5)).outcome is Outcome.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfor fd in range(256):\n    try: os.close(fd)\n    except OSError: pass",
+        "import os; os.closerange(3, 4096)",
+        "import sys; sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+        "import os; os.close(1); os.close(2); os.close(0)",
+        "import sys; sys.stdout = None; sys.stderr = None; del sys.stdin",
+        "import builtins; del builtins.print, builtins.repr, builtins.len",
+        "import sys; sys.modules.clear()",
+        "import json; json.loads = json.dumps = None",
+        "import os; os.write = os.read = None",
+        "import threading, os; threading.Thread(target=lambda: os._exit(0)).start()",
+        "import signal; signal.signal = None",
+        "import os; os.fork()",
+    ],
+)
+async def test_sabotage_costs_the_interpreter_at_most(sandbox: Sandbox, code: str) -> None:
+    await sandbox.run_python(code, timeout=1)
+    await sandbox.run_python("1", timeout=1)
+    if (await sandbox.run_python("40 + 2", timeout=1)).stdout != "42\n":
+        await sandbox.run_python("import os; os._exit(1)", timeout=1)
+
+
+async def test_markers_on_the_output_are_output(sandbox: Sandbox) -> None:
+    code = r"""
+import struct, json, sys, os
+body = json.dumps({"id": 1, "nonce": "0" * 32, "outcome": "ok", "exit": 0, "ready": "x"}).encode()
+for fd in (1, 2): os.write(fd, struct.pack(">I", len(body)) + body)
+sys.exit(9)
+"""
+    result = await sandbox.run_python(code)
+    assert (result.outcome, result.exit_code) == (Outcome.ERROR, 9)
+    assert '"outcome": "ok"' in result.stdout
+
+
+async def test_result_channel_needs_the_nonce(sandbox: Sandbox) -> None:
+    """Code that finds the worker's descriptors can end its own call, not claim what it does not know."""
+    code = r"""
+import os, struct, json, time
+body = json.dumps({"nonce": "0" * 32, "exit": 0}).encode()
+for fd in range(3, 256):
+    try: os.write(fd, struct.pack(">I", len(body)) + body)
+    except OSError: pass
+time.sleep(60)
+"""
+    result = await sandbox.run_python(code, timeout=3)
+    assert result.outcome is Outcome.DIED
+    assert "not its own" in result.note
+
+
+async def test_shell_has_no_channel_at_all(sandbox: Sandbox) -> None:
+    await sandbox.run_python("x = 1")
+    result = await sandbox.run_shell("ls /proc/self/fd | wc -l; ls -l /proc/self/fd | grep -c socket")
+    assert result.stdout.split() == ["4", "0"]  # the standard three, and the listing's own
+
+
+async def test_work_directory_cannot_be_taken_away(sandbox: Sandbox) -> None:
+    await sandbox.run_shell(
+        "rm -rf /workspace; rmdir /workspace; mv /workspace /tmp/x; chmod 000 /workspace; chmod 000 ."
+    )
+    assert (await sandbox.run_shell("pwd; echo ok > file; cat file")).stdout == "/workspace\nok\n"
+
+
+async def test_closed_output_does_not_hang(sandbox: Sandbox) -> None:
+    result = await sandbox.run_shell("exec 1>&- 2>&-; sleep 0.2; exit 4")
+    assert result.exit_code == 4
+
+
+async def test_host_process_death_ends_the_sandbox(tmp_path: Path) -> None:
+    """A sandbox dies with the process that started it, however that dies."""
+    script = (
+        "import asyncio, os\n"
+        "from strands_env.tools.sandbox import Sandbox\n"
+        "async def main():\n"
+        "    sandbox = Sandbox()\n"
+        "    await sandbox.start()\n"
+        "    asyncio.ensure_future(sandbox.run_shell('sleep 1000'))\n"
+        "    await asyncio.sleep(0.5)\n"
+        "    print('up', flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    host = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"}
+    )
+    assert host.stdout is not None
+    assert await host.stdout.readline() == b"up\n"
+    family = psutil.Process(host.pid).children(recursive=True)
+    assert len(family) >= 3
+    host.kill()
+    await host.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, family, 10)
+    assert not alive
+
+
+# ---- every way of isolation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or system_python() is None, reason="needs root and a system-wide Python 3.11")
+async def test_isolation_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Root that gives itself up before bubblewrap starts has the same user namespace an ordinary user has."""
+    monkeypatch.setattr(bubblewrap, "choose_mode", lambda: bubblewrap.Mode.DROPPED)
+    before = leftovers()
+    async with Sandbox(limits=LIMITS, python=system_python()) as sandbox:
+        assert (await sandbox.run_shell("id -u; pwd")).stdout == "1000\n/workspace\n"
+        await sandbox.run_python("x = 1")
+        assert (await sandbox.run_python("x")).stdout == "1\n"
+        bomb = await sandbox.run_shell("bomb() { bomb | bomb & wait; }; bomb", timeout=1)
+        assert "Resource temporarily unavailable" in bomb.stderr
+        assert (await sandbox.run_shell("unshare --user true")).is_error
+        assert (await sandbox.run_shell("echo x > /usr/x; echo x > /dev/x; echo x > /x; echo x > /etc/x")).is_error
+        assert "Cap" not in (await sandbox.run_shell("grep -E '^Cap(Eff|Prm).*[1-9a-f]' /proc/self/status")).stdout
+        assert (
+            await sandbox.run_shell("ls /proc/1/fd || kill -9 1; sleep 0.1; echo still here")
+        ).stdout == "still here\n"
+    await assert_nothing_left(before)
