@@ -1,0 +1,253 @@
+"""Aborting, pausing, updating weights, closing: what happens to requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from strands_sglang.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
+from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
+
+PROMPT = [20, 21, 22, 23]
+LONG: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def tiny() -> TinyModel:
+    return make_tiny_model()
+
+
+@pytest.fixture
+async def engine(tiny: TinyModel) -> AsyncIterator[EmbeddedEngine]:
+    async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1) as engine:
+        yield engine
+
+
+async def running(engine: EmbeddedEngine, count: int = 1) -> None:
+    """Wait until so many requests are being computed and have sampled something."""
+    while not (
+        len(engine._scheduler.running) == count and all(request.output for request in engine._scheduler.running)
+    ):
+        await asyncio.sleep(0.001)
+
+
+async def test_an_abort_returns_what_was_sampled(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(engine.generate(PROMPT, rid="a", return_logprob=True, **LONG))
+    await running(engine)
+    await engine.abort("a")
+    answer = await task
+    meta = answer["meta_info"]
+    assert meta["finish_reason"] == {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+    assert 0 < meta["completion_tokens"] == len(answer["output_ids"]) == len(meta["output_token_logprobs"]) < 3000
+    assert meta["id"] == "a"
+
+
+async def test_an_abort_meets_its_own_request_only(engine: EmbeddedEngine) -> None:
+    tasks = [asyncio.create_task(engine.generate(PROMPT, rid=rid, **LONG)) for rid in ("traj-1", "traj-10")]
+    await running(engine, 2)
+    await engine.abort("traj-1")
+    await engine.abort("unknown")
+    await tasks[0]
+    assert not tasks[1].done()
+    await engine.abort_all()
+    assert (await tasks[1])["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+async def test_a_waiting_request_is_aborted_without_the_keys_the_server_lacks(tiny: TinyModel) -> None:
+    async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1, max_batch_size=1) as engine:
+        first = asyncio.create_task(engine.generate(PROMPT, **LONG))
+        await running(engine)
+        second = asyncio.create_task(engine.generate(PROMPT, rid="b", **LONG))
+        await asyncio.sleep(0.01)
+        await engine.abort("b")
+        meta = (await second)["meta_info"]
+        assert meta["finish_reason"] == {"type": "abort", "message": "Abort in waiting queue"}
+        assert "prompt_tokens" not in meta and meta["completion_tokens"] == 0
+        await engine.abort_all()
+        await first
+
+
+async def test_cancelling_a_call_frees_the_engine(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    await running(engine)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await engine.loads())["num_running_reqs"] == 0
+
+
+async def test_a_request_id_is_not_taken_twice(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(engine.generate(PROMPT, rid="a", **LONG))
+    await running(engine)
+    with pytest.raises(SGLangHTTPError, match="Duplicate request ID detected: a"):
+        await engine.generate(PROMPT, rid="a", **LONG)
+    await engine.abort_all()
+    await task
+
+
+async def test_a_pause_that_aborts(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    await running(engine)
+    await engine.pause_generation()
+    assert (await task)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert not await engine.health()
+    await engine.continue_generation()
+    assert await engine.health()
+
+
+@pytest.mark.parametrize(("mode", "retractions"), [("retract", 1), ("in_place", 0)])
+async def test_a_pause_that_holds_changes_no_token(engine: EmbeddedEngine, mode: str, retractions: int) -> None:
+    fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
+    expected = await engine.generate(PROMPT, **fields)
+    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    await running(engine)
+    await engine.pause_generation(mode)
+    new = asyncio.create_task(engine.generate([5], sampling_params={"max_new_tokens": 1}))
+    await asyncio.sleep(0.02)
+    assert not task.done() and not new.done()
+    assert await engine.flush_cache() is (mode == "retract")
+    await engine.continue_generation()
+    answer = await task
+    assert answer["output_ids"] == expected["output_ids"]
+    assert answer["meta_info"]["num_retractions"] == retractions
+    await new
+
+
+async def test_an_unknown_pause_mode_is_refused(engine: EmbeddedEngine) -> None:
+    with pytest.raises(SGLangHTTPError, match="Invalid mode: 'nap'"):
+        await engine.pause_generation("nap")
+
+
+async def test_new_weights_are_used_and_old_prefixes_forgotten(engine: EmbeddedEngine) -> None:
+    other = make_tiny_model(seed=1)
+    before = await engine.generate(PROMPT, sampling_params={"temperature": 0})
+    await engine.update_weights(other.model, "v2")
+    after = await engine.generate(PROMPT, sampling_params={"temperature": 0})
+    async with EmbeddedEngine(other.model, tokenizer=other.tokenizer, threads=1) as fresh:
+        expected = await fresh.generate(PROMPT, sampling_params={"temperature": 0})
+    assert after["output_ids"] == expected["output_ids"] != before["output_ids"]
+    assert after["meta_info"]["cached_tokens"] == 0
+    assert after["meta_info"]["weight_version"] == "v2"
+    assert (await engine.get_model_info())["weight_version"] == "v2"
+
+
+async def test_an_update_waits_for_running_requests(engine: EmbeddedEngine) -> None:
+    fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
+    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    await running(engine)
+    await engine.update_weights(make_tiny_model(seed=1).model.state_dict(), "v2")
+    assert task.done()
+    assert (await task)["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 200}]
+
+
+async def test_an_update_during_a_pause_gives_two_spans(engine: EmbeddedEngine) -> None:
+    fields = {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 300}}
+    task = asyncio.create_task(engine.generate(PROMPT, **fields))
+    await running(engine)
+    await engine.pause_generation("in_place")
+    held = len(engine._scheduler.running[0].output)
+    await engine.update_weights(make_tiny_model(seed=1).model, "v2")
+    await engine.continue_generation()
+    meta = (await task)["meta_info"]
+    assert meta["weight_versions"] == [
+        {"version": "default", "start": 0, "end": held},
+        {"version": "v2", "start": held, "end": 300},
+    ]
+    assert meta["weight_version"] == "v2"
+    again = await engine.generate(PROMPT, **fields)
+    assert again["meta_info"]["cached_tokens"] == 0  # what old weights computed is not reused
+
+
+async def test_renaming_the_weights_aborts_by_default(engine: EmbeddedEngine) -> None:
+    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    await running(engine)
+    await engine.update_weight_version("v3", abort_all=False)
+    assert not task.done()
+    await engine.update_weight_version("v4")
+    spans = (await task)["meta_info"]["weight_versions"]
+    assert spans[0]["version"] == "default" and spans[-1]["version"] in ("default", "v3")
+
+
+async def test_weights_of_another_shape_are_refused_and_change_nothing(engine: EmbeddedEngine) -> None:
+    before = await engine.generate(PROMPT, sampling_params={"temperature": 0})
+    with pytest.raises(SGLangHTTPError, match="do not fit"):
+        await engine.update_weights(make_tiny_model(hidden_size=32).model, "v2")
+    assert (await engine.generate(PROMPT, sampling_params={"temperature": 0}))["output_ids"] == before["output_ids"]
+    assert engine.weight_version == "default"
+
+
+async def test_the_model_given_is_left_alone(tiny: TinyModel, engine: EmbeddedEngine) -> None:
+    assert tiny.model.config._attn_implementation == "sdpa"
+    before = {name: value.clone() for name, value in tiny.model.state_dict().items()}
+    await engine.update_weights(make_tiny_model(seed=1).model)
+    assert all(value.equal(before[name]) for name, value in tiny.model.state_dict().items())
+
+
+async def test_closing_fails_requests_in_flight_and_new_ones(tiny: TinyModel) -> None:
+    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1)
+    task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+    await running(engine)
+    await engine.close()
+    with pytest.raises(SGLangConnectionError):
+        await task
+    with pytest.raises(SGLangConnectionError):
+        await engine.generate(PROMPT)
+    await engine.close()
+    assert not await engine.health()
+
+
+async def test_a_broken_step_fails_its_requests_and_not_the_engine(engine: EmbeddedEngine) -> None:
+    runner = engine._scheduler._runner
+    original = runner.forward
+
+    def broken(segments: Any) -> Any:
+        raise RuntimeError("boom")
+
+    runner.forward = broken  # type: ignore[method-assign]
+    with pytest.raises(SGLangHTTPError) as caught:
+        await engine.generate(PROMPT)
+    assert caught.value.status == 500
+    runner.forward = original  # type: ignore[method-assign]
+    assert (await engine.generate(PROMPT, sampling_params={"max_new_tokens": 1}))["output_ids"]
+
+
+def test_several_event_loops_share_an_engine(tiny: TinyModel) -> None:
+    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1)
+    outputs: list[list[int]] = []
+
+    def worker() -> None:
+        answer = asyncio.run(engine.generate(PROMPT, sampling_params={"temperature": 0, "max_new_tokens": 20}))
+        outputs.append(answer["output_ids"])
+
+    threads = [threading.Thread(target=worker) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(engine.close())
+    assert len(outputs) == 4 and len({tuple(ids) for ids in outputs}) == 1
+
+
+@pytest.mark.parametrize("values", [{"max_batch_size": 0}, {"threads": 0}, {"context_length": 0}])
+def test_arguments_out_of_range_are_refused(tiny: TinyModel, values: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, **values)
+
+
+def test_a_model_that_is_not_there_is_one_clear_error(tmp_path: Any) -> None:
+    with pytest.raises(ModelLoadError, match="Could not load model"):
+        EmbeddedEngine(str(tmp_path))
+
+
+async def test_the_context_length_is_reported_and_kept(tiny: TinyModel) -> None:
+    async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, context_length=64, threads=1) as engine:
+        assert await engine.max_model_len() == 64
+        answer = await engine.generate(PROMPT, sampling_params={"max_new_tokens": None, "ignore_eos": True})
+        assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 64 - len(PROMPT) - 2}

@@ -1,0 +1,379 @@
+"""The embedded engine's answers: layout, exactness, batching, prefixes, grammars, stops. On a tiny random model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_model
+from strands_sglang.exceptions import SGLangHTTPError
+from tests.conftest import requires_shared
+
+PROMPT = list(range(20, 60))
+
+
+@pytest.fixture(scope="module")
+def tiny() -> TinyModel:
+    return make_tiny_model()
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: TinyModel) -> Iterator[EmbeddedEngine]:
+    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, seed=0, threads=1)
+    yield engine
+    asyncio.run(engine.close())
+
+
+def params(**values: Any) -> dict[str, Any]:
+    return {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True} | values
+
+
+def prompts(count: int, *, longest: int = 700) -> list[list[int]]:
+    rng = random.Random(1)
+    return [[rng.randrange(10, 1000) for _ in range(rng.randint(2, longest))] for _ in range(count)]
+
+
+def forward(tiny: TinyModel, ids: list[int], temperature: float = 1.0) -> Any:
+    """Logprobs of a separate plain forward pass, `[positions, vocabulary]`."""
+    with torch.no_grad():
+        return torch.log_softmax(tiny.model(torch.tensor([ids])).logits[0].float() / temperature, dim=-1)
+
+
+# Layout
+
+
+@requires_shared
+async def test_an_answer_has_the_keys_of_a_recorded_one(engine: EmbeddedEngine, shared: Any) -> None:
+    for name in ("02_basic_input_ids", "05_logprob_start0_top2", "11_token_ids_logprob", "129_return_prompt_token_ids"):
+        recorded = json.loads((shared / f"data/sglang_samples/0.5.23/{name}.json").read_text())
+        request = recorded["request"]["json"]
+        answer = await engine.generate(**request)
+        expected = recorded["response_json"]
+        assert answer.keys() == expected.keys()
+        assert answer["meta_info"].keys() == expected["meta_info"].keys()
+        for key in ("finish_reason", "prompt_tokens", "completion_tokens", "num_retractions"):
+            assert answer["meta_info"][key] == expected["meta_info"][key]
+
+
+async def test_logprobs_are_aligned_with_the_ids(engine: EmbeddedEngine) -> None:
+    answer = await engine.generate(PROMPT, sampling_params=params(), return_logprob=True, logprob_start_len=0)
+    meta = answer["meta_info"]
+    assert [entry[1] for entry in meta["output_token_logprobs"]] == answer["output_ids"]
+    assert [entry[1] for entry in meta["input_token_logprobs"]] == PROMPT
+    assert meta["input_token_logprobs"][0] == [None, PROMPT[0], None]
+
+
+async def test_texts_of_logprobs_come_on_request(engine: EmbeddedEngine) -> None:
+    answer = await engine.generate(
+        PROMPT, sampling_params=params(), return_logprob=True, top_logprobs_num=2, return_text_in_logprobs=True
+    )
+    for entry in answer["meta_info"]["output_token_logprobs"]:
+        assert entry[2] == engine.tokenizer.decode([entry[1]])
+    assert all(len(row) == 2 and row[0][2] for row in answer["meta_info"]["output_top_logprobs"])
+
+
+async def test_no_new_tokens_scores_the_prompt_only(engine: EmbeddedEngine) -> None:
+    answer = await engine.generate(
+        PROMPT, sampling_params=params(max_new_tokens=0), return_logprob=True, logprob_start_len=0
+    )
+    assert answer["output_ids"] == [] and answer["text"] == ""
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 0}
+    assert len(answer["meta_info"]["input_token_logprobs"]) == len(PROMPT)
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+async def test_logprobs_agree_with_a_separate_forward_pass(
+    engine: EmbeddedEngine, tiny: TinyModel, temperature: float
+) -> None:
+    for prompt in prompts(3):
+        answer = await engine.generate(
+            prompt,
+            sampling_params=params(temperature=temperature, max_new_tokens=24, sampling_seed=3, top_p=0.9, top_k=50),
+            return_logprob=True,
+            logprob_start_len=0,
+        )
+        ids = prompt + answer["output_ids"]
+        tempered, plain = forward(tiny, ids, temperature), forward(tiny, ids)
+        for index, (logprob, token, _) in enumerate(answer["meta_info"]["output_token_logprobs"]):
+            assert logprob == pytest.approx(float(tempered[len(prompt) + index - 1, token]), abs=1e-4)
+        for index, (logprob, token, _) in enumerate(answer["meta_info"]["input_token_logprobs"][1:]):
+            assert logprob == pytest.approx(float(plain[index, token]), abs=1e-4)
+
+
+async def test_greedy_takes_the_argmax_of_a_separate_forward_pass(engine: EmbeddedEngine, tiny: TinyModel) -> None:
+    answer = await engine.generate(PROMPT, sampling_params=params(max_new_tokens=30))
+    ids = PROMPT + answer["output_ids"]
+    assert forward(tiny, ids).argmax(-1)[len(PROMPT) - 1 : -1].tolist() == answer["output_ids"]
+
+
+async def test_greedy_output_is_bit_for_bit_the_same_alone_repeated_and_in_a_batch(engine: EmbeddedEngine) -> None:
+    fields: dict[str, Any] = {"sampling_params": params(max_new_tokens=24), "return_logprob": True}
+    alone = []
+    for prompt in prompts(8):
+        assert await engine.flush_cache()
+        alone.append(await engine.generate(prompt, **fields))
+    repeated = [await engine.generate(prompts(8)[-1], **fields)]
+    assert repeated[0]["meta_info"]["cached_tokens"] == len(prompts(8)[-1]) - 1
+    assert await engine.flush_cache()
+    batch = await asyncio.gather(*(engine.generate(prompt, **fields) for prompt in prompts(8)))
+    for one, other in zip([*alone, alone[-1]], [*batch, *repeated], strict=True):
+        assert one["output_ids"] == other["output_ids"]
+        assert one["meta_info"]["output_token_logprobs"] == other["meta_info"]["output_token_logprobs"]
+
+
+async def test_the_rows_of_a_batch_are_computed_together(engine: EmbeddedEngine) -> None:
+    runner = engine._scheduler._runner
+    sizes: list[int] = []
+    original = runner.forward
+    runner.forward = lambda segments: sizes.append(len(segments)) or original(segments)  # type: ignore[method-assign]
+    try:
+        many = prompts(6, longest=20)
+        await asyncio.gather(*(engine.generate(prompt, sampling_params=params(max_new_tokens=40)) for prompt in many))
+    finally:
+        runner.forward = original  # type: ignore[method-assign]
+    assert max(sizes) == 6 and len(sizes) < 60
+
+
+async def test_requests_join_and_leave_a_running_batch(engine: EmbeddedEngine) -> None:
+    long = asyncio.create_task(engine.generate(PROMPT, sampling_params=params(max_new_tokens=300)))
+    await asyncio.sleep(0.02)
+    short = await engine.generate([9, 8, 7], sampling_params=params(max_new_tokens=2))
+    assert len(short["output_ids"]) == 2 and not long.done()
+    assert len((await long)["output_ids"]) == 300
+
+
+# Seeds
+
+
+async def test_a_sampling_seed_repeats_its_sample_in_any_batch(engine: EmbeddedEngine) -> None:
+    def run(seed: int) -> Any:
+        return engine.generate(PROMPT, sampling_params=params(temperature=1.0, sampling_seed=seed, max_new_tokens=20))
+
+    alone = await run(7)
+    batch = await asyncio.gather(*(run(seed) for seed in (5, 6, 7, 8)))
+    assert batch[2]["output_ids"] == alone["output_ids"]
+    assert len({tuple(answer["output_ids"]) for answer in batch}) == 4
+
+
+async def test_an_engine_seed_repeats_a_run(tiny: TinyModel) -> None:
+    runs = []
+    for _ in range(2):
+        async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, seed=11, threads=1) as engine:
+            runs.append([(await engine.generate(PROMPT))["output_ids"] for _ in range(2)])
+    assert runs[0] == runs[1] and runs[0][0] != runs[0][1]
+
+
+async def test_sampling_follows_the_distribution(engine: EmbeddedEngine, tiny: TinyModel) -> None:
+    answers = await asyncio.gather(
+        *(engine.generate([5], sampling_params=params(temperature=1.0, max_new_tokens=1)) for _ in range(400))
+    )
+    tokens = [answer["output_ids"][0] for answer in answers]
+    probs = forward(tiny, [5])[0].exp()
+    best = int(probs.argmax())
+    expected = float(probs[best])
+    assert tokens.count(best) / 400 == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 400) ** 0.5)
+
+
+@pytest.mark.parametrize(("key", "value"), [("top_k", 3), ("top_p", 0.3), ("min_p", 0.5)])
+async def test_filters_keep_likely_tokens_only(engine: EmbeddedEngine, tiny: TinyModel, key: str, value: float) -> None:
+    probs, order = forward(tiny, PROMPT)[-1].exp().sort(descending=True)
+    kept = {
+        "top_k": order[:3],
+        "top_p": order[(probs.cumsum(0) - probs) <= 0.3],
+        "min_p": order[probs >= probs[0] * 0.5],
+    }[key].tolist()
+    answers = await asyncio.gather(
+        *(
+            engine.generate(PROMPT, sampling_params=params(temperature=1.0, max_new_tokens=1) | {key: value})
+            for _ in range(60)
+        )
+    )
+    assert {answer["output_ids"][0] for answer in answers} <= set(kept)
+
+
+# Stops and shapes of the text
+
+
+async def test_a_stop_token_is_in_the_ids_but_not_in_the_text(engine: EmbeddedEngine) -> None:
+    free = await engine.generate(PROMPT, sampling_params=params())
+    stop = free["output_ids"][3]
+    assert stop not in free["output_ids"][:3]
+    answer = await engine.generate(PROMPT, sampling_params=params(stop_token_ids=[stop], ignore_eos=False))
+    assert answer["output_ids"] == free["output_ids"][:4]
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+    assert answer["text"] == engine.tokenizer.decode(free["output_ids"][:3])
+
+
+async def test_ignore_eos_also_ignores_stop_token_ids(engine: EmbeddedEngine) -> None:
+    free = await engine.generate(PROMPT, sampling_params=params())
+    answer = await engine.generate(PROMPT, sampling_params=params(stop_token_ids=[free["output_ids"][3]]))
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
+
+
+@pytest.mark.parametrize(("trim", "text"), [(False, "alpha "), (True, "alpha STOP")])
+async def test_a_stop_string_is_cut_unless_it_is_to_be_kept(engine: EmbeddedEngine, trim: bool, text: str) -> None:
+    answer = await engine.generate(
+        PROMPT,
+        sampling_params=params(regex="alpha STOP beta", stop=["STOP"], max_new_tokens=32, no_stop_trim=trim),
+    )
+    assert answer["text"] == text
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": "STOP"}
+    assert engine.tokenizer.decode(answer["output_ids"]).startswith("alpha STOP")
+
+
+@pytest.mark.parametrize(("keep", "text"), [(False, ""), (True, "<|im_end|>")])
+async def test_the_end_of_sequence_shows_only_on_request(engine: EmbeddedEngine, keep: bool, text: str) -> None:
+    end = engine.tokenizer.eos_token_id
+    answer = await engine.generate(
+        PROMPT,
+        sampling_params=params(
+            logit_bias={str(end): 1000.0}, skip_special_tokens=not keep, no_stop_trim=keep, ignore_eos=False
+        ),
+    )
+    assert answer["output_ids"] == [end] and answer["text"] == text
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": end}
+
+
+async def test_min_new_tokens_holds_the_end_back(engine: EmbeddedEngine) -> None:
+    end = engine.tokenizer.eos_token_id
+    answer = await engine.generate(
+        PROMPT, sampling_params=params(logit_bias={str(end): 1000.0}, min_new_tokens=3, ignore_eos=False)
+    )
+    assert len(answer["output_ids"]) == 4 and answer["output_ids"][-1] == end
+
+
+async def test_penalties_discourage_what_was_sampled(engine: EmbeddedEngine) -> None:
+    plain = await engine.generate([5, 6], sampling_params=params(max_new_tokens=60))
+    for penalty in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 2.0}):
+        answer = await engine.generate([5, 6], sampling_params=params(max_new_tokens=60) | penalty)
+        assert len(set(answer["output_ids"])) > len(set(plain["output_ids"])), penalty
+
+
+# Grammars
+
+
+async def test_a_regular_expression_is_obeyed_and_ends_with_the_end_of_sequence(engine: EmbeddedEngine) -> None:
+    answer = await engine.generate(
+        PROMPT, sampling_params={"regex": "hello", "max_new_tokens": 32, "temperature": 0}, return_logprob=True
+    )
+    assert answer["text"] == "hello"
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": engine.tokenizer.eos_token_id}
+    assert answer["meta_info"]["output_token_logprobs"][-1][0] == pytest.approx(0.0)  # forced: masked before
+
+
+async def test_a_schema_is_obeyed(engine: EmbeddedEngine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["a", "b"]}},
+        "required": ["ok", "kind"],
+        "additionalProperties": False,
+    }
+    answers = await asyncio.gather(
+        *(
+            engine.generate(
+                PROMPT,
+                sampling_params={
+                    "json_schema": json.dumps(schema),
+                    "max_new_tokens": 400,
+                    "temperature": 1.0,
+                    "sampling_seed": seed,
+                },
+            )
+            for seed in range(4)
+        )
+    )
+    finished = [answer for answer in answers if answer["meta_info"]["finish_reason"]["type"] == "stop"]
+    assert finished  # a random model may fill a whole answer with white space
+    for answer in finished:
+        assert json.loads(answer["text"]).keys() == {"ok", "kind"}
+
+
+async def test_an_ebnf_grammar_is_obeyed(engine: EmbeddedEngine) -> None:
+    answer = await engine.generate(PROMPT, sampling_params={"ebnf": 'root ::= "yes" | "no"', "temperature": 0})
+    assert answer["text"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"), [("json_schema", "{not json", "json"), ("regex", "(((", "regex"), ("ebnf", "=", "ebnf")]
+)
+async def test_a_bad_grammar_is_refused(engine: EmbeddedEngine, kind: str, text: str, name: str) -> None:
+    with pytest.raises(SGLangHTTPError, match=f"Failed to compile {name} grammar") as caught:
+        await engine.generate(PROMPT, sampling_params={kind: text})
+    assert caught.value.status == 400
+
+
+# Prefixes
+
+
+async def test_cached_tokens_are_those_of_the_recorded_table(engine: EmbeddedEngine) -> None:
+    """The rows of facts measured on a server: 300-token prompt, then prompt + 4 output + 50 new."""
+    first = [10 + index * 7 % 900 for index in range(300)]
+    assert await engine.flush_cache()
+
+    async def cached(ids: list[int], **fields: Any) -> tuple[int, int, list[int]]:
+        answer = await engine.generate(ids, sampling_params=params(max_new_tokens=4), **fields)
+        meta = answer["meta_info"]
+        return meta["cached_tokens"], len(meta.get("input_token_logprobs", ())), answer["output_ids"]
+
+    assert (await cached(first))[:2] == (0, 0)
+    assert (await cached(first))[:2] == (299, 0)
+    assert (await cached(first, return_logprob=True))[:2] == (299, 0)
+    assert (await cached(first, return_logprob=True, logprob_start_len=0))[:2] == (0, 300)
+    assert (await cached(first, return_logprob=True, logprob_start_len=299))[:2] == (299, 1)
+    assert (await cached(first, return_logprob=True, logprob_start_len=300))[:2] == (299, 0)
+    assert (await cached(first, return_logprob=True, logprob_start_len=150))[:2] == (150, 150)
+    assert (await cached(first, logprob_start_len=0))[:2] == (299, 0)
+    second = first + (await cached(first))[2] + [11 + index * 3 % 800 for index in range(50)]
+    assert (await cached(second, return_logprob=True))[:2] == (303, 0)
+    assert (await cached(second, return_logprob=True, logprob_start_len=0))[:2] == (0, 354)
+    assert (await cached(second, return_logprob=True, logprob_start_len=304))[:2] == (304, 50)
+    assert (await cached(second))[:2] == (353, 0)
+
+
+async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(
+    engine: EmbeddedEngine, tiny: TinyModel
+) -> None:
+    ids = list(PROMPT)
+    expected: list[tuple[int, float]] = []
+    for turn in range(4):
+        answer = await engine.generate(ids, sampling_params=params(temperature=1.0), return_logprob=True)
+        assert turn == 0 or answer["meta_info"]["cached_tokens"] > 0
+        for index, (logprob, _, _) in enumerate(answer["meta_info"]["output_token_logprobs"]):
+            expected.append((len(ids) + index, logprob))
+        ids += answer["output_ids"] + [30 + turn, 31, 32]
+    whole = forward(tiny, ids)
+    for position, logprob in expected:
+        assert logprob == pytest.approx(float(whole[position - 1, ids[position]]), abs=1e-4)
+
+
+async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine) -> None:
+    assert await engine.flush_cache()
+    prompt = [15 + index * 11 % 900 for index in range(200)]
+    answers = await asyncio.gather(
+        *(engine.generate(prompt, sampling_params=params(temperature=1.0)) for _ in range(6))
+    )
+    assert sorted(answer["meta_info"]["cached_tokens"] for answer in answers) == [0] + [199] * 5
+
+
+async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
+    async with EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, prefix_cache_tokens=100, threads=1) as engine:
+        for prompt in prompts(12, longest=60):
+            await engine.generate(prompt, sampling_params=params(max_new_tokens=4))
+            assert (await engine.loads())["num_used_tokens"] <= 100
+        again = await engine.generate(prompts(12, longest=60)[-1], sampling_params=params(max_new_tokens=4))
+        assert again["meta_info"]["cached_tokens"] == len(prompts(12, longest=60)[-1]) - 1
+        first = await engine.generate(prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))
+        assert first["meta_info"]["cached_tokens"] == 0
