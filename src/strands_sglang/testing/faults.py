@@ -222,6 +222,17 @@ def aborted(ids: tuple[int, ...] = (), message: str = "Aborted") -> Fault:
     return answer(Reply(ids=ids, finish="abort", message=message))
 
 
+def aborted_partway(fraction: float = 0.5) -> Fault:
+    """An abort after this part of the good answer: the rest comes when the request is resumed."""
+
+    async def fault(call: ServerCall) -> web.StreamResponse:
+        ids = call.answer()["output_ids"]
+        sampled = ids[: int(len(ids) * fraction)]
+        return _json(call.answer(Reply(ids=sampled, finish="abort", weight_version=call.server.weight_version)))
+
+    return fault
+
+
 def close_after() -> Fault:
     """A good answer on a connection that is closed right after it, without a word."""
 
