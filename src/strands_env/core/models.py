@@ -26,8 +26,10 @@ BACKENDS = ("sglang", "local", "openai", "bedrock")
 def __getattr__(name: str) -> Any:
     # Providers of the SDK that need more than the core dependencies, as attributes of this module.
     if name == "OpenAIModel":
-        from strands.models.openai import OpenAIModel
-
+        try:
+            from strands.models.openai import OpenAIModel
+        except ImportError as error:
+            raise ImportError("OpenAI models need the openai package: pip install 'strands-rollout[openai]'") from error
         return OpenAIModel
     if name == "BedrockModel":
         from strands.models.bedrock import BedrockModel

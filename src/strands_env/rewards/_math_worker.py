@@ -1,7 +1,7 @@
 """Verifies answers in a process of its own, which may be killed at any moment.
 
-Run as a script by `_workers`; imports nothing of this package. Requests and answers are lines of JSON. The first line of
-output says that the imports are done.
+Run as a script by `_workers`; imports nothing of this package. Requests and answers are lines of JSON. The first line
+of output says that the imports are done.
 
 Symbolic arithmetic cannot be interrupted from inside (`9^{9^{9^9}}` is one call into C), so the time limit is the
 kernel's: an alarm without a handler ends the process.

@@ -1,0 +1,112 @@
+"""Environments over `SGLangModel`: exact tokens, branches, budgets and parse errors reach the step result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from provider_support import Replay, add, call, completion, tokenizer
+from strands.hooks import AfterModelCallEvent
+
+from strands_env.core import Action, Environment, StepResult
+from strands_env.core.models import sglang_model_factory
+from strands_env.core.types import TerminationReason, WeightVersionSpan
+from strands_sglang.exceptions import SGLangConnectionError, SGLangContextLengthError
+
+ACTION = Action(message="What is 1 + 2?")
+
+
+class AddEnv(Environment):
+    hooks: tuple[Any, ...] = ()
+
+    def get_tools(self) -> list[Any]:
+        return [add]
+
+    def get_hooks(self) -> list[Any]:
+        return list(self.hooks)
+
+
+def env_over(*script: Any, env_options: dict[str, Any] | None = None, **options: Any) -> tuple[AddEnv, Replay]:
+    client = Replay(list(script))
+    options.setdefault("sampling_params", {"max_new_tokens": 200})
+    factory = sglang_model_factory(tokenizer=tokenizer(), client=client, **options)
+    return AddEnv(model_factory=factory, **(env_options or {})), client
+
+
+async def test_step_carries_the_exact_tokens() -> None:
+    env, client = env_over(completion(call(1, 2), version="7", cached=0), completion("3", version="8", cached=5))
+    result = await env.step(ACTION)
+    tokens = result.observation.tokens
+    assert tokens is not None
+    assert tokens.token_ids[: tokens.prompt_length] == client.prompts[0]
+    assert tokens.token_ids[: len(client.prompts[1])] == client.prompts[1]
+    assert [is_output for is_output, _ in tokens.segment_info] == [False, True, False, True]
+    assert [version.version for version in tokens.weight_versions] == ["7", "8"]
+    assert isinstance(tokens.weight_versions[0], WeightVersionSpan)
+    assert [logprob is not None for logprob in tokens.logprobs] == tokens.output_mask
+    assert result.observation.metrics["cache_read_input_tokens"]["total"] == 5
+    assert [(item.agent_name, item.finish_reason) for item in result.trajectories] == [("agent", "stop")]
+    assert result.trajectories[0].tokens == tokens
+    assert StepResult.from_json(result.to_json()) == result
+
+
+async def test_discarded_sample_is_a_trajectory_of_its_own() -> None:
+    retried = False
+
+    def retry(event: AfterModelCallEvent) -> None:
+        nonlocal retried
+        if not retried:
+            retried = event.retry = True
+
+    env, _ = env_over("wrong", "right")
+    env.hooks = (retry,)
+    result = await env.step(ACTION)
+    assert [item.is_discarded for item in result.trajectories] == [False, True]
+    assert result.observation.tokens == result.trajectories[0].tokens
+    assert result.observation.final_response == "right"
+
+
+async def test_malformed_call_is_counted_and_answered() -> None:
+    broken = "<tool_call>\n{not json}\n</tool_call>"
+    env, _ = env_over(broken, "sorry")
+    result = await env.step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.metrics["parse_errors"] == 1
+    assert "toolResult" in result.observation.messages[2]["content"][0]
+
+
+async def test_budget_of_the_trajectory_is_exact() -> None:
+    env, client = env_over("one", env_options={})
+    await env.step(ACTION)
+    prompt = len(client.prompts[0])
+    env, client = env_over(completion("a b", stop=False), env_options={"max_total_tokens": prompt + 3})
+    result = await env.step(ACTION)
+    assert client.requests[0].fields["sampling_params"]["max_new_tokens"] == 3
+    assert result.termination_reason in (TerminationReason.TOKEN_BUDGET_REACHED, TerminationReason.MAX_TOKENS_REACHED)
+    assert result.error is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SGLangConnectionError("refused"), TerminationReason.CONNECTION_ERROR),
+        (SGLangContextLengthError(400, "too long"), TerminationReason.CONTEXT_WINDOW_OVERFLOW),
+    ],
+)
+async def test_failed_call_keeps_the_tokens_before_it(error: Exception, reason: TerminationReason) -> None:
+    env, _ = env_over(call(1, 2), error)
+    result = await env.step(ACTION)
+    assert result.termination_reason is reason
+    assert result.observation.tokens is not None
+    assert sum(result.observation.tokens.loss_mask) > 0
+    assert result.reward is None
+
+
+async def test_sampling_params_are_not_changed_and_not_shared() -> None:
+    params = {"max_new_tokens": 64, "temperature": 0.5}
+    env, client = env_over("3", "4", sampling_params=params)
+    await env.step(ACTION)
+    assert params == {"max_new_tokens": 64, "temperature": 0.5}
+    params["temperature"] = 2.0
+    await env.step(ACTION)
+    assert [request.fields["sampling_params"]["temperature"] for request in client.requests] == [0.5, 0.5]
