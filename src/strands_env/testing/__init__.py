@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from .scripted import ScriptedModel, ScriptedReply, call, reply
+from .contracts import EnvironmentContract, RewardFunctionContract, answered
+from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
 
-__all__ = ["ScriptedModel", "ScriptedReply", "call", "reply"]
+__all__ = [
+    "EnvironmentContract",
+    "RewardFunctionContract",
+    "ScriptedCall",
+    "ScriptedModel",
+    "ScriptedReply",
+    "answered",
+    "call",
+    "reply",
+]

@@ -1,0 +1,313 @@
+"""Contract suites: subclass one in a test module, and pytest checks your environment or reward function.
+
+```python
+from strands_env.testing import EnvironmentContract, RewardFunctionContract
+
+
+class TestMyEnv(EnvironmentContract):
+    def make_env(self, model_factory):
+        return MyEnv(model_factory=model_factory)
+
+
+class TestMyReward(RewardFunctionContract):
+    def make_reward(self):
+        return MyReward()
+
+    def examples(self):
+        return [("4", "The answer is 4", 1.0), ("4", "The answer is 5", 0.0)]
+```
+
+The methods are plain functions that run their own event loop: no pytest plugin is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from strands import Agent
+
+from strands_env.core.environment import Environment
+from strands_env.core.models import ModelFactory
+from strands_env.core.result import Observation, RewardResult, StepResult, as_reward_function
+from strands_env.core.task import Action, TaskContext
+from strands_env.core.termination import TerminationReason
+
+from .scripted import ScriptedCall, ScriptedModel
+
+T = TypeVar("T")
+
+
+class EnvironmentContract(ABC):
+    """What an evaluator or trainer relies on in an environment. Each `test_*` method is one clause."""
+
+    time_limit: float = 120.0
+    """Seconds any clause may take; a hang is a failure."""
+
+    @abstractmethod
+    def make_env(self, model_factory: ModelFactory) -> Environment:
+        """A new environment over this factory, as your users would make it."""
+
+    def make_action(self) -> Action:
+        """An action the environment takes."""
+        return Action(message="Hello", task_context=TaskContext(id="contract", ground_truth="done"))
+
+    def test_episode_completes(self) -> None:
+        """An agent that just answers ends the task, without an error in the loop, the reward, or the cleanup."""
+        result = self._run(self._rollout("done"))
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+        assert result.observation.final_response == "done"
+        assert result.cleanup_error is None, result.cleanup_error
+
+    def test_result_survives_json(self) -> None:
+        """Messages, metrics and reward info are JSON values: a result can be stored and read back unchanged."""
+        result = self._run(self._rollout("done"))
+        assert StepResult.from_json(result.to_json()) == result
+
+    def test_episodes_follow_each_other(self) -> None:
+        """One environment runs one episode after the other."""
+
+        async def run() -> list[StepResult]:
+            env = self.make_env(lambda: ScriptedModel(["done"]))
+            return [await env.rollout(self.make_action()) for _ in range(2)]
+
+        for result in self._run(run()):
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+
+    def test_environments_run_side_by_side(self) -> None:
+        """Several environments at once do not disturb each other."""
+
+        async def run() -> list[StepResult]:
+            return await asyncio.gather(*(self._rollout(f"done {i}") for i in range(4)))
+
+        for i, result in enumerate(self._run(run())):
+            assert result.observation.final_response == f"done {i}", _explained(result)
+
+    def test_cleanup_needs_no_reset_and_may_run_twice(self) -> None:
+        """Cleanup works after a reset that never ran or failed half-way, and a second time."""
+
+        async def run() -> None:
+            env = self.make_env(lambda: ScriptedModel(["done"]))
+            await env.cleanup()
+            await env.reset()
+            await env.cleanup()
+            await env.cleanup()
+
+        self._run(run())
+
+    def test_cancelled_episode_is_cleaned_up(self) -> None:
+        """Cancelling an episode in a model call runs the cleanup before the cancellation is raised."""
+        cleaned: list[bool] = []
+
+        async def run() -> None:
+            called = asyncio.Event()
+
+            def reply(messages: list[dict[str, Any]]) -> str:
+                called.set()
+                return "late"
+
+            env = self.make_env(lambda: ScriptedModel(reply, delay=self.time_limit))
+            original = env.cleanup
+
+            async def cleanup() -> None:
+                await original()
+                cleaned.append(True)
+
+            env.cleanup = cleanup  # type: ignore[method-assign]
+            task = asyncio.create_task(env.rollout(self.make_action()))
+            await called.wait()
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled(), "rollout() swallowed the cancellation"
+
+        self._run(run())
+        assert cleaned == [True], "cleanup() did not run"
+
+    def test_episode_leaves_no_task_behind(self) -> None:
+        """After an episode no asyncio task of it is running."""
+
+        async def run() -> set[Any]:
+            before = asyncio.all_tasks()
+            await self._rollout("done")
+            await asyncio.sleep(0)
+            return asyncio.all_tasks() - before
+
+        assert not self._run(run())
+
+    def test_failing_model_is_data_without_a_reward(self) -> None:
+        """A model that fails gives a result with the error and no reward, never an exception or a reward of 0."""
+        result = self._run(self._rollout(ConnectionError("server gone")))
+        assert result.termination_reason is TerminationReason.CONNECTION_ERROR, _explained(result)
+        assert result.error is not None
+        assert result.reward is None
+
+    def test_tools_are_all_usable(self) -> None:
+        """Every tool has a valid name of its own, a description, and is accepted by an agent."""
+
+        async def run() -> None:
+            async with self.make_env(lambda: ScriptedModel(["done"])) as env:
+                specs = await _tool_specs(env, self.make_action())
+            for spec in specs:
+                assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", spec["name"]), f"bad tool name {spec['name']!r}"
+                assert spec["description"].strip(), f"tool {spec['name']!r} has no description"
+
+        self._run(run())
+
+    def test_tools_called_wrongly_give_tool_results(self) -> None:
+        """Calls without arguments, and of a tool that does not exist, are answered, and the loop goes on."""
+
+        async def run() -> None:
+            async with self.make_env(lambda: ScriptedModel(["done"])) as env:
+                names = [spec["name"] for spec in await _tool_specs(env, self.make_action())]
+                calls = [ScriptedCall(name=name, input={}) for name in [*names, "no_such_tool"]]
+                env.model_factory = lambda: ScriptedModel([*calls, "done"])
+                env.max_tool_iters = env.max_tool_calls = None
+                result = await env.step(self.make_action())
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+            assert result.observation.final_response == "done"
+
+        self._run(run())
+
+    def test_action_is_not_changed(self) -> None:
+        """An action may be used again for the next sample."""
+
+        async def run() -> None:
+            action = self.make_action()
+            before = action.model_dump_json()
+            await self.make_env(lambda: ScriptedModel(["done"])).rollout(action)
+            assert action.model_dump_json() == before
+
+        self._run(run())
+
+    async def _rollout(self, *script: Any) -> StepResult:
+        return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(asyncio.wait_for(work, self.time_limit))
+
+
+class RewardFunctionContract(ABC):
+    """What an environment relies on in a reward function. Each `test_*` method is one clause."""
+
+    time_limit: float = 120.0
+    """Seconds any clause may take; a hang is a failure."""
+    is_deterministic: bool = True
+    """Whether the same answer always gets the same reward; set it to False for a judge."""
+
+    @abstractmethod
+    def make_reward(self) -> Any:
+        """A new reward function, or a plain function."""
+
+    def make_action(self, ground_truth: Any = "4") -> Action:
+        """An action whose answer is scored."""
+        return Action(message="What is 2 + 2?", task_context=TaskContext(id="contract", ground_truth=ground_truth))
+
+    def examples(self) -> Iterable[tuple[Any, str | None, float | None]]:
+        """Known cases: ground truth, final response (None for none), expected reward (None for an abstention)."""
+        return ()
+
+    def test_examples(self) -> None:
+        """Known answers get their rewards."""
+        for truth, response, expected in self.examples():
+            reward = self._compute(self.make_action(truth), answered(response)).reward
+            same = reward == expected if None in (reward, expected) else math.isclose(reward or 0, expected or 0)
+            assert same, f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
+
+    def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
+        """Whatever a model says is scored or abstained from; it never raises, hangs, or gives a number that is none."""
+        for response in ODD_ANSWERS:
+            result = self._compute(self.make_action(), answered(response))
+            assert result.reward is None or math.isfinite(result.reward)
+
+    def test_missing_ground_truth_is_survived(self) -> None:
+        """A task without ground truth is no crash."""
+        self._compute(self.make_action(None), answered("4"))
+
+    def test_info_is_json(self) -> None:
+        """The info can be stored."""
+        info = self._compute(self.make_action(), answered("4")).info
+        assert json.loads(json.dumps(info)) == info
+
+    def test_inputs_are_not_changed(self) -> None:
+        """Action and result are read only."""
+        action, result = self.make_action(), answered("The answer is 4")
+        before = action.model_dump_json(), result.to_json()
+        self._compute(action, result)
+        assert (action.model_dump_json(), result.to_json()) == before
+
+    def test_same_answer_same_reward(self) -> None:
+        """The reward depends on the answer alone, also when many are computed at once."""
+        if not self.is_deterministic:
+            return
+
+        async def run() -> set[float | None]:
+            reward = as_reward_function(self.make_reward())
+            computed = [reward.compute(self.make_action(), answered("The answer is 4")) for _ in range(16)]
+            return {result.reward for result in await asyncio.gather(*computed)}
+
+        assert len(self._run(run())) == 1
+
+    def _compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        async def run() -> RewardResult:
+            result = await as_reward_function(self.make_reward()).compute(action=action, step_result=step_result)
+            assert isinstance(result, RewardResult), f"compute() must return a RewardResult, got {result!r}"
+            return result
+
+        return self._run(run())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(asyncio.wait_for(work, self.time_limit))
+
+
+ODD_ANSWERS: tuple[str | None, ...] = (
+    None,
+    "",
+    " ",
+    "4",
+    "\\boxed{",
+    "\\boxed{9^{9^{9^9}}}",
+    "{" * 1000,
+    "((((((((((" * 100,
+    "\x00\ud800\u202e",
+    "é" * 100_000,
+    "<think>never closed",
+)
+"""Final responses that have broken reward functions."""
+
+
+def answered(response: str | None) -> StepResult:
+    """A step that ended with this response; None for one that ended without."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"text": "?"}]}]
+    if response is not None:
+        messages.append({"role": "assistant", "content": [{"text": response}]})
+    return StepResult(observation=Observation(messages=messages), termination_reason=TerminationReason.TASK_COMPLETE)
+
+
+def _explained(result: StepResult) -> str:
+    return f"ended with {result.termination_reason}" + ("" if result.error is None else f"\n{result.error.traceback}")
+
+
+async def _tool_specs(env: Environment, action: Action) -> list[Any]:
+    """Specs of the environment's tools, as its agent in a step has them."""
+    specs: list[Any] = []
+    given = 0
+
+    async def look(agent: Agent, action: Action) -> Any:
+        nonlocal given
+        given = len(env.get_tools())
+        specs.extend(agent.tool_registry.get_all_tool_specs())
+        return await env.invoke(agent, action.prompt)
+
+    original, env.interact = env.interact, look  # type: ignore[method-assign]
+    try:
+        result = await env.step(action)
+    finally:
+        env.interact = original  # type: ignore[method-assign]
+    assert not result.termination_reason.is_failure, _explained(result)
+    assert len(specs) >= given, f"{given} tools were given, {len(specs)} are usable: names clash or a spec is invalid"
+    return specs
