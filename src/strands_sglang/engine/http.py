@@ -126,8 +126,11 @@ async def _generate(request: web.Request) -> web.StreamResponse:
         return await _stream(request, work) if stream else _json(await work)
     if stream:
         raise value_error("Streaming of a batch is not supported by the embedded engine.")
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(engine.generate(each, **_item(body, index))) for index, each in enumerate(ids)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(engine.generate(each, **_item(body, index))) for index, each in enumerate(ids)]
+    except ExceptionGroup as failures:  # one bad member fails the batch
+        raise failures.exceptions[0] from None
     return _json([task.result() for task in tasks])
 
 

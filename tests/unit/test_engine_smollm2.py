@@ -1,0 +1,103 @@
+"""The default model: only where it is cached already, or where STRANDS_ROLLOUT_TEST_SMOLLM2=1 asks for the download."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jinja2
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from strands_sglang.engine import EmbeddedEngine
+from strands_sglang.engine.loader import default_model_cached, load_model
+from strands_sglang.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
+from strands_sglang.messages import to_chat_messages
+
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}]
+
+needs_model = pytest.mark.skipif(
+    not default_model_cached() and os.environ.get("STRANDS_ROLLOUT_TEST_SMOLLM2") != "1",
+    reason="default model not cached; STRANDS_ROLLOUT_TEST_SMOLLM2=1 downloads it (93 MB)",
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    engine = EmbeddedEngine("smollm2", threads=1, seed=0)
+    yield engine
+    asyncio.run(engine.close())
+
+
+def render(question: str) -> str:
+    messages: list[Any] = [*few_shot_messages(), {"role": "user", "content": [{"text": question}]}]
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value)
+    return environment.from_string(CHAT_TEMPLATE).render(
+        messages=to_chat_messages(messages, SYSTEM_PROMPT).messages, tools=TOOLS, add_generation_prompt=True
+    )
+
+
+def test_the_examples_render_to_the_calls_they_teach() -> None:
+    text = render("What is 1 + 1?")
+    assert text.startswith(f"<|im_start|>system\n{SYSTEM_PROMPT} Tools: calculator.<|im_end|>\n")
+    assert f"<|im_start|>assistant\n{CALL}<|im_end|>\n<|im_start|>user\n<tool_response>937</tool_response>" in text
+    assert text.endswith("<|im_start|>user\nWhat is 1 + 1?<|im_end|>\n<|im_start|>assistant\n")
+
+
+@needs_model
+async def test_the_model_calls_the_calculator(engine: EmbeddedEngine) -> None:
+    questions = {"What is 271 * 55?": "271*55", "What is 640 - 38?": "640-38", "What is 77 + 919?": "77+919"}
+    answers = await asyncio.gather(
+        *(
+            engine.generate(
+                engine.tokenizer.encode(render(question)), sampling_params={"temperature": 0, "max_new_tokens": 48}
+            )
+            for question in questions
+        )
+    )
+    for answer, expression in zip(answers, questions.values(), strict=True):
+        assert answer["text"] == CALL.replace("876+61", expression)
+        assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+@needs_model
+async def test_its_logprobs_agree_with_a_separate_forward_pass(engine: EmbeddedEngine) -> None:
+    import torch
+
+    prompt = engine.tokenizer.encode(render("What is 12 + 30?"))
+    answer = await engine.generate(
+        prompt,
+        sampling_params={"temperature": 1.0, "sampling_seed": 1, "max_new_tokens": 16, "ignore_eos": True},
+        return_logprob=True,
+        logprob_start_len=0,
+    )
+    model = load_model("smollm2").model
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        expected = torch.log_softmax(model(torch.tensor([prompt + answer["output_ids"]])).logits[0].float(), dim=-1)
+    torch.set_num_threads(threads)
+    meta = answer["meta_info"]
+    for index, (logprob, token, _) in enumerate([*meta["input_token_logprobs"], *meta["output_token_logprobs"]]):
+        assert index == 0 or logprob == pytest.approx(float(expected[index - 1, token]), abs=1e-4)
+
+
+@needs_model
+async def test_its_greedy_output_does_not_depend_on_the_batch(engine: EmbeddedEngine) -> None:
+    prompts = [engine.tokenizer.encode(text) for text in ("Once upon a time", "The capital of France is", "def f(x):")]
+    fields: dict[str, Any] = {"sampling_params": {"temperature": 0, "max_new_tokens": 12}, "return_logprob": True}
+    alone = []
+    for prompt in prompts:
+        alone.append(await engine.generate(prompt, **fields))
+    await engine.flush_cache()
+    batch = await asyncio.gather(*(engine.generate(prompt, **fields) for prompt in prompts))
+    for one, other in zip(alone, batch, strict=True):
+        assert one["output_ids"] == other["output_ids"]
+        assert one["meta_info"]["output_token_logprobs"] == other["meta_info"]["output_token_logprobs"]
