@@ -30,6 +30,7 @@ ABORT_TIMEOUT_S = 5.0
 
 _ABORT_AGAIN_S = 0.5
 _CONTROL_CONNECTIONS = 128
+_WORKERS_FRESH_S = 1.0  # workers come and go, but a thousand cancelled calls should not ask a thousand times
 
 # Every open transport and its guard. Not only the client holds them, or a client dropped in the last moments of a
 # loop would take its guard along before the loop finalises it.
@@ -67,6 +68,7 @@ class LoopTransport:
         self._base_url = base_url
         self._worker_urls = worker_urls
         self._is_router = bool(worker_urls)
+        self._workers_seen: tuple[float, tuple[str, ...]] = (0.0, ())
         self._aborts: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._finished = False
@@ -89,10 +91,14 @@ class LoopTransport:
         """The workers behind `base_url`, or nothing if it is no router (or does not answer)."""
         if self._worker_urls:
             return self._worker_urls
+        seen_at, seen = self._workers_seen
+        if seen and self.loop.time() - seen_at < _WORKERS_FRESH_S:
+            return seen
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
             status, body = await self.request("GET", f"{self._base_url}/workers", timeout=ABORT_TIMEOUT_S)
             if status == 200:
-                return tuple(worker_urls(orjson.loads(body)))
+                self._workers_seen = (self.loop.time(), tuple(worker_urls(orjson.loads(body))))
+                return self._workers_seen[1]
         return ()
 
     async def abort(self, rid: str) -> bool:
@@ -105,7 +111,6 @@ class LoopTransport:
             status = await self._post_abort(self._base_url, rid)
             if status not in NOT_ROUTED:
                 return status is not None and status < 400
-        # Workers come and go: the list is read again for every abort.
         workers = await self.list_workers()
         self._is_router = bool(workers)
         statuses = await asyncio.gather(*(self._post_abort(url, rid) for url in workers))

@@ -180,6 +180,14 @@ async def test_what_cannot_heal_is_not_retried(server: FaultyServer, client: SGL
     assert len(server.requests) == 1
 
 
+async def test_redirects_are_not_followed(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [faults.status(307, headers={"Location": "/generate"})]
+    with pytest.raises(SGLangHTTPError) as caught:
+        await client.generate([1])
+    assert caught.value.status == 307
+    assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize("shape", ["a", "b", "c", "d", "e", "f", "g", "h"])
 async def test_every_error_shape_carries_the_servers_words(
     server: FaultyServer, client: SGLangClient, shape: Any
@@ -331,10 +339,10 @@ async def test_a_slow_body_beyond_the_time_limit_is_a_timeout(server: FaultyServ
 
 
 async def test_waiting_for_a_slot_does_not_count_as_time_of_the_attempt() -> None:
-    script = [faults.answer(Reply(ids=[1], delay=0.15)) for _ in range(4)]
-    async with FaultyServer(script) as server, make(server.url, timeout=0.3, max_connections=1) as client:
-        await asyncio.gather(*(client.generate([i]) for i in range(1, 5)))
-    assert len(server.requests) == 4
+    script = [faults.answer(Reply(ids=[1], delay=0.3)) for _ in range(6)]
+    async with FaultyServer(script) as server, make(server.url, timeout=1.5, max_connections=1) as client:
+        await asyncio.gather(*(client.generate([i]) for i in range(1, 7)))
+    assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize("bug", [TypeError("bug"), AttributeError("bug"), KeyError("bug"), RuntimeError("bug")])

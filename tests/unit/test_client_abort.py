@@ -176,19 +176,21 @@ async def test_no_task_is_left_after_close() -> None:
     assert asyncio.all_tasks() <= before
 
 
-def test_an_interrupted_run_aborts_before_its_loop_ends() -> None:
-    servers: list[FaultyServer] = []
-
+@pytest.mark.parametrize("cancelled_before", [False, True], ids=["in flight", "cancelled just before"])
+def test_an_interrupted_run_aborts_before_its_loop_ends(cancelled_before: bool) -> None:
     async def interrupted(server: FaultyServer) -> None:
         client = make(server.url)
         calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
         await server.wait_for_requests(3)
-        raise KeyboardInterrupt if not calls else RuntimeError("interrupted")
+        if cancelled_before:  # then the run cancels the aborts themselves
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+        raise RuntimeError("interrupted")
 
     async def host() -> None:
         # The server lives in a loop of its own, so that it outlives the interrupted one.
         async with hanging() as server:
-            servers.append(server)
             with pytest.raises(RuntimeError, match="interrupted"):
                 await asyncio.to_thread(asyncio.run, interrupted(server))
             assert set(server.aborted_rids) == set(server.rids)
