@@ -1,0 +1,142 @@
+"""The names and signatures existing users rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+import strands_sglang
+from strands_sglang import (
+    SGLangClient,
+    SGLangClientError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangModel,
+    SGLangThrottledError,
+    TokenManager,
+    ToolLimiter,
+    exceptions,
+    get_client,
+    get_client_from_slime_args,
+    get_tool_parser,
+    register_tool_parser,
+    tool_parsers,
+)
+
+
+def test_everything_in_all_exists_and_is_sorted() -> None:
+    assert all(hasattr(strands_sglang, name) for name in strands_sglang.__all__)
+    assert sorted(strands_sglang.__all__) == sorted(set(strands_sglang.__all__))
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (SGLangClient.__init__, "base_url max_connections timeout connect_timeout max_retries retry_delay"),
+        (SGLangClient.generate, "input_ids"),
+        (SGLangClient.abort, "rid"),
+        (SGLangModel.__init__, "tokenizer client base_url tool_parser"),
+        (ToolLimiter.__init__, "max_tool_iters max_tool_calls"),
+        (TokenManager.add_prompt, "token_ids logprobs"),
+        (TokenManager.add_response, "token_ids logprobs"),
+        (strands_sglang.decode_routed_experts, "data seq_len num_layers top_k"),
+        (strands_sglang.get_tokenizer, "path"),
+    ],
+)
+def test_parameters_have_their_names(function: object, names: str) -> None:
+    parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    assert set(names.split()) <= parameters.keys()
+
+
+def test_the_client_has_its_defaults() -> None:
+    parameters = inspect.signature(SGLangClient.__init__).parameters
+    defaults = {name: p.default for name, p in parameters.items()}
+    expected = {
+        "max_connections": 1000,
+        "timeout": 900.0,
+        "connect_timeout": 5.0,
+        "max_retries": 60,
+        "retry_delay": 1.0,
+    }
+    assert expected.items() <= defaults.items()
+
+
+@pytest.mark.parametrize(
+    "name", ["stream", "structured_output", "update_config", "get_config", "count_tokens", "reset"]
+)
+def test_the_model_has_its_methods(name: str) -> None:
+    assert callable(getattr(SGLangModel, name))
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "token_manager", "routed_experts", "tool_parse_errors", "trajectories"])
+def test_the_model_has_its_properties(name: str) -> None:
+    assert isinstance(getattr(SGLangModel, name), property)
+
+
+def test_the_error_tree() -> None:
+    assert issubclass(SGLangHTTPError, SGLangClientError)
+    assert issubclass(SGLangContextLengthError, SGLangHTTPError)
+    assert issubclass(SGLangThrottledError, SGLangHTTPError)
+    assert issubclass(SGLangConnectionError, SGLangClientError)
+    assert issubclass(SGLangDecodingError, SGLangClientError)
+
+
+def test_http_errors_take_status_and_body_in_both_forms() -> None:
+    positional, named = SGLangHTTPError(500, "boom"), SGLangHTTPError("said", status=500, body="boom")
+    assert (positional.status, positional.body) == (named.status, named.body) == (500, "boom")
+    assert "500" in str(positional) and str(named) == "said"
+    with pytest.raises(TypeError, match="status"):
+        SGLangHTTPError("no status")
+
+
+def every_error() -> list[Exception]:
+    made = []
+    for name, kind in vars(exceptions).items():
+        if inspect.isclass(kind) and issubclass(kind, exceptions.StrandsSGLangError):
+            if issubclass(kind, SGLangHTTPError):
+                made.append(kind(400, f"body of {name}"))
+            elif kind is exceptions.TokenBudgetReachedError:
+                made.append(kind("max_sampled_tokens", 5, 6))
+            elif kind is exceptions.SGLangAbortedError:
+                made.append(kind("stopped", {"output_ids": [1]}))
+            else:
+                made.append(kind(f"message of {name}"))
+    return made
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: Exception) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_tool_parsers_by_name() -> None:
+    for name in ("hermes", "qwen_xml", "glm", "kimi_k2"):
+        assert isinstance(get_tool_parser(name), tool_parsers.ToolParser)
+    assert callable(register_tool_parser("x"))
+
+
+def test_clients_are_shared_and_follow_slimes_connection_formula() -> None:
+    assert get_client("http://127.0.0.1:1") is get_client("http://127.0.0.1:1")
+    args = SimpleNamespace(
+        sglang_router_ip="10.0.0.1",
+        sglang_router_port=9000,
+        sglang_server_concurrency=256,
+        rollout_num_gpus=8,
+        rollout_num_gpus_per_engine=2,
+    )
+    client = get_client_from_slime_args(args)
+    assert (client.base_url, client._max_connections) == ("http://10.0.0.1:9000", 1024)
+    assert client is get_client_from_slime_args(args)
+
+
+def test_one_client_serves_several_event_loops() -> None:
+    client = SGLangClient("http://127.0.0.1:9", max_retries=0)
+    for _ in range(2):
+        assert asyncio.run(client.health()) is False
