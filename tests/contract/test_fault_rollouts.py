@@ -1,0 +1,397 @@
+"""Rollouts through faults: what is recorded is what a fault-free run records, token for token.
+
+The server is real (loopback), the model behind it a hash of the prompt: continued from any point it samples the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rollout_support import Tokens, make_agent, make_model, only_trajectory, rollout
+from strands.types.exceptions import ContextWindowOverflowException, EventLoopException, MaxTokensReachedException
+
+from strands_sglang import SGLangClient, SGLangModel
+from strands_sglang.exceptions import (
+    SGLangClientError,
+    SGLangConnectionError,
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangRequestError,
+    SGLangThrottledError,
+    TokenBudgetReachedError,
+)
+from strands_sglang.retry import DEFAULT_LIMITS, RetryClass
+from strands_sglang.testing import Fault, FaultyServer, Reply, ServerCall, faults
+from strands_sglang.trajectory import WeightSpan
+
+TURNS = 5
+TIMEOUT_S = 0.5
+"""Of the tests that hang; a good answer takes some milliseconds, and a repetition is harmless."""
+
+
+def make_client(url: str, **options: Any) -> SGLangClient:
+    settings: dict[str, Any] = {"retry_delay": 0.001, "max_retry_delay": 0.01, "timeout": 20.0}
+    return SGLangClient(url, **{**settings, **options})
+
+
+@pytest.fixture(scope="module")
+def fault_free() -> Tokens:
+    async def run() -> Tokens:
+        async with FaultyServer() as server, make_client(server.url) as client:
+            return await rollout(make_model(client), TURNS)
+
+    made = asyncio.run(run())
+    assert made.turns == TURNS
+    assert sum(made.mask) > TURNS
+    return made
+
+
+def on_turns(fault: Fault, *turns: int, times: int = 1) -> Callable[[ServerCall], Fault | None]:
+    """That fault for the first `times` requests of these turns (the prompts of the rollout, counted from 0)."""
+    prompts: list[list[int]] = []
+    met: dict[int, int] = {}
+
+    def choose(call: ServerCall) -> Fault | None:
+        ids = call.body["input_ids"]
+        if ids not in prompts:
+            prompts.append(ids)
+        turn = prompts.index(ids)
+        met[turn] = met.get(turn, 0) + 1
+        return fault if turn in turns and met[turn] <= times else None
+
+    return choose
+
+
+def assert_nothing_lost_or_duplicated(server: FaultyServer, model: SGLangModel, expected: Tokens) -> None:
+    """The trajectory is the fault-free one; each of its requests was answered; no id was ever sent twice."""
+    assert only_trajectory(model) == expected
+    (trajectory,) = model.trajectories
+    assert len(set(server.rids)) == len(server.rids)
+    assert len(set(trajectory.request_ids)) == len(trajectory.request_ids)
+    # A slow answer is still being written, for the server, when the client has its last byte.
+    answered = {r.rid for r in server.requests if r.outcome != "disconnected" and r.status in (200, None)}
+    assert set(trajectory.request_ids) <= answered
+
+
+async def failure(model: SGLangModel, turns: int = TURNS) -> Exception:
+    """What ends an episode that cannot go on; the SDK wraps errors it does not know."""
+    with pytest.raises(Exception) as caught:
+        await make_agent(model).invoke_async("What is 1 + 2?", limits={"turns": turns})
+    return caught.value.original_exception if isinstance(caught.value, EventLoopException) else caught.value
+
+
+HEALING: dict[str, tuple[Fault, dict[str, Any]]] = {
+    "503 queue full": (faults.busy(), {}),
+    "429 with Retry-After": (faults.status(429, {"error": "slow down"}, headers={"Retry-After": "0.02"}), {}),
+    "reset before the head": (faults.reset(), {}),
+    "closed before the head": (faults.close(), {}),
+    "reset in the body": (faults.half_written(), {}),
+    "whole message of half an answer": (faults.half_written(framed=False), {}),
+    "stale keep-alive": (faults.reset_if_reused(), {}),
+    "closed after the answer": (faults.close_after(), {}),
+    "not HTTP": (faults.not_http(), {}),
+    "an empty body": (faults.raw_answer(b""), {}),
+    "a list": (faults.raw_answer([{"text": "x"}]), {}),
+    "a string": (faults.raw_answer("x"), {}),
+    "null": (faults.raw_answer(None), {}),
+    "no meta_info": (faults.raw_answer({"output_ids": [1]}), {}),
+    "ids that are no integers": (
+        faults.raw_answer({"output_ids": ["1"], "meta_info": {"id": "x", "finish_reason": {"type": "stop"}}}),
+        {},
+    ),
+    "logprobs of other ids": (
+        faults.raw_answer({"output_ids": [1], "meta_info": {"id": "x", "output_token_logprobs": [[-1.0, 2, None]]}}),
+        {},
+    ),
+    "a hang": (faults.hang(), {"timeout": TIMEOUT_S}),
+    "a body that is too slow": (faults.slow(60.0), {"timeout": TIMEOUT_S}),
+    "a slow body": (faults.slow(0.1), {}),
+    "500 plain text": (faults.status(500, "Internal Server Error"), {}),
+    "500 of a lost worker": (faults.worker_lost(), {}),
+    "502": (faults.status(502, "<html>bad gateway</html>"), {}),
+    "503 no available workers": (faults.error("g", "no workers", 503), {}),
+    "504": (faults.status(504, ""), {}),
+    "408": (faults.status(408, ""), {}),
+    "error object in a 200": (faults.raw_answer({"error": {"message": "busy", "code": 503}}), {}),
+    "400 duplicate id": (faults.error("a", "Duplicate request ID detected: x", 400), {}),
+    "abort before anything": (faults.aborted(), {}),
+    "abort part of the way": (faults.aborted_partway(), {}),
+}
+
+
+@pytest.mark.parametrize("name", HEALING)
+async def test_a_fault_that_heals_leaves_no_trace(name: str, fault_free: Tokens) -> None:
+    fault, options = HEALING[name]
+    choose = on_turns(fault, 0, 2, TURNS - 1)
+    async with FaultyServer(choose) as server, make_client(server.url, **options) as client:
+        model = make_model(client)
+        await rollout(model, TURNS)
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+        if name not in ("a slow body", "closed after the answer", "stale keep-alive"):
+            assert len(server.requests) == TURNS + 3
+        await client._transport().settle()
+        async with asyncio.timeout(5):
+            while server.running:
+                await asyncio.sleep(0.01)
+
+
+async def test_faults_of_every_kind_in_one_rollout(fault_free: Tokens) -> None:
+    script = [fault for name, (fault, options) in HEALING.items() if not options and "abort" not in name]
+    async with FaultyServer(script) as server, make_client(server.url, max_retries=200) as client:
+        # More of one class than it allows in one call would end the call, so every call gets some of each class.
+        client.retry_policy = type(client.retry_policy)(
+            max_retries=200, retry_delay=0.001, max_retry_delay=0.001, limits=dict.fromkeys(RetryClass, None)
+        )
+        model = make_model(client)
+        await rollout(model, TURNS)
+        assert server.script == []
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+
+
+async def test_a_server_that_restarts_costs_nothing(fault_free: Tokens) -> None:
+    server = FaultyServer(on_turns(faults.hang(), 2))
+    await server.start()
+    async with make_client(server.url, retry_delay=0.05) as client:
+        model = make_model(client)
+        running = asyncio.create_task(rollout(model, TURNS))
+        await server.wait_for_requests(3)
+        await server.stop()
+        await asyncio.sleep(0.1)
+        await server.start()
+        await running
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+        assert len(server.requests) == TURNS + 1
+    await server.stop()
+
+
+async def test_a_paused_server_is_waited_for(fault_free: Tokens) -> None:
+    async with FaultyServer() as server, make_client(server.url) as client:
+        model = make_model(client)
+        server.pause()
+        running = asyncio.create_task(rollout(model, TURNS))
+        await server.wait_for_requests(1)
+        await asyncio.sleep(0.1)
+        assert not running.done()
+        server.resume()
+        await running
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+        assert len(server.requests) == TURNS
+
+
+async def test_a_new_weight_version_in_mid_episode_gives_spans_and_changes_no_token(fault_free: Tokens) -> None:
+    def choose(call: ServerCall) -> Fault | None:
+        if len(call.server.requests) == 3:
+            call.server.weight_version = "v2"
+        return None
+
+    async with FaultyServer(choose) as server, make_client(server.url) as client:
+        model = make_model(client)
+        assert await rollout(model, TURNS) == fault_free
+        (trajectory,) = model.trajectories
+        versions = [span.version for turn in trajectory.turns for span in turn.completion.weight_spans]
+        assert versions == ["default", "default", "v2", "v2", "v2"]
+        spans = model.token_manager.weight_versions
+        for span in spans:
+            assert all(trajectory.loss_mask[span.start : span.end])
+        assert sum(span.end - span.start for span in spans) == sum(trajectory.loss_mask)
+
+
+async def test_a_weight_update_that_aborts_is_resumed_under_the_new_version(fault_free: Tokens) -> None:
+    async def abort_and_update(call: ServerCall) -> Any:
+        response = await faults.aborted_partway()(call)
+        call.server.weight_version = "v2"
+        return response
+
+    async with FaultyServer(on_turns(abort_and_update, 1)) as server, make_client(server.url) as client:
+        model = make_model(client)
+        assert await rollout(model, TURNS) == fault_free
+        second = model.trajectories[0].turns[1].completion
+        half = len(second.output_ids) // 2
+        assert [span.version for span in second.weight_spans] == ["default", "v2"][-1 if not half else 0 :]
+        if half:
+            assert second.weight_spans[0] == WeightSpan(version="default", start=0, end=half)
+        assert second.weight_spans[-1].end == len(second.output_ids)
+
+
+async def test_every_turn_aborted_several_times_is_still_the_same_rollout(fault_free: Tokens) -> None:
+    def choose(call: ServerCall) -> Fault | None:
+        return None if len(call.server.requests) % 3 == 0 else faults.aborted_partway(0.4)
+
+    async with FaultyServer(choose) as server, make_client(server.url) as client:
+        model = make_model(client)
+        await rollout(model, TURNS)
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+        assert len(model.trajectories[0].request_ids) == 3 * TURNS
+
+
+async def test_all_requests_of_an_episode_carry_one_routing_key_and_another_episode_has_another() -> None:
+    async with FaultyServer(on_turns(faults.busy(), 1)) as server, make_client(server.url) as client:
+        model = make_model(client)
+        await rollout(model, 3)
+        first = {request.headers["x-smg-routing-key"] for request in server.requests}
+        model.reset()
+        await rollout(model, 2)
+        keys = {request.headers["x-smg-routing-key"] for request in server.requests}
+        assert len(first) == 1
+        assert len(keys) == 2
+
+
+# ---- what cannot heal ------------------------------------------------------------------------------------------------
+
+FINAL: dict[str, tuple[Fault, type[Exception], str]] = {
+    "400 value": (faults.error("a", "temperature must be non-negative", 400), SGLangHTTPError, "non-negative"),
+    "400 schema": (faults.error("b", "unknown field `foo`", 400), SGLangHTTPError, "unknown field"),
+    "400 parse": (faults.error("c", "1 validation error: context length", 400), SGLangHTTPError, "validation error"),
+    "401": (faults.error("b", "Unauthorized", 401), SGLangHTTPError, "Unauthorized"),
+    "403": (faults.error("b", "Forbidden", 403), SGLangHTTPError, "Forbidden"),
+    "404": (faults.error("e", "Not Found", 404), SGLangHTTPError, "Not Found"),
+    "405": (faults.error("e", "Method Not Allowed", 405), SGLangHTTPError, "Method"),
+    "422 router": (faults.error("h", "Failed to deserialize", 422), SGLangHTTPError, "deserialize"),
+    "stream error": (faults.error("f", "no such thing", 400), SGLangHTTPError, "no such thing"),
+    "redirect": (faults.status(307, "", headers={"Location": "/elsewhere"}), SGLangHTTPError, "307"),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+async def test_what_cannot_heal_ends_at_once_and_keeps_the_tokens_so_far(name: str, fault_free: Tokens) -> None:
+    fault, kind, words = FINAL[name]
+    async with FaultyServer(on_turns(fault, 2, times=99)) as server, make_client(server.url) as client:
+        model = make_model(client)
+        error = await failure(model)
+        assert type(error) is kind
+        assert words in str(error)
+        assert len(server.requests) == 3
+        assert_kept(model, fault_free, turns=2)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def assert_kept(model: SGLangModel, fault_free: Tokens, *, turns: int) -> None:
+    """The trajectory is that of the fault-free run up to the last complete turn."""
+    kept = only_trajectory(model)
+    length = len(kept.ids)
+    assert (kept.turns, kept.mask[-1]) == (turns, 1)
+    assert kept.ids == fault_free.ids[:length]
+    assert kept.mask == fault_free.mask[:length]
+    assert kept.logprobs == fault_free.logprobs[:length]
+
+
+async def test_a_context_overflow_of_the_server_is_the_sdks_own_exception(fault_free: Tokens) -> None:
+    overflow = faults.error("a", "The input (522 tokens) is longer than the model's context length (512 tokens).", 400)
+    async with FaultyServer(on_turns(overflow, 2, times=99)) as server, make_client(server.url) as client:
+        model = make_model(client)
+        error = await failure(model)
+        assert isinstance(error, ContextWindowOverflowException)
+        assert "522 tokens" in str(error)
+        assert isinstance(error.__cause__, SGLangContextLengthError)
+        assert len(server.requests) == 3
+        assert_kept(model, fault_free, turns=2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "error"),
+    [
+        (faults.reset(), RetryClass.RESET, SGLangConnectionError),
+        (faults.status(500, "boom"), RetryClass.SERVER_ERROR, SGLangHTTPError),
+        (faults.half_written(), RetryClass.DECODING, SGLangDecodingError),
+        (faults.hang(), RetryClass.TIMEOUT, SGLangConnectionError),
+    ],
+    ids=["reset", "500", "half-written", "hang"],
+)
+async def test_a_fault_that_stays_is_given_up_by_the_table_and_the_episode_can_go_on(
+    fault: Fault, kind: RetryClass, error: type[SGLangClientError], fault_free: Tokens
+) -> None:
+    attempts = 1 + (DEFAULT_LIMITS[kind] or 0)
+    # The first reset comes on a reused connection and is taken for an idle timer, which is free of charge.
+    attempts += kind is RetryClass.RESET
+    choose = on_turns(fault, 1, times=attempts)
+    async with FaultyServer(choose) as server, make_client(server.url, timeout=TIMEOUT_S) as client:
+        model = make_model(client)
+        agent = make_agent(model)
+        with pytest.raises(EventLoopException) as caught:
+            await agent.invoke_async("What is 1 + 2?", limits={"turns": TURNS})
+        assert type(caught.value.original_exception) is error
+        assert any(f"{attempts} attempts" in note for note in caught.value.original_exception.__notes__)
+        assert len(server.requests) == 1 + attempts
+        assert_kept(model, fault_free, turns=1)
+        # The agent has the history up to the failed call, the provider the path that belongs to it.
+        result = await agent.invoke_async(None, limits={"turns": TURNS - 1})
+        assert result.stop_reason == "limit_turns"
+        assert_nothing_lost_or_duplicated(server, model, fault_free)
+
+
+async def test_a_server_that_stays_full_is_given_up_after_max_retries() -> None:
+    async with FaultyServer(lambda _: faults.busy()) as server, make_client(server.url, max_retries=7) as client:
+        model = make_model(client)
+        error = await failure(model)
+        # With a retry strategy of its own the SDK would repeat throttled calls; this agent has none.
+        assert isinstance(error, SGLangThrottledError)
+        assert "queue is full" in str(error)
+        assert len(server.requests) == 8
+        assert model.trajectories == []
+
+
+async def test_bad_input_never_reaches_the_server() -> None:
+    async with FaultyServer() as server, make_client(server.url) as client:
+        assert isinstance(await failure(make_model(client, vocab_size=5)), SGLangRequestError)
+        with pytest.raises(SGLangRequestError, match="max_new_tokens"):
+            make_model(client, sampling_params={"max_tokens": 5})
+        assert server.requests == []
+
+
+def longest_turn(tokens: Tokens) -> slice:
+    """Where the turn with the most sampled tokens, the first one left out, has them."""
+    starts = [n for n, loss in enumerate(tokens.mask) if loss and not tokens.mask[n - 1]]
+    ends = [n + 1 for n, loss in enumerate(tokens.mask) if loss and not (tokens.mask[n + 1 :] or [0])[0]]
+    longest = max(zip(starts[1:], ends[1:], strict=True), key=lambda run: run[1] - run[0])
+    assert longest[1] - longest[0] > 2
+    return slice(*longest)
+
+
+@pytest.mark.parametrize("aborts", [0, 2])
+@pytest.mark.parametrize("where", ["before the first token", "after the first token", "before the last", "after it"])
+@pytest.mark.parametrize("option", ["max_sampled_tokens", "max_trajectory_tokens"])
+async def test_budgets_are_exact_at_their_boundary(fault_free: Tokens, option: str, where: str, aborts: int) -> None:
+    turn = longest_turn(fault_free)
+    end = {
+        "before the first token": turn.start,
+        "after the first token": turn.start + 1,
+        "before the last": turn.stop - 1,
+        "after it": turn.stop,
+    }[where]
+    budget = end if option == "max_trajectory_tokens" else sum(fault_free.mask[:end])
+    choose = on_turns(faults.aborted_partway(), *range(99), times=aborts)
+    async with FaultyServer(choose) as server, make_client(server.url) as client:
+        model = make_model(client, **{option: budget})
+        error = await failure(model, turns=50)
+        assert isinstance(error, MaxTokensReachedException)
+        within_a_turn = where in ("after the first token", "before the last")
+        assert isinstance(error, TokenBudgetReachedError) is not within_a_turn
+        kept = only_trajectory(model)
+        recorded = end if within_a_turn or where == "after it" else max(n for n in range(end) if fault_free.mask[n]) + 1
+        assert kept.ids == fault_free.ids[:recorded]
+        assert kept.logprobs == fault_free.logprobs[:recorded]
+
+
+async def test_a_field_that_has_no_effect_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    def without_logprobs(call: ServerCall) -> Fault:
+        made = call.answer(Reply(ids=[7, 6]))
+        made["meta_info"].pop("output_token_logprobs")
+        return faults.raw_answer(made, headers={"x-smg-routed-worker-id": "w1"})
+
+    async with FaultyServer(without_logprobs) as server, make_client(server.url) as client:
+        model = make_model(client, sampling_params={"max_new_tokens": 8, "logit_bias": {"5": 1.0}})
+        await rollout(model, 3)
+        warned = [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == "strands_sglang.client" and record.levelname == "WARNING"
+        ]
+        assert sum("field=<return_logprob>" in text for text in warned) == 1
+        assert sum("sampling_params.logit_bias" in text for text in warned) == 1
+        assert set(only_trajectory(model).logprobs) == {None}
+        assert len(server.requests) == 3

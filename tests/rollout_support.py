@@ -1,0 +1,70 @@
+"""Shared by the tests of whole rollouts: agents that take as many turns as wanted, whatever the model samples."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from provider_support import add, call, tokenizer
+from strands import Agent
+
+from strands_sglang import SGLangModel
+from strands_sglang.engine.templates import HERMES_TEMPLATE
+from strands_sglang.tool_parsers import get_tool_parser
+
+
+class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
+    """Takes every reply for a call of `add` whose arguments depend on the reply, so that nonsense makes many turns."""
+
+    def parse_all(self, text: str, **options: Any) -> Any:
+        seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
+        return super().parse_all(call(seed % 1000, seed % 89), **{**options, "in_reasoning": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """All that a trainer reads of a trajectory."""
+
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float | None]
+    turns: int
+
+
+def make_model(client: Any, served: Any = None, **options: Any) -> SGLangModel:
+    """A model of that client; `served` is the tokenizer, the tests' own by default."""
+    settings: dict[str, Any] = {"sampling_params": {"temperature": 1.0, "max_new_tokens": 128}, "vocab_size": 1024}
+    if served is not None:
+        del settings["vocab_size"]
+    return SGLangModel(
+        client=client,
+        tokenizer=served or tokenizer(),
+        tool_parser=CallEveryTime(),
+        chat_template=HERMES_TEMPLATE,
+        **{**settings, **options},
+    )
+
+
+def make_agent(model: SGLangModel, **options: Any) -> Agent:
+    """An agent that leaves retries to the client."""
+    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
+    return Agent(model=model, tools=[add], **{**settings, **options})
+
+
+async def rollout(model: SGLangModel, turns: int, prompt: str = "What is 1 + 2?") -> Tokens:
+    """Run an episode of that many turns; its only trajectory."""
+    result = await make_agent(model).invoke_async(prompt, limits={"turns": turns})
+    assert result.stop_reason == "limit_turns"
+    return only_trajectory(model)
+
+
+def only_trajectory(model: SGLangModel) -> Tokens:
+    """The tokens of the only trajectory of a model."""
+    (trajectory,) = model.trajectories
+    return Tokens(
+        ids=list(trajectory.token_ids),
+        mask=list(trajectory.loss_mask),
+        logprobs=list(trajectory.logprobs),
+        turns=len(trajectory.turns),
+    )
