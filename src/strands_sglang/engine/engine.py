@@ -23,7 +23,8 @@ import torch
 from strands_sglang.engine.grammar import GrammarCompiler
 from strands_sglang.engine.linear import pack_linears
 from strands_sglang.engine.loader import load_model
-from strands_sglang.engine.request import parse_request, value_error
+from strands_sglang.engine.params import value_error
+from strands_sglang.engine.request import parse_request
 from strands_sglang.engine.runner import Runner
 from strands_sglang.engine.scheduler import Scheduler
 from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
@@ -303,6 +304,11 @@ class EmbeddedEngine:
                 break
             command()
             idle = False
+        while not self._commands.empty():  # posted while closing
+            if command := self._commands.get():
+                command()
+        for update in self._updates:
+            update()
         scheduler.fail_all(_closed_error())
 
     def _advance(self, scheduler: Scheduler) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from strands_sglang.engine.request import value_error
+from strands_sglang.engine.params import value_error
 
 
 class GrammarCompiler:

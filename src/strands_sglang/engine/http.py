@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from strands_sglang.engine.engine import EmbeddedEngine
-from strands_sglang.engine.request import value_error
+from strands_sglang.engine.params import value_error
 from strands_sglang.exceptions import SGLangHTTPError, SGLangRequestError
 
 ENGINE: web.AppKey[EmbeddedEngine] = web.AppKey("engine", EmbeddedEngine)
@@ -126,6 +126,11 @@ async def _generate(request: web.Request) -> web.StreamResponse:
         return await _stream(request, work) if stream else _json(await work)
     if stream:
         raise value_error("Streaming of a batch is not supported by the embedded engine.")
+    for key in _PER_ITEM:
+        if isinstance(body.get(key), list) and len(body[key]) != len(ids):
+            raise value_error(
+                f"The length of {key} should be equal to the batch size {len(ids)}, got {len(body[key])}."
+            )
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(engine.generate(each, **_item(body, index))) for index, each in enumerate(ids)]

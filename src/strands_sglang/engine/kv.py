@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,9 @@ class _Entry:
     kv: SequenceKV
 
 
+_Running = Sequence[tuple[list[int], SequenceKV]]
+
+
 class PrefixCache:
     """Finished sequences, the most recently used last, within a budget of tokens.
 
@@ -80,36 +83,50 @@ class PrefixCache:
         """Forget everything."""
         self._entries.clear()
 
-    def take(self, tokens: list[int], limit: int, running: Iterable[tuple[list[int], SequenceKV]]) -> SequenceKV | None:
+    def match(self, tokens: list[int], limit: int, running: _Running) -> int:
+        """Length of the longest known prefix of `tokens`, at most `limit`."""
+        return self._find(tokens, limit, running)[0]
+
+    def take(self, tokens: list[int], limit: int, running: _Running) -> SequenceKV | None:
         """Keys and values of the longest known prefix of `tokens`, at most `limit` positions, or None.
 
-        Prefixes of running sequences count too. An entry that is wholly a prefix is handed over without a copy: the
-        sequence that continues it will be stored in its place.
+        An entry that is wholly a prefix is handed over without a copy: the sequence that continues it will be stored
+        in its place.
+
+        Args:
+            tokens: Ids of the sequence that wants them.
+            limit: Most positions to take.
+            running: Sequences in progress, whose prefixes count too: ids, keys and values.
         """
-        wanted = np.asarray(tokens[:limit], dtype=np.int64)
-        best, best_length, best_entry = None, 0, None
-        for entry in self._entries:
-            if (length := _common(wanted, entry.tokens)) > best_length:
-                best, best_length, best_entry = entry.kv, length, entry
-        for other, kv in running:
-            if (length := min(_common(wanted, np.asarray(other, dtype=np.int64)), kv.length)) > best_length:
-                best, best_length, best_entry = kv, length, None
-        if best is None:
+        length, source, entry = self._find(tokens, limit, running)
+        if source is None:
             return None
-        if best_entry is not None:
-            self._entries.remove(best_entry)
-            if best_length == len(best_entry.tokens):
-                return best
-            self._entries.append(best_entry)
-        return best.copy_prefix(best_length)
+        if entry is not None:
+            self._entries.remove(entry)
+            if length == len(entry.tokens):
+                return source
+            self._entries.append(entry)
+        return source.copy_prefix(length)
+
+    def _find(self, tokens: list[int], limit: int, running: _Running) -> tuple[int, SequenceKV | None, _Entry | None]:
+        wanted = np.asarray(tokens[:limit], dtype=np.int64)
+        best: tuple[int, SequenceKV | None, _Entry | None] = (0, None, None)
+        for entry in self._entries:
+            if (length := common_prefix(wanted, entry.tokens)) > best[0]:
+                best = (length, entry.kv, entry)
+        for other, kv in running:
+            known = np.asarray(other[: kv.length], dtype=np.int64)
+            if (length := common_prefix(wanted, known)) > best[0]:
+                best = (length, kv, None)
+        return best
 
     def put(self, tokens: list[int], kv: SequenceKV) -> None:
         """Store a finished sequence, known up to `kv.length`; the least recently used ones make room."""
         known = np.asarray(tokens[: kv.length], dtype=np.int64)
         if not 0 < len(known) <= self._budget:
             return
-        kept = [entry for entry in self._entries if _common(known, entry.tokens) < len(entry.tokens)]
-        if not any(_common(known, entry.tokens) == len(known) for entry in kept):
+        kept = [entry for entry in self._entries if common_prefix(known, entry.tokens) < len(entry.tokens)]
+        if not any(common_prefix(known, entry.tokens) == len(known) for entry in kept):
             kept.append(_Entry(known, kv))
         held = sum(len(entry.tokens) for entry in kept)
         while held > self._budget:
@@ -117,7 +134,7 @@ class PrefixCache:
         self._entries = kept
 
 
-def _common(one: np.ndarray, other: np.ndarray) -> int:
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     """Length of the common prefix of two id arrays."""
     length = min(len(one), len(other))
     differing = np.flatnonzero(one[:length] != other[:length])

@@ -64,6 +64,7 @@ class Runner:
         self.layers: int = model.config.get_text_config().num_hidden_layers
         with torch.inference_mode():
             self.row_multiple = _row_multiple(model) if batch_invariant else 1
+            self.forward([Segment(kv=SequenceKV(self.layers), tokens=[0], logits_from=0)])  # what is missing fails here
 
     def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """Run one step, and return the wanted logits of each segment, float32 `[positions, vocabulary]`."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strands_sglang.engine.request import Request, SamplingParams
+from strands_sglang.engine.params import SamplingParams
+from strands_sglang.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

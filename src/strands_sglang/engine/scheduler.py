@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from strands_sglang.engine.answers import answer
-from strands_sglang.engine.kv import PrefixCache, SequenceKV
-from strands_sglang.engine.request import Request, value_error
+from strands_sglang.engine.kv import PrefixCache, SequenceKV, common_prefix
+from strands_sglang.engine.params import value_error
+from strands_sglang.engine.request import Request
 from strands_sglang.engine.runner import Runner, Segment
 from strands_sglang.engine.sampler import sample, top_logprobs
 from strands_sglang.exceptions import SGLangHTTPError
@@ -25,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 512
 """Prompts are computed in parts that end at multiples of this position, whatever else is in the step."""
+LOOK_AHEAD = 64
+"""Waiting requests that a step considers."""
 WORTH_WAITING = 32
 """A request waits if a running prompt will soon offer it this many more cached tokens."""
 STEP_BUDGET = CHUNK
@@ -91,7 +96,7 @@ class Scheduler:
         if not self.admitting:
             return batch
         prompt_tokens = sum(end - request.kv.length for request, end in batch if end - request.kv.length > 1)
-        for request in list(self.waiting):
+        for request in list(islice(self.waiting, LOOK_AHEAD)):
             if len(self.running) >= self._max_batch_size or prompt_tokens >= STEP_BUDGET:
                 break
             if self._better_later(request):
@@ -108,21 +113,23 @@ class Scheduler:
         return min(len(request.prompt) + len(request.output), (computed // CHUNK + 1) * CHUNK)
 
     def _better_later(self, request: Request) -> bool:
-        """Whether a prompt that is being computed now shares much of this one, as the samples of a group do."""
-        wanted = request.tokens
-        for other in self.running:
-            if other.kv.length < len(other.prompt):
-                limit = min(request.cache_limit, len(other.prompt))
-                if limit - other.kv.length >= WORTH_WAITING and wanted[:limit] == other.prompt[:limit]:
-                    return True
-        return False
+        """Whether a prompt that is being computed now will offer more of this one, as in the samples of a group."""
+        coming = [other.prompt for other in self.running if other.kv.length < len(other.prompt)]
+        if not coming:
+            return False
+        wanted = np.asarray(request.tokens[: request.cache_limit])
+        later = max(common_prefix(wanted, np.asarray(prompt)) for prompt in coming)
+        return later - self.cache.match(request.tokens, request.cache_limit, self._sources()) >= WORTH_WAITING
+
+    def _sources(self) -> list[tuple[list[int], SequenceKV]]:
+        """Running sequences whose prefixes may be used."""
+        return [(other.tokens, other.kv) for other in self.running if other not in self._stale]
 
     def _admit(self, request: Request) -> None:
+        kv = self.cache.take(request.tokens, request.cache_limit, self._sources())
+        request.kv = kv or SequenceKV(self._runner.layers)
         self.waiting.remove(request)
         self.running.append(request)
-        running = [(other.tokens, other.kv) for other in self.running if other.kv and other not in self._stale]
-        kv = self.cache.take(request.tokens, request.cache_limit, running)
-        request.kv = kv or SequenceKV(self._runner.layers)
         if not request.started:
             request.cached_tokens = request.kv.length
             request.versions.append((self.weight_version, 0))
@@ -135,7 +142,8 @@ class Scheduler:
         segments = []
         for request, end in batch:
             start = request.kv.length
-            first_wanted = min(max(request.logprob_start, start), end)
+            scored = request.logprob_start + len(request.input_logprobs)
+            first_wanted = min(max(scored, start), end) if scored < len(request.prompt) - 1 else end
             if end == len(request.prompt) + len(request.output):
                 first_wanted = min(first_wanted, end - 1)
             tokens = request.output[-1:] if end - start == 1 and request.output else request.tokens[start:end]
