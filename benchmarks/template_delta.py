@@ -2,9 +2,9 @@
 
     python benchmarks/template_delta.py [--template FILE] [--rounds 1,10,50,200] [--tools 2,20,50] [--repeat 300]
 
-Prints medians in microseconds of CPU time of one thread, text only: encoding the delta comes on top and is the same for both. Without
-`--template`, a ChatML template with tool calls in Hermes form, written here, is used. The columns of a row are
-measured in turn in the same process, so their ratio does not depend on how busy the machine is.
+Prints medians in microseconds of CPU time of one thread, text only: encoding the delta comes on top and is the same
+for both. Without `--template`, a ChatML template with tool calls in Hermes form, written here, is used. The columns of
+a row are measured in turn in the same process, so their ratio does not depend on how busy the machine is.
 """
 
 from __future__ import annotations

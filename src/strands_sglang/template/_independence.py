@@ -88,7 +88,7 @@ class _Run:
         match node:
             case nodes.Output():
                 if _only_raises(node):
-                    self.failed |= self.messages_began and bool(self.value(node, env, under) & _TOOLS)
+                    self.failed |= self.messages_began and bool((self.value(node, env, under) | under) & _TOOLS)
                 else:
                     self.print(self.value(node, env, under) | under)
             case nodes.Assign():

@@ -8,6 +8,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
+from strands_sglang.exceptions import TemplateError
+
 Message = Mapping[str, Any]
 """A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
 
@@ -140,8 +142,10 @@ def text_parts(content: Any) -> list[str] | None:
 def with_content_form(message: Message, form: Callable[[str], ContentForm]) -> Message:
     """The message with its content in the form the template takes for this role.
 
-    Text parts are joined by newlines for a role that takes text only. Content that has no such form (an image for a
-    role that takes text) is left alone; whether it survives is checked after rendering.
+    Text parts are joined by newlines for a role that takes text only.
+
+    Raises:
+        TemplateError: The role takes text only, and a part is not text. The template would print it as source code.
     """
     content = message.get("content")
     if isinstance(content, str):
@@ -149,8 +153,9 @@ def with_content_form(message: Message, form: Callable[[str], ContentForm]) -> M
             return {**message, "content": [{"type": "text", "text": content}]}
     elif isinstance(content, list | tuple) and form(message["role"]) is ContentForm.STRING:
         texts = text_parts(content)
-        if texts is not None:
-            return {**message, "content": "\n".join(texts)}
+        if texts is None:
+            raise TemplateError(f"the template takes only text as content of a message with role {message['role']!r}")
+        return {**message, "content": "\n".join(texts)}
     return message
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template._boundary import Plant, common_prefix
 from strands_sglang.template._messages import Message
-from strands_sglang.template._step import CALL_ID, SENTINEL, Path, StepRenderer
+from strands_sglang.template._step import CALL_ID, SENTINEL, Path, StepRenderer, planted
 
 _USER: Message = {"role": "user", "content": "Hello."}
 
@@ -21,16 +22,27 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
     turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
         suffix = step.suffix([_USER, turn], [answer], Path.COMPACT)
-        boundary = suffix.boundary
-        if boundary.plant is Plant.CONTENT:
-            return None
-        turn = {**turn, "content": None if boundary.plant is Plant.ARGUMENTS_NULL else ""}
-        whole = step.render([_USER, turn, answer], generate=True)
     except TemplateError:
         return None
-    except Exception:  # the template prints the planted call, but not this one
+    closer = suffix.boundary.closer
+    # An end of turn that the engine does not stop on is part of the call's mark-up.
+    end = (closer if closer in step.vocabulary.stops else "") + suffix.text
+    shown = [_shown(step, {**turn, "content": content}, plant, answer, end) for plant, content in _CONTENTS.items()]
+    return min((text for text in shown if text is not None), key=len, default=None)
+
+
+_CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
+_OPEN_TAG = re.compile(r"[<\[][|｜]?[\w/]*$")
+
+
+def _shown(step: StepRenderer, turn: Message, plant: Plant, answer: Message, end: str) -> str | None:
+    """The call as printed in a turn with content null or empty; some templates print it with one of them only."""
+    try:
+        if SENTINEL not in step.render([_USER, planted(turn, plant), answer], generate=True):
+            return None
+        whole = step.render([_USER, turn, answer], generate=True)
+    except Exception:  # templates raise all kinds; the other content may do
         return None
-    end = boundary.closer + suffix.text
     if not whole.endswith(end):
         return None
     whole = whole[: len(whole) - len(end)]
@@ -48,7 +60,8 @@ def _start(step: StepRenderer, whole: str) -> int:
         pass
     try:
         turn: Message = {"role": "assistant", "content": SENTINEL}
-        starts.append(common_prefix(whole, step.render([_USER, turn, _USER], generate=True)))
+        same = whole[: common_prefix(whole, step.render([_USER, turn, _USER], generate=True))]
+        starts.append(len(_OPEN_TAG.sub("", same)))  # two tags may start alike
     except Exception:  # nor this
         pass
     return max(starts)

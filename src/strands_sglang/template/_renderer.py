@@ -121,6 +121,8 @@ class DeltaRenderer:
         self._ready()
         try:
             text = self._with_tools.render(messages, generate=True)
+        except TemplateError:
+            raise
         except Exception as error:  # templates raise all kinds
             raise TemplateError(f"the chat template rejects the conversation: {describe(error)}") from error
         require_prompt(messages, text)

@@ -135,6 +135,8 @@ class StepRenderer:
         """Text after the sentinel, None if the sentinel is not printed."""
         try:
             text = self.render(messages, generate=generate)
+        except TemplateError:
+            raise
         except Exception as error:  # templates raise all kinds
             raise TemplateError(f"the template rejects the step: {describe(error)}") from error
         at = text.rfind(SENTINEL)
