@@ -1,0 +1,45 @@
+"""Boxes are found whatever is in them; turn rewards add up over tokens wherever they are put."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strands_env.core.types import RewardResult, TokenObservation
+from strands_env.rewards import token_rewards
+from strands_env.rewards._math_worker import boxed
+
+balanced = st.recursive(
+    st.text(alphabet="abc123 +-\\", max_size=5).filter(lambda text: not text.endswith("\\")),
+    lambda inner: st.lists(inner, max_size=3).map(lambda parts: "".join(f"{{{part}}}" for part in parts)),
+    max_leaves=5,
+)
+
+
+@given(st.lists(balanced, max_size=4), st.text(alphabet="xyz .", max_size=5))
+def test_every_box_is_found_whole(contents: list[str], between: str) -> None:
+    text = between.join(f"\\boxed{{{content}}}" for content in contents)
+    assert boxed(between + text + between) == contents
+
+
+@given(st.text(alphabet="\\boxed{}f ", max_size=60))
+def test_any_text_is_searched_without_an_error(text: str) -> None:
+    assert all(text.find(content) >= 0 for content in boxed(text))
+
+
+@pytest.mark.parametrize("placement", ["last", "uniform"])
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.floats(-10, 10)), min_size=1, max_size=6))
+def test_turn_rewards_add_up_and_touch_sampled_tokens_only(placement: str, turns: list[tuple[int, int, float]]) -> None:
+    info = [pair for prompt, sampled, _ in turns for pair in ((False, prompt), (True, sampled))]
+    mask = [int(is_output) for is_output, length in info for _ in range(length)]
+    tokens = TokenObservation(token_ids=range(len(mask)), prompt_length=turns[0][0], loss_mask=mask, segment_info=info)
+    rewards = {index: reward for index, (_, _, reward) in enumerate(turns)}
+    per_token = token_rewards(RewardResult(turn_rewards=rewards), tokens, placement=placement)
+    assert len(per_token) == len(mask)
+    assert all(reward == 0.0 for reward, sampled in zip(per_token, mask, strict=True) if not sampled)
+    for turn, spans in tokens.turn_spans.items():
+        total = math.fsum(per_token[i] for start, end in spans for i in range(start, end))
+        assert math.isclose(total, rewards[turn], abs_tol=1e-9)

@@ -1,0 +1,101 @@
+"""Hundreds of steps at once leave nothing behind, and the history copies stay safe."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import weakref
+from typing import Any
+
+from strands import Agent
+from strands.hooks import BeforeModelCallEvent
+from strands.telemetry.tracer import get_tracer
+
+from strands_env.core import Action, Environment
+from strands_env.core.history import History, skip_unrecorded_messages
+from strands_env.core.scope import StepScope
+from strands_env.testing import ScriptedModel, call
+
+
+async def test_concurrent_steps_leave_no_object_behind() -> None:
+    models: list[weakref.ref[ScriptedModel]] = []
+    agents: list[weakref.ref[Agent]] = []
+    scopes: list[weakref.ref[Any]] = []
+
+    class Env(Environment):
+        def get_hooks(self) -> list[Any]:
+            def note(event: BeforeModelCallEvent) -> None:
+                agents.append(weakref.ref(event.agent))
+                scope = StepScope.current()
+                assert scope is not None
+                scopes.append(weakref.ref(scope.recorder))
+
+            return [note]
+
+    def factory() -> ScriptedModel:
+        model = ScriptedModel([call("nothing"), "done"])
+        models.append(weakref.ref(model))
+        return model
+
+    env = Env(model_factory=factory)
+    results = await asyncio.gather(*(env.rollout(Action(message="go")) for _ in range(200)))
+    assert [result.observation.final_response for result in results] == ["done"] * 200
+    gc.collect()
+    for references in (models, agents, scopes):
+        assert references
+        assert not [reference for reference in references if reference() is not None]
+
+
+def test_copied_history_can_be_normalised_without_touching_the_original() -> None:
+    messages = [
+        {"role": "user", "content": [{"text": "hi"}]},
+        {"role": "assistant", "content": [{"text": " "}, {"toolUse": {"name": "a b", "toolUseId": "1", "input": {}}}]},
+    ]
+    history = History(copy.deepcopy(messages))
+    copied = copy.deepcopy(history)
+    copied[1]["content"][1]["toolUse"]["name"] = "INVALID_TOOL_NAME"
+    copied[1]["content"][0]["text"] = "[blank text]"
+    copied[1]["content"][:] = copied[1]["content"][1:]
+    copied[0]["role"] = "assistant"
+    copied.append({})
+    assert history == messages
+    assert isinstance(copied, History)
+
+
+def test_copied_history_shares_what_is_large() -> None:
+    arguments = {"code": "x" * 1000}
+    history = History([{"role": "assistant", "content": [{"toolUse": {"name": "run", "input": arguments}}]}])
+    assert copy.deepcopy(history)[0]["content"][0]["toolUse"]["input"] is arguments
+
+
+class Span:
+    """Enough of a span: it notes events if it records."""
+
+    def __init__(self, recording: bool) -> None:
+        self.recording = recording
+        self.events: list[str] = []
+
+    def is_recording(self) -> bool:
+        return self.recording
+
+    def add_event(self, name: str, attributes: Any = None) -> None:
+        self.events.append(name)
+
+
+def test_messages_are_encoded_for_recording_spans_only() -> None:
+    skip_unrecorded_messages()
+    skip_unrecorded_messages()
+    encoded: list[Any] = []
+
+    class Content(list[Any]):
+        def __iter__(self) -> Any:
+            encoded.append(self)
+            return super().__iter__()
+
+    message = {"role": "user", "content": Content([{"text": "hi"}])}
+    silent, recording = Span(False), Span(True)
+    get_tracer()._add_event_messages(silent, [message])
+    assert (silent.events, encoded) == ([], [])
+    get_tracer()._add_event_messages(recording, [message])
+    assert recording.events
