@@ -18,6 +18,9 @@ class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
     """Takes every reply for a call of `add` whose arguments depend on the reply, so that nonsense makes many turns."""
 
     def parse_all(self, text: str, **options: Any) -> Any:
+        read = super().parse_all(text, **options)
+        if read.calls and not any(call.is_error for call in read.calls):
+            return read
         seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
         return super().parse_all(call(seed % 1000, seed % 89), **{**options, "in_reasoning": False})
 

@@ -1,0 +1,399 @@
+"""Many rollouts at once through a server that fails: is every trajectory what a fault-free run records?
+
+    python benchmarks/chaos.py [--rollouts 1000] [--turns 10] [--seed 0] [--rounds 2]
+
+A server process on loopback (`strands_sglang.testing.FaultyServer`) answers with a hash of the prompt: continued from
+any point it samples the same, as greedy decoding does. Agents with a tool run against it, first without faults, then
+in rounds with them: queue full (503), connection resets, half-written JSON, requests that hang, aborts with partial
+output, and one restart of the server in mid-round that breaks all connections. Which request fails follows from the
+seed, the prompt and the number of the attempt.
+
+Prints a table and a verdict; the exit status is 1 if a trajectory differs, is lost or holds a request twice, if a
+request id was used twice, if a connection, task or request was left over, or if memory grew from round to round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+FAULTS = ("busy", "reset", "broken", "hang", "abort")
+
+
+# ---- the server's process --------------------------------------------------------------------------------------------
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serve until standard input ends; a line in is a command, a line out its result."""
+    from strands_sglang.testing import FaultyServer, faults
+    from strands_sglang.testing.replies import hash_reply
+
+    attempts: Counter[int] = Counter()
+    injected: Counter[str] = Counter()
+    restart_at: int | None = None
+    made = {
+        "busy": faults.busy(),
+        "reset": faults.reset(),
+        "broken": faults.half_written(),
+        "hang": faults.hang(),
+        "abort": faults.aborted_partway(),
+    }
+    chaos = False
+
+    def draw(prompt: int) -> float:
+        attempts[prompt] += 1
+        return zlib.crc32(f"{options.seed}/{prompt}/{attempts[prompt]}".encode()) / 2**32
+
+    def choose(call: Any) -> Any:
+        nonlocal restart_at
+        server.requests[-1].body = {}  # thousands of prompts would be kept otherwise
+        ids = call.body["input_ids"]
+        prompt = zlib.crc32(array("q", ids).tobytes())
+        if restart_at is not None and len(server.requests) >= restart_at:
+            restart_at = None
+            restarts.append(asyncio.create_task(restart()))
+        if chaos:
+            value = draw(prompt)
+            for name in FAULTS:
+                value -= getattr(options, name)
+                if value < 0:
+                    injected[name] += 1
+                    return made[name]
+        delay = options.latency * (0.5 + prompt % 997 / 997)
+        return faults.answer(replace(hash_reply(ids), delay=delay))
+
+    async def restart() -> None:
+        injected["cut by restart"] += len(server.running)
+        await server.stop()
+        await asyncio.sleep(options.down)
+        await server.start()
+
+    restarts: list[asyncio.Task[None]] = []
+    server = FaultyServer(choose, max_model_len=1 << 20)
+    await server.start()
+    print(json.dumps(server.url), flush=True)
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while command := (await lines.readline()).decode().strip():
+        result: Any = None
+        if command.startswith("round"):
+            server.requests.clear()
+            server.aborts.clear()
+            server.paths.clear()
+            attempts.clear()
+            injected.clear()
+            restarts.clear()
+            chaos = command != "round calm"
+            restart_at = options.rollouts * options.turns // 2 if chaos and options.restart else None
+        elif command == "stats":
+            await asyncio.gather(*restarts)
+            result = {
+                "rids": server.rids,
+                "answered": [r.rid for r in server.requests if r.outcome != "disconnected" and r.status == 200],
+                "injected": dict(injected),
+                "restarts": len(restarts),
+            }
+        elif command == "left":
+            result = {"requests": len(server.running), "connections": server.open_connections}
+        print(json.dumps(result), flush=True)
+    await server.stop()
+
+
+class Server:
+    """The server's process, seen from here."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.url = ""
+
+    @classmethod
+    async def start(cls, arguments: list[str]) -> Server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).resolve()),
+            *arguments,
+            "--serve",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 28,
+        )
+        server = cls(process)
+        server.url = await server._read()
+        return server
+
+    async def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the server's process ended")
+        return json.loads(line)
+
+    async def ask(self, command: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n".encode())
+        return await self._read()
+
+    async def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
+# ---- the rollouts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """What a round of rollouts gave, and what it left behind."""
+
+    name: str
+    seconds: float = 0.0
+    digests: list[bytes | None] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
+    tokens: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    stats: dict[str, Any] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    rss_mb: float = 0.0
+
+
+class Rollouts:
+    """Runs episodes of agents; what all of them share is made once."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from strands import tool
+
+        from strands_sglang.engine.templates import HERMES_TEMPLATE
+        from strands_sglang.engine.tiny import _tokenizer
+        from strands_sglang.tool_parsers import get_tool_parser
+
+        class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
+            """Takes every reply for a call, whose arguments depend on it."""
+
+            def parse_all(self, text: str, **options: Any) -> Any:
+                read = super().parse_all(text, **options)
+                if read.calls and not any(call.is_error for call in read.calls):
+                    return read
+                seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
+                arguments = json.dumps({"a": seed % 1000, "b": seed % 89})
+                markup = f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>'
+                return super().parse_all(markup, **{**options, "in_reasoning": False})
+
+        @tool
+        async def add(a: int, b: int) -> str:
+            """Add two numbers."""
+            return str(a + b)
+
+        self.options = options
+        self.tokenizer = _tokenizer(1024, 4096)
+        self.template = HERMES_TEMPLATE
+        self.parser = CallEveryTime()
+        self.add = add
+
+    async def episode(self, client: Any, index: int, result: Round) -> None:
+        from strands import Agent
+
+        from strands_sglang import SGLangModel
+
+        model = SGLangModel(
+            client=client,
+            tokenizer=self.tokenizer,
+            tool_parser=self.parser,
+            chat_template=self.template,
+            vocab_size=1024,
+            sampling_params={"max_new_tokens": 200},
+        )
+        agent = Agent(model=model, tools=[self.add], callback_handler=None, context_manager=False, retry_strategy=None)
+        try:
+            await agent.invoke_async(f"Episode {index}: add.", limits={"turns": self.options.turns})
+        except Exception as error:  # a lost rollout is what is counted here
+            cause = getattr(error, "original_exception", error)
+            result.failures[f"{type(cause).__name__}: {str(cause)[:60]}"] += 1
+            return
+        trajectories = model.trajectories
+        if len(trajectories) != 1 or len(trajectories[0].turns) != self.options.turns:
+            result.failures["wrong number of trajectories or turns"] += 1
+            return
+        (trajectory,) = trajectories
+        result.request_ids.extend(trajectory.request_ids)
+        result.tokens += sum(trajectory.loss_mask)
+        record = [list(trajectory.token_ids), list(trajectory.loss_mask), list(trajectory.logprobs)]
+        result.digests[index] = hashlib.sha256(json.dumps(record).encode()).digest()
+
+    async def round(self, name: str, server: Server) -> Round:
+        from strands_sglang import SGLangClient
+
+        options = self.options
+        await server.ask("round calm" if name == "calm" else "round chaos")
+        tasks, files = len(asyncio.all_tasks()), open_files()
+        result = Round(name=name, digests=[None] * options.rollouts)
+        client = SGLangClient(
+            server.url,
+            max_connections=options.connections,
+            timeout=options.timeout,
+            retry_delay=0.1,
+            max_retry_delay=2.0,
+            max_retries=options.max_retries,
+        )
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for index in range(options.rollouts):
+                group.create_task(self.episode(client, index, result))
+        result.seconds = time.perf_counter() - started
+        result.stats = await server.ask("stats")
+        await client.close()
+        del client
+        gc.collect()
+        deadline = time.monotonic() + 5  # a closed socket is noticed a little later
+        while True:
+            left = await server.ask("left")
+            result.left = {
+                "requests": left["requests"],
+                "connections": left["connections"],
+                "tasks": len(asyncio.all_tasks()) - tasks,
+                "files": open_files() - files,
+            }
+            if not any(result.left.values()) or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
+        result.rss_mb = rss_mb()
+        return result
+
+
+def open_files() -> int:
+    """Open file descriptors of this process; 0 where the system does not say."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def rss_mb() -> float:
+    """Resident memory of this process in MB."""
+    import psutil
+
+    return float(psutil.Process().memory_info().rss) / 1e6
+
+
+# ---- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def violations(calm: Round, rounds: list[Round], options: argparse.Namespace) -> list[str]:
+    """What is not as it must be, in sentences."""
+    found = []
+    for one in [calm, *rounds]:
+        lost = one.digests.count(None)
+        if lost:
+            found.append(f"{one.name}: {lost} rollouts lost: {dict(one.failures.most_common(5))}")
+        different = sum(a is not None and a != b for a, b in zip(one.digests, calm.digests, strict=True))
+        if different:
+            found.append(f"{one.name}: {different} trajectories differ from the fault-free run")
+        twice = len(one.request_ids) - len(set(one.request_ids))
+        if twice:
+            found.append(f"{one.name}: {twice} requests recorded twice")
+        unanswered = len(set(one.request_ids) - set(one.stats["answered"]))
+        if unanswered:
+            found.append(f"{one.name}: {unanswered} recorded requests that the server never answered")
+        reused = len(one.stats["rids"]) - len(set(one.stats["rids"]))
+        if reused:
+            found.append(f"{one.name}: {reused} request ids sent twice")
+        found += [f"{one.name}: {count} {name} left over" for name, count in one.left.items() if count]
+    for one in rounds:
+        if options.restart and one.stats["restarts"] != 1:
+            found.append(f"{one.name}: {one.stats['restarts']} restarts instead of 1")
+        expected = options.rollouts * options.turns
+        found += [
+            f"{one.name}: no {name} was injected"
+            for name in FAULTS
+            if getattr(options, name) * expected > 10 and not one.stats["injected"].get(name)
+        ]
+    growth = rounds[-1].rss_mb - rounds[0].rss_mb if len(rounds) > 1 else 0.0
+    if growth > max(options.growth_mb, 0.05 * rounds[0].rss_mb):
+        found.append(f"memory grew by {growth:.0f} MB from {rounds[0].name} to {rounds[-1].name}")
+    return found
+
+
+def print_table(calm: Round, rounds: list[Round], options: argparse.Namespace) -> None:
+    columns = [calm, *rounds]
+    rows: list[tuple[str, list[Any]]] = [
+        ("rollouts", [len(c.digests) for c in columns]),
+        ("equal to the fault-free run", [sum(a == b for a, b in zip(c.digests, calm.digests, strict=True) if a)
+                                         for c in columns]),
+        ("lost", [c.digests.count(None) for c in columns]),
+        ("requests recorded", [len(c.request_ids) for c in columns]),
+        ("  of them twice", [len(c.request_ids) - len(set(c.request_ids)) for c in columns]),
+        ("requests sent", [len(c.stats["rids"]) for c in columns]),
+        *((f"  faults: {name}", [c.stats["injected"].get(name, 0) for c in columns])
+          for name in (*FAULTS, "cut by restart")),
+        ("tokens sampled", [c.tokens for c in columns]),
+        *((f"left over: {name}", [c.left[name] for c in columns]) for name in calm.left),
+        ("resident memory, MB", [f"{c.rss_mb:.0f}" for c in columns]),
+        ("seconds", [f"{c.seconds:.1f}" for c in columns]),
+        ("turns/s", [f"{len(c.digests) * options.turns / c.seconds:.0f}" for c in columns]),
+    ]  # fmt: skip
+    print(f"{'':30}" + "".join(f"{c.name:>12}" for c in columns))
+    for name, values in rows:
+        print(f"{name:30}" + "".join(f"{value:>12}" for value in values))
+
+
+async def run(options: argparse.Namespace, arguments: list[str]) -> int:
+    server = await Server.start(arguments)
+    try:
+        rollouts = Rollouts(options)
+        async with asyncio.timeout(options.limit):
+            calm = await rollouts.round("calm", server)
+            rounds = [await rollouts.round(f"chaos {n + 1}", server) for n in range(options.rounds)]
+    finally:
+        await server.stop()
+    print_table(calm, rounds, options)
+    found = violations(calm, rounds, options)
+    for sentence in found:
+        print(f"VIOLATED: {sentence}")
+    print("verdict:", "violated" if found else "every trajectory equal, nothing lost, doubled or left over")
+    return 1 if found else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--rollouts", type=int, default=1000, help="episodes, all at once")
+    parser.add_argument("--turns", type=int, default=10, help="turns of an episode")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds with faults")
+    parser.add_argument("--seed", type=int, default=0, help="chooses which requests fail")
+    parser.add_argument("--busy", type=float, default=0.05, help="share of requests that get a 503")
+    parser.add_argument("--reset", type=float, default=0.02, help="share whose connection is reset")
+    parser.add_argument("--broken", type=float, default=0.01, help="share answered with half of the JSON")
+    parser.add_argument("--hang", type=float, default=0.01, help="share that is never answered")
+    parser.add_argument("--abort", type=float, default=0.01, help="share aborted part of the way")
+    parser.add_argument("--no-restart", dest="restart", action="store_false", help="no restart in mid-round")
+    parser.add_argument("--down", type=float, default=0.5, help="seconds the server is away when it restarts")
+    parser.add_argument("--latency", type=float, default=0.02, help="mean seconds of a good answer")
+    parser.add_argument("--connections", type=int, default=1000, help="max_connections of the client")
+    parser.add_argument(
+        "--timeout", type=float, default=20.0, help="seconds after which the client gives an attempt up"
+    )
+    parser.add_argument(
+        "--max-retries", type=int, default=60, help="retries of one call; 0 shows what they are good for"
+    )
+    parser.add_argument("--growth-mb", type=float, default=16.0, help="memory that may come from round to round, in MB")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds for everything")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(serve(options))
+        return 0
+    return asyncio.run(run(options, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
