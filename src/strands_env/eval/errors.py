@@ -1,0 +1,90 @@
+"""Errors of `strands_env.eval`.
+
+- `EvalError`
+    - `ConfigMismatchError`: results of another configuration are in the file
+    - `StoreError`
+        - `StoreCorruptError`: a file was changed by something else
+        - `StoreLockedError`: another run writes the file
+    - `TooManyFailuresError`: the run was given up; everything finished is saved
+    - `UnknownBenchmarkError`: also a `KeyError`
+    - `DatasetError`: a data set cannot be read, or a row of it lacks something
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class EvalError(Exception):
+    """Base of all errors of evaluation."""
+
+
+class ConfigMismatchError(EvalError):
+    """The results in the file were made with another configuration.
+
+    Attributes:
+        path: File with the results.
+        differences: One line for each difference.
+    """
+
+    def __init__(self, path: str, differences: Sequence[str]) -> None:
+        super().__init__(path, tuple(differences))
+        self.path = path
+        self.differences = tuple(differences)
+
+    def __str__(self) -> str:
+        listed = "\n".join(f"  {line}" for line in self.differences)
+        return (
+            f"{self.path!r} holds results of another configuration, which would be mixed with these:\n{listed}\n"
+            "Give another output path, or the earlier configuration."
+        )
+
+
+class StoreError(EvalError):
+    """The results cannot be read or written."""
+
+
+class StoreCorruptError(StoreError):
+    """A results file is damaged in a way that an interrupted run cannot leave behind."""
+
+
+class StoreLockedError(StoreError):
+    """Another process is writing to the same results file."""
+
+
+class TooManyFailuresError(EvalError):
+    """More samples failed for good than `max_failures` allows; everything finished is saved.
+
+    Attributes:
+        failures: Number of failed samples.
+        limit: `max_failures`.
+        last: The last failure in words.
+    """
+
+    def __init__(self, failures: int, limit: int, last: str) -> None:
+        super().__init__(failures, limit, last)
+        self.failures = failures
+        self.limit = limit
+        self.last = last
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failures} samples failed for good, {self.limit} are allowed (max_failures); the last one: "
+            f"{self.last}. Everything finished is saved; mend the cause and resume."
+        )
+
+
+class UnknownBenchmarkError(EvalError, KeyError):
+    """No benchmark is registered under a name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(name, tuple(known))
+        self.name = name
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        return f"unknown benchmark {self.name!r}; known are {', '.join(self.known) or 'none'}"
+
+
+class DatasetError(EvalError):
+    """A data set cannot be read, or a row of it lacks something."""

@@ -1,0 +1,267 @@
+"""`Evaluator`: runs an environment over a data set, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strands_env.core import Action, EpisodeTimeoutError, ErrorRecord, Observation, Phase, StepResult
+from strands_env.core.deadline import within
+from strands_env.core.termination import TerminationReason
+from strands_env.eval.errors import EvalError
+from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor, name_of
+from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
+from strands_env.eval.progress import Progress
+from strands_env.eval.retry import GroupPolicy, RetryPolicy, is_infrastructure
+from strands_env.eval.run import Run
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.source import Tasks
+from strands_env.eval.store import RunConfig, StorePaths, read_results
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """Evaluates an environment on the tasks of a data set.
+
+    Subclass it for a benchmark: set `benchmark_name`, override `load_dataset`. Every finished sample is appended to
+    `output_path`; a second run over the same data continues where the first ended, however it ended.
+
+    Args:
+        env_factory: Makes a fresh environment for every sample: sync or async, with the action as argument or without.
+        n_samples_per_prompt: Samples of each task, the n of pass@k.
+        max_concurrency: Rollouts at a time.
+        keep_tokens: Keep token ids, masks and log-probabilities: in the samples, and in a side file of the results.
+        metrics_fns: Further metrics: functions of `{prompt id: [EvalSample, ...]}` that return `{name: number}`.
+        metric_fns: Another name for `metrics_fns`.
+        output_path: A `.jsonl` file, or a folder for `results.jsonl`. None keeps results in memory only.
+        config: What makes samples comparable: model, sampling parameters, environment. JSON values. Results of another
+            configuration are never continued.
+        about: What else to save beside the results, such as seeds and the command line.
+        executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
+        retry: How samples lost to infrastructure are tried again.
+        group_policy: What the loss of one sample means for its prompt.
+        max_failures: Samples lost for good after which the run is given up; None for no limit.
+        sample_timeout: Seconds for one rollout from setup to cleanup, beside the environment's own deadlines. A rollout
+            cut off so has no tokens; prefer `step_timeout` of the environment.
+        reward_threshold: A sample passes with at least this reward.
+        keep_results: Keep samples in memory and return them; with False `run` returns `{}`, and results are read from
+            the file, for runs of any size.
+        fsync_interval: Seconds between forced writes to the device: 0 after every batch, None never.
+        progress: A display of the progress.
+
+    Raises:
+        ValueError: An option is out of range, or two contradict each other.
+    """
+
+    benchmark_name: str = ""
+    """Name of the benchmark; a subclass sets it."""
+
+    def __init__(
+        self,
+        env_factory: EnvFactory | None = None,
+        *,
+        n_samples_per_prompt: int = 1,
+        max_concurrency: int = 10,
+        keep_tokens: bool = False,
+        metrics_fns: Sequence[MetricFunction] | None = None,
+        metric_fns: Sequence[MetricFunction] | None = None,
+        output_path: str | Path | None = None,
+        config: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+        executor: Executor | None = None,
+        retry: RetryPolicy | None = None,
+        group_policy: GroupPolicy | str = GroupPolicy.KEEP,
+        max_failures: int | None = None,
+        sample_timeout: float | None = None,
+        reward_threshold: float = 1.0,
+        keep_results: bool = True,
+        fsync_interval: float | None = 0.0,
+        progress: Progress | None = None,
+    ) -> None:
+        if (env_factory is None) == (executor is None):
+            raise ValueError("give exactly one of env_factory (rollouts in this process) and executor (elsewhere)")
+        if metrics_fns is not None and metric_fns is not None:
+            raise ValueError("metrics_fns and metric_fns are two names of one option: give one of them")
+        for name, value in (("n_samples_per_prompt", n_samples_per_prompt), ("max_concurrency", max_concurrency)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if max_failures is not None and max_failures < 0:
+            raise ValueError(f"max_failures must be None or at least 0, got {max_failures!r}")
+        if sample_timeout is not None and not sample_timeout > 0:
+            raise ValueError(f"sample_timeout must be a positive number of seconds or None, got {sample_timeout!r}")
+        if not keep_results and output_path is None:
+            raise ValueError("keep_results=False without output_path would keep results nowhere: give output_path")
+        self.env_factory = env_factory
+        self.executor = executor
+        self.n_samples_per_prompt = n_samples_per_prompt
+        self.max_concurrency = max_concurrency
+        self.keep_tokens = keep_tokens
+        self.metrics_fns: list[MetricFunction] = list(metrics_fns or metric_fns or ())
+        self.paths = None if output_path is None else StorePaths.of(output_path)
+        self.config = dict(config or {})
+        self.about = dict(about or {})
+        self.retry = retry or RetryPolicy()
+        self.group_policy = GroupPolicy(group_policy)
+        self.max_failures = max_failures
+        self.sample_timeout = sample_timeout
+        self.reward_threshold = reward_threshold
+        self.keep_results = keep_results
+        self.fsync_interval = fsync_interval
+        self.progress = progress
+        self.results: dict[str, list[EvalSample]] = {}
+        self._run: Run | None = None
+
+    # ---- what a subclass overrides -----------------------------------------------------------------------------------
+
+    def load_dataset(self) -> Tasks:
+        """The tasks of the benchmark, as an iterable or async iterable of actions, read as the run goes on."""
+        raise NotImplementedError(f"{type(self).__name__} has no data set: override load_dataset(), or run(actions)")
+
+    def validate_sample(self, sample: EvalSample) -> bool:
+        """Whether a finished sample counts. A refused one has no part in metrics and is tried again by a resume."""
+        return True
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    async def run(self, actions: Tasks | None = None) -> dict[str, list[EvalSample]]:
+        """Evaluate tasks, `n_samples_per_prompt` times each, and return all samples by prompt id.
+
+        Samples that are in the results file already are taken from there. When the calling task is cancelled, running
+        environments are cleaned up and everything finished is saved before the cancellation goes on.
+
+        Args:
+            actions: The tasks; `load_dataset()` if None.
+
+        Raises:
+            ConfigMismatchError: The results file holds samples of another configuration.
+            StoreError: Results cannot be written.
+            TooManyFailuresError: More than `max_failures` samples were lost for good.
+        """
+        if self._run is not None:
+            raise RuntimeError("this evaluator is running already: make another one, with another output path")
+        tasks = self.load_dataset() if actions is None else actions
+        self._run = Run(self, tasks)
+        try:
+            self.results = await self._run.run()
+        finally:
+            self._run = None
+        return self.results
+
+    def stop(self) -> None:
+        """Take no new samples; `run` returns when those under way are finished. For a first Ctrl-C."""
+        if self._run is not None:
+            self._run.stop()
+
+    async def evaluate_sample(self, action: Action) -> EvalSample:
+        """Run one sample of one task, tried again as `retry` says; nothing is saved."""
+        executor = self.executor or LocalExecutor(self.env_factory)  # type: ignore[arg-type]
+        return await self.sample(executor, action)
+
+    async def sample(
+        self, executor: Executor, action: Action, on_retry: Callable[[StepResult], None] | None = None
+    ) -> EvalSample:
+        """Run one sample on an executor.
+
+        Args:
+            executor: Where.
+            action: The task.
+            on_retry: Called with the result of an attempt that will be repeated.
+        """
+        started = time.perf_counter()
+        attempts = 0
+        while True:
+            attempts += 1
+            result, escaped = await self._attempt(executor, action)
+            lost = is_infrastructure(result)
+            if not lost or attempts >= self.retry.max_attempts:
+                break
+            if on_retry is not None:
+                on_retry(result)
+            pause = self.retry.pause(attempts)
+            logger.warning(
+                "task=<%s>, reason=<%s>, attempt=<%d>, pause=<%.1f> | sample lost to infrastructure, trying again",
+                action.task_context.id,
+                result.termination_reason.value,
+                attempts,
+                pause,
+            )
+            await asyncio.sleep(pause)
+        if not self.keep_tokens:
+            result.observation.tokens = None
+            result.trajectories = []
+        sample = EvalSample(
+            action=action,
+            step_result=result,
+            attempts=attempts,
+            duration_s=time.perf_counter() - started,
+        )
+        sample.aborted = lost or escaped or not self.validate_sample(sample)
+        return sample
+
+    async def _attempt(self, executor: Executor, action: Action) -> tuple[StepResult, bool]:
+        """The result of a rollout, and whether it is a stand-in for an exception that came out of it."""
+        try:
+            return await within(executor.rollout(action), self.sample_timeout, Phase.LOOP), False
+        except EpisodeTimeoutError as error:
+            return _failed(error, TerminationReason.TIMEOUT), False
+        except EvalError:
+            raise
+        except Exception as error:
+            reason = TerminationReason.from_error(error)
+            logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
+            return _failed(error, reason), True
+
+    # ---- results -----------------------------------------------------------------------------------------------------
+
+    def run_config(self) -> RunConfig:
+        """The configuration that identifies this evaluator's samples."""
+        factory = self.env_factory
+        config: dict[str, Any] = {"benchmark": self.benchmark_name, "evaluator": name_of(type(self))}
+        if factory is not None:
+            config["env_factory"] = name_of(factory)
+        about = {"n_samples_per_prompt": self.n_samples_per_prompt, **self.about}
+        return RunConfig(None if self.paths is None else self.paths.run, {**config, **self.config}, about)
+
+    def load_results(self) -> dict[str, list[EvalSample]]:
+        """Samples in the results file by prompt id, `{}` without a file; also in `results`."""
+        if self.paths is None or not self.paths.results.exists():
+            return {}
+        loaded: dict[str, list[EvalSample]] = {}
+        for sample in read_results(self.paths.results, with_tokens=self.keep_tokens):
+            loaded.setdefault(sample.prompt_id, []).append(sample)
+        for samples in loaded.values():
+            samples.sort(key=lambda sample: sample.index)
+        self.results = loaded
+        return loaded
+
+    def compute_metrics(self, results: Mapping[str, Sequence[EvalSample]] | None = None) -> dict[str, float]:
+        """Metrics as `{name: number}`; what rests on no scored sample is NaN.
+
+        pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95 % interval, counts,
+        tokens, and what `metrics_fns` return. Unscored samples are counted and take no other part.
+
+        Args:
+            results: What `run` returned; the results of the last run, or the results file, if None.
+        """
+        if results is None:
+            results = self.results or self.load_results()
+        if self.group_policy is not GroupPolicy.KEEP:
+            results = {name: samples for name, samples in results.items() if not any(s.aborted for s in samples)}
+        table = ScoreTable.from_results(results)
+        metrics = flat_metrics(table, n=self.n_samples_per_prompt, reward_threshold=self.reward_threshold)
+        plain = {name: list(samples) for name, samples in results.items()}
+        for function in self.metrics_fns:
+            metrics.update(function(plain))
+        return metrics
+
+
+def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
+    where = getattr(error, "where", None) or Phase.LOOP
+    return StepResult(
+        observation=Observation(), termination_reason=reason, error=ErrorRecord.from_exception(error, where)
+    )

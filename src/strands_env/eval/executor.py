@@ -1,0 +1,133 @@
+"""Where rollouts run: the interface of executors, and the one of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from strands_env.core import Action, Environment, StepResult
+
+EnvFactory: TypeAlias = Callable[..., Any]
+"""Makes an environment for a sample: sync or async, with the action as its argument or without one."""
+
+
+class Executor(Protocol):
+    """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray."""
+
+    async def rollout(self, action: Action) -> StepResult:
+        """Run one rollout with a fresh environment.
+
+        An exception is a failure of the executor or of the environment's own code; a `ConnectionError` is a worker
+        that died, whose rollout may be run again.
+        """
+
+    async def close(self) -> None:
+        """Free what the executor started, and nothing else."""
+
+
+class LocalExecutor:
+    """Runs rollouts on the caller's event loop.
+
+    Args:
+        env_factory: Makes a fresh environment for every rollout.
+        on_environment: Called with the description of the first environment, before its rollout.
+
+    Raises:
+        TypeError: `env_factory` needs more arguments than the action.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory,
+        on_environment: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._factory = env_factory
+        self._takes_action = takes_action(env_factory)
+        self._on_environment = on_environment
+        self._described = asyncio.Lock() if on_environment is not None else None
+
+    async def rollout(self, action: Action) -> StepResult:
+        """Make an environment and run it: setup, loop, reward, and always cleanup."""
+        env = await make_environment(self._factory, action, self._takes_action)
+        if self._described is not None:
+            async with self._described:
+                if self._on_environment is not None:
+                    await self._on_environment(describe(env, whole=not self._takes_action))
+                    self._on_environment = None
+            self._described = None
+        return await run_environment(env, action)
+
+    async def close(self) -> None:
+        """Nothing to free: environments are cleaned up after every rollout."""
+
+
+def takes_action(env_factory: EnvFactory) -> bool:
+    """Whether a factory wants the action.
+
+    Raises:
+        TypeError: It is not callable, or needs other arguments.
+    """
+    if not callable(env_factory):
+        raise TypeError(f"env_factory must be a function that makes an environment, got {env_factory!r}")
+    try:
+        signature = inspect.signature(env_factory)
+    except (TypeError, ValueError):  # a built-in without a signature
+        return False
+    for arguments, takes in (((None,), True), ((), False)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return takes
+    raise TypeError(
+        f"env_factory is called with the action or without arguments, but {env_factory!r} has the signature {signature}"
+    )
+
+
+async def make_environment(env_factory: EnvFactory, action: Action, with_action: bool) -> Any:
+    """Call a factory, sync or async."""
+    made = env_factory(action) if with_action else env_factory()
+    return await made if inspect.isawaitable(made) else made
+
+
+async def run_environment(env: Any, action: Action) -> StepResult:
+    """A whole episode: `Environment.rollout`, or `reset`, `step` and always `cleanup` of what only looks like one."""
+    if issubclass(type(env), Environment):
+        result: StepResult = await env.rollout(action)
+        return result
+    try:
+        await env.reset()
+        stepped: StepResult = await env.step(action)
+        return stepped
+    finally:
+        await env.cleanup()
+
+
+def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
+    """What of an environment decides its results, as far as it can be seen from outside.
+
+    Args:
+        env: The environment.
+        whole: Describe the environment too, not only its model; false for one that was made for a single task.
+    """
+    factory = getattr(env, "model_factory", None)
+    model = getattr(factory, "config", None)
+    description: dict[str, Any] = {"model": dict(model)} if isinstance(model, Mapping) else {}
+    if whole and isinstance(env, Environment):
+        description |= {
+            "class": name_of(type(env)),
+            "system_prompt": env.system_prompt,
+            "max_tool_iters": env.max_tool_iters,
+            "max_tool_calls": env.max_tool_calls,
+            "max_total_tokens": env.max_total_tokens,
+            "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
+        }
+    return description
+
+
+def name_of(value: Any) -> str:
+    """Dotted name of a function, a class, or the class of an instance."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

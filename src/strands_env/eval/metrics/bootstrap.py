@@ -1,0 +1,169 @@
+"""Confidence intervals and paired tests, with prompts as the unit that is resampled."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.eval.metrics.table import Interval, ScoreTable
+
+EXACT_LIMIT = 14
+"""Up to this many prompts with a difference all sign flips are counted; above, they are sampled."""
+
+_CELLS = 4_000_000
+"""Values drawn at a time, to bound memory."""
+
+
+def bootstrap_mean(
+    values: Sequence[float] | NDArray[np.float64], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Mean of one value a prompt, with its percentile bootstrap interval (Efron 1979).
+
+    Prompts are drawn with replacement: samples of one prompt are not independent, so they are never drawn singly.
+
+    Args:
+        values: One value for each prompt; NaN for a prompt without one, which is left out.
+        level: Confidence level.
+        resamples: Number of resamples.
+        seed: Seed of the resampling.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level!r}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples!r}")
+    kept = np.asarray(values, dtype=np.float64)
+    kept = kept[~np.isnan(kept)]
+    if kept.size == 0:
+        return Interval(value=math.nan, low=math.nan, high=math.nan, level=level, prompts=0)
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [kept[rng.integers(0, kept.size, size=(rows, kept.size))].mean(axis=1) for rows in _rows(resamples, kept.size)]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value=float(kept.mean()), low=float(low), high=float(high), level=level, prompts=int(kept.size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs on the same prompts. A difference is the second minus the first.
+
+    Attributes:
+        first: Mean of the first run over the paired prompts.
+        second: Mean of the second run.
+        difference: Mean difference with its bootstrap interval.
+        p_value: Two-sided p-value of the sign-flip permutation test; NaN without a pair.
+        is_exact: All sign flips were counted, not sampled.
+        wins: Prompts on which the second is better.
+        losses: Prompts on which the second is worse.
+        ties: Prompts without a difference.
+        only_first: Scored prompts that only the first run has.
+        only_second: Scored prompts that only the second run has.
+    """
+
+    first: float
+    second: float
+    difference: Interval
+    p_value: float
+    is_exact: bool
+    wins: int
+    losses: int
+    ties: int
+    only_first: int
+    only_second: int
+
+
+def compare(
+    first: ScoreTable,
+    second: ScoreTable,
+    *,
+    reward_threshold: float | None = None,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs prompt by prompt.
+
+    Args:
+        first: The run to compare with.
+        second: The run in question.
+        reward_threshold: Compare pass rates at this reward; None compares mean rewards.
+        level: Confidence level.
+        resamples: Number of resamples and of sampled sign flips.
+        seed: Seed of both.
+
+    Raises:
+        ValueError: A prompt of the same id is another task in the two runs.
+    """
+    left, right = _values(first, reward_threshold), _values(second, reward_threshold)
+    changed = [name for name, task in _tasks(first).items() if _tasks(second).get(name, task) != task]
+    if changed:
+        raise ValueError(
+            f"{len(changed)} prompts have the same id but another task in the two runs, such as {changed[0]!r}: "
+            "compare runs on the same data"
+        )
+    shared = [name for name in left if name in right]
+    one = np.array([left[name] for name in shared])
+    two = np.array([right[name] for name in shared])
+    differences = two - one
+    # Means of equal rewards may differ in the last bit.
+    differences[np.abs(differences) < 1e-12] = 0.0
+    p_value, is_exact = sign_flip_test(differences, resamples=resamples, seed=seed)
+    return Comparison(
+        first=float(one.mean()) if shared else math.nan,
+        second=float(two.mean()) if shared else math.nan,
+        difference=bootstrap_mean(differences, level=level, resamples=resamples, seed=seed),
+        p_value=p_value,
+        is_exact=is_exact,
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+        ties=int((differences == 0).sum()),
+        only_first=len(left) - len(shared),
+        only_second=len(right) - len(shared),
+    )
+
+
+def sign_flip_test(
+    differences: Sequence[float] | NDArray[np.float64], *, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, bool]:
+    """Two-sided p-value of paired differences under random signs, and whether it is exact.
+
+    Fisher's randomisation test: were the runs equal, each difference would be as likely with the other sign. A sampled
+    p-value is `(b + 1) / (m + 1)` (Phipson and Smyth 2010), never 0.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.size == 0:
+        return math.nan, True
+    moving = values[values != 0]
+    observed = abs(moving.sum()) * (1 - 1e-12)
+    if moving.size <= EXACT_LIMIT:
+        flips = np.array(list(itertools.product((1.0, -1.0), repeat=moving.size))).reshape(-1, moving.size)
+        return float((np.abs(flips @ moving) >= observed).mean()), True
+    rng = np.random.default_rng(seed)
+    beyond = 0
+    for rows in _rows(resamples, moving.size):
+        signs = rng.integers(0, 2, size=(rows, moving.size), dtype=np.int8) * 2.0 - 1.0
+        beyond += int((np.abs(signs @ moving) >= observed).sum())
+    return (beyond + 1) / (resamples + 1), False
+
+
+def _rows(total: int, width: int) -> list[int]:
+    step = max(1, _CELLS // max(1, width))
+    return [min(step, total - start) for start in range(0, total, step)]
+
+
+def _values(table: ScoreTable, threshold: float | None) -> dict[str, float]:
+    scores = table.by_prompt(1.0 if threshold is None else threshold)
+    return {
+        name: score.mean if threshold is None else score.passed / score.n
+        for name, score in zip(table.prompt_ids, scores, strict=True)
+        if score.n
+    }
+
+
+def _tasks(table: ScoreTable) -> dict[str, str]:
+    return {name: task for name, task in zip(table.prompt_ids, table.tasks, strict=True) if task}

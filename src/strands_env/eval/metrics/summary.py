@@ -1,0 +1,160 @@
+"""Everything worth knowing about a run in one value, and the metric functions of the evaluator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from strands_env.eval.metrics.bootstrap import bootstrap_mean
+from strands_env.eval.metrics.passk import pass_at_k, pass_hat_k
+from strands_env.eval.metrics.table import Interval, Prices, PromptScores, ScoreTable
+from strands_env.eval.sample import EvalSample
+
+Results: TypeAlias = Mapping[str, Sequence[EvalSample]]
+"""Samples by prompt id."""
+MetricFunction: TypeAlias = Callable[[dict[str, list[EvalSample]]], Mapping[str, float]]
+"""A metric of the user's: samples by prompt id to `{name: value}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in numbers. What was not scored is counted, and never taken for 0.
+
+    Attributes:
+        prompts: Number of prompts.
+        samples: Number of samples.
+        scored: Samples with a reward.
+        unscored: Samples without one.
+        aborted: Unscored samples lost to infrastructure, tried again by a resume.
+        mean_reward: Mean over prompts of the mean reward.
+        pass_at: pass@k by k, over prompts with at least k scored samples.
+        pass_hat: pass^k by k, likewise.
+        terminations: Samples by termination reason.
+        errors: Samples by `where: type` of their error.
+        totals: Sums of tokens, calls and seconds over all samples.
+        cost: Cost of all tokens, None without prices.
+    """
+
+    prompts: int
+    samples: int
+    scored: int
+    unscored: int
+    aborted: int
+    mean_reward: Interval
+    pass_at: dict[int, Interval]
+    pass_hat: dict[int, Interval]
+    terminations: dict[str, int]
+    errors: dict[str, int]
+    totals: dict[str, float]
+    cost: float | None = None
+    reward_threshold: float = field(default=1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; NaN becomes None."""
+        cleaned = _without_nan(asdict(self))
+        assert isinstance(cleaned, dict)
+        return cleaned
+
+
+def summarize(
+    table: ScoreTable,
+    *,
+    k_values: Iterable[int] | None = None,
+    reward_threshold: float = 1.0,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    prices: Prices | None = None,
+) -> RunSummary:
+    """Summarise a run.
+
+    Args:
+        table: Its scores.
+        k_values: The k of pass@k and pass^k; by default 1, 2, 4, ... and the largest number of samples of a prompt.
+        reward_threshold: A sample passes with at least this reward.
+        level: Confidence level of the intervals.
+        resamples: Bootstrap resamples.
+        seed: Seed of the bootstrap.
+        prices: Prices of tokens.
+    """
+    scores = table.by_prompt(reward_threshold)
+    most = max((score.n for score in scores), default=0)
+    ks = _powers(most) if k_values is None else sorted(set(k_values))
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    scored = int((~np.isnan(table.rewards)).sum())
+    return RunSummary(
+        prompts=len(table.prompt_ids),
+        samples=len(table),
+        scored=scored,
+        unscored=len(table) - scored,
+        aborted=table.aborted,
+        mean_reward=bootstrap_mean([score.mean for score in scores], **options),
+        pass_at={k: bootstrap_mean(_estimates(scores, k, pass_at_k), **options) for k in ks},
+        pass_hat={k: bootstrap_mean(_estimates(scores, k, pass_hat_k), **options) for k in ks},
+        terminations=dict(table.reasons.most_common()),
+        errors={f"{where}: {kind}": count for (where, kind), count in table.errors.most_common()},
+        totals={name: float(value) for name, value in sorted(table.totals.items())},
+        cost=None if prices is None else prices.cost(table.totals),
+        reward_threshold=reward_threshold,
+    )
+
+
+def compute_pass_at_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
+    """`{"pass@k": mean over prompts}`; NaN where no prompt has k scored samples.
+
+    Args:
+        results: Samples by prompt id.
+        k_values: The k to compute.
+        reward_threshold: A sample passes with at least this reward.
+    """
+    return _means("pass@", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_at_k)
+
+
+def compute_pass_hat_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
+    """`{"pass^k": mean over prompts}`; NaN where no prompt has k scored samples."""
+    return _means("pass^", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_hat_k)
+
+
+def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float, seed: int = 0) -> dict[str, float]:
+    """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for k up to n, means, counts and tokens."""
+    scores = table.by_prompt(reward_threshold)
+    mean = bootstrap_mean([score.mean for score in scores], seed=seed)
+    scored = int((~np.isnan(table.rewards)).sum())
+    metrics = _means("pass@", scores, range(1, n + 1), pass_at_k)
+    metrics |= _means("pass^", scores, range(1, n + 1), pass_hat_k)
+    metrics |= {"mean_reward": mean.value, "mean_reward_low": mean.low, "mean_reward_high": mean.high}
+    metrics |= {"prompts": len(scores), "samples": len(table), "scored": scored, "unscored": len(table) - scored}
+    metrics |= {"aborted": table.aborted}
+    for name in ("input_tokens", "output_tokens", "tool_calls"):
+        metrics[f"{name}_per_sample"] = table.totals[name] / len(table) if len(table) else math.nan
+    return metrics
+
+
+def _means(
+    prefix: str, scores: Sequence[PromptScores], ks: Iterable[int], estimate: Callable[[int, int, int], float]
+) -> dict[str, float]:
+    return {f"{prefix}{k}": _mean(_estimates(scores, k, estimate)) for k in ks}
+
+
+def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
+    return [estimate(score.n, score.passed, k) for score in scores if score.n >= k]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _powers(most: int) -> list[int]:
+    return sorted({1, *(2**power for power in range(most.bit_length()) if 2**power <= most), max(1, most)})
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,156 @@
+"""Scores of a run as columns: what every metric reads, small enough for a million samples."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.eval.sample import EvalSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScores:
+    """The scored samples of one prompt: `n` scored, `passed` of them, and the mean of their rewards."""
+
+    n: int
+    passed: int
+    mean: float
+
+
+class ScoreTable:
+    """One row a sample. Build it with `add`, or with `from_results`.
+
+    Attributes:
+        prompt_ids: Prompt ids in order of appearance.
+        tasks: Digest of each prompt's task, empty where not known.
+        reasons: Number of samples by termination reason.
+        errors: Number of samples by `(where, error type)`.
+        totals: Sums over all samples of token counts, model calls, tool calls and times.
+    """
+
+    def __init__(self) -> None:
+        self.prompt_ids: list[str] = []
+        self.tasks: list[str] = []
+        self.reasons: Counter[str] = Counter()
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.totals: Counter[str] = Counter()
+        self.aborted = 0
+        self._index: dict[str, int] = {}
+        self._prompts: list[int] = []
+        self._rewards: list[float] = []
+
+    @classmethod
+    def from_results(cls, results: Mapping[str, Sequence[EvalSample]]) -> ScoreTable:
+        """The table of `{prompt id: [sample, ...]}`."""
+        return cls.from_samples((prompt, sample) for prompt, samples in results.items() for sample in samples)
+
+    @classmethod
+    def from_samples(cls, samples: Iterable[tuple[str, EvalSample]]) -> ScoreTable:
+        """The table of `(prompt id, sample)` pairs; only numbers of a sample are kept."""
+        table = cls()
+        for prompt, sample in samples:
+            table.add(prompt, sample)
+        return table
+
+    def add(self, prompt_id: str, sample: EvalSample) -> None:
+        """Add a sample."""
+        result = sample.step_result
+        index = self._index.setdefault(prompt_id, len(self.prompt_ids))
+        if index == len(self.prompt_ids):
+            self.prompt_ids.append(prompt_id)
+            self.tasks.append(sample.task_digest)
+        self._prompts.append(index)
+        reward = sample.reward
+        self._rewards.append(math.nan if reward is None else reward)
+        self.aborted += sample.aborted
+        self.reasons[result.termination_reason.value] += 1
+        if result.error is not None:
+            self.errors[(str(result.error.where), result.error.type)] += 1
+        self.totals.update(_counts(result.observation.metrics))
+        self.totals["wall_s"] += sample.duration_s  # type: ignore[assignment]
+        self.totals["attempts"] += sample.attempts
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """float64[samples]; NaN where a sample has no reward."""
+        return np.array(self._rewards, dtype=np.float64)
+
+    @property
+    def prompts(self) -> NDArray[np.int64]:
+        """int64[samples]: index into `prompt_ids`."""
+        return np.array(self._prompts, dtype=np.int64)
+
+    def by_prompt(self, reward_threshold: float = 1.0) -> list[PromptScores]:
+        """Scores of every prompt, in the order of `prompt_ids`.
+
+        Args:
+            reward_threshold: A sample passes with at least this reward.
+        """
+        rewards, prompts, count = self.rewards, self.prompts, len(self.prompt_ids)
+        scored = ~np.isnan(rewards)
+        sizes = np.bincount(prompts[scored], minlength=count)
+        passed = np.bincount(prompts[scored & (rewards >= reward_threshold)], minlength=count)
+        sums = np.bincount(prompts[scored], weights=rewards[scored], minlength=count)
+        return [
+            PromptScores(n=int(n), passed=int(c), mean=float(total) / int(n) if n else math.nan)
+            for n, c, total in zip(sizes, passed, sums, strict=True)
+        ]
+
+
+def _counts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    counts: dict[str, Any] = {}
+    for name in ("input_tokens", "output_tokens", "cache_read_input_tokens"):
+        value = metrics.get(name)
+        total = value.get("total") if isinstance(value, Mapping) else value
+        if isinstance(total, int | float):
+            counts[name] = total
+    for name in ("model_calls", "tool_calls", "tool_iters", "parse_errors", "tool_s", "reward_latency_s"):
+        value = metrics.get(name)
+        if isinstance(value, int | float):
+            counts[name] = value
+    return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices in a currency per million tokens, to turn token counts into cost."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached_input: float | None = None
+    """Price of cached input; None counts it like other input."""
+
+    def cost(self, totals: Mapping[str, float]) -> float:
+        """Cost of the tokens of a run."""
+        cached = totals.get("cache_read_input_tokens", 0)
+        fresh = totals.get("input_tokens", 0) - cached
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        return (fresh * self.input + cached * cached_price + totals.get("output_tokens", 0) * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An estimate with its confidence interval; all NaN when nothing was scored.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end.
+        high: Upper end.
+        level: Confidence level, such as 0.95.
+        prompts: Number of prompts it rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+    prompts: int = 0

@@ -1,0 +1,83 @@
+"""What a run tells a display while it goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strands_env.eval.sample import EvalSample
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgressState:
+    """Counters of a run.
+
+    Attributes:
+        total: Samples of the whole run, None while only the data set knows.
+        resumed: Samples found in the results file.
+        done: Samples finished in this run and in the file.
+        running: Samples under way.
+        failures: Unscored samples of this run by termination reason.
+        retries: Rollouts that were run again in this run.
+        stopping: The run takes no new samples.
+    """
+
+    name: str = ""
+    total: int | None = None
+    resumed: int = 0
+    done: int = 0
+    running: int = 0
+    scored: int = 0
+    reward_sum: float = 0.0
+    retries: int = 0
+    stopping: bool = False
+    failures: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of all scored samples so far; NaN before the first."""
+        return self.reward_sum / self.scored if self.scored else math.nan
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def rate(self) -> float:
+        """Samples a second, of this run."""
+        return self.done / self.elapsed if self.done and self.elapsed > 0 else 0.0
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to go, None while it cannot be told."""
+        if self.total is None or not self.rate:
+            return None
+        return max(0, self.total - self.resumed - self.done) / self.rate
+
+    def count(self, sample: EvalSample) -> None:
+        """Take a sample's reward, or its failure, into account."""
+        reward = sample.reward
+        if reward is None:
+            reason = sample.step_result.termination_reason
+            self.failures[reason.value if reason.is_failure else "no_reward"] += 1
+        else:
+            self.scored += 1
+            self.reward_sum += reward
+
+
+class Progress(Protocol):
+    """A display. Called on the event loop; must not block."""
+
+    def start(self, state: ProgressState) -> None:
+        """The run begins; the state changes while it goes on."""
+
+    def update(self, state: ProgressState) -> None:
+        """Something changed."""
+
+    def finish(self, state: ProgressState) -> None:
+        """The run ended, however it did."""

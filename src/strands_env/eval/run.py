@@ -1,0 +1,216 @@
+"""One run of an evaluator: a fixed set of workers between a stream of tasks and the results file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strands_env.eval.errors import ConfigMismatchError, TooManyFailuresError
+from strands_env.eval.executor import Executor, LocalExecutor
+from strands_env.eval.identity import Prompt, PromptNamer, sample_id
+from strands_env.eval.progress import ProgressState
+from strands_env.eval.retry import GroupPolicy
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.source import Tasks, count, stream
+from strands_env.eval.store import ResultLog, ResultWriter
+
+if TYPE_CHECKING:
+    from strands_env.eval.evaluator import Evaluator
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A sample to run."""
+
+    prompt: Prompt
+    index: int
+    id: str
+
+
+class Run:
+    """State of one `Evaluator.run`.
+
+    Args:
+        evaluator: Its options.
+        tasks: The tasks.
+    """
+
+    def __init__(self, evaluator: Evaluator, tasks: Tasks) -> None:
+        self._evaluator = evaluator
+        self._tasks = tasks
+        self._config = evaluator.run_config()
+        self._config_digest = self._config.digest
+        self._executor: Executor = evaluator.executor or LocalExecutor(
+            evaluator.env_factory,  # type: ignore[arg-type]
+            self._check_environment,
+        )
+        self._writer: ResultWriter | None = None
+        self._state = ProgressState(name=evaluator.benchmark_name)
+        self._results: dict[str, list[EvalSample]] = {}
+        self._earlier: dict[str, EvalSample] = {}
+        self._failed_prompts: set[str] = set()
+        self._failures = 0
+        self._reading = asyncio.Lock()
+        tasks_count = count(tasks)
+        if tasks_count is not None:
+            self._state.total = tasks_count * evaluator.n_samples_per_prompt
+
+    def stop(self) -> None:
+        """Take no new samples."""
+        self._state.stopping = True
+        self._show()
+
+    async def run(self) -> dict[str, list[EvalSample]]:
+        """Run everything that is not done yet; all samples by prompt id."""
+        progress = self._evaluator.progress
+        jobs: AsyncGenerator[Job, None] | None = None
+        try:
+            await self._open()
+            if progress is not None:
+                progress.start(self._state)
+            jobs = self._jobs()
+            total = self._state.total
+            workers = self._evaluator.max_concurrency if total is None else min(self._evaluator.max_concurrency, total)
+            await _all([self._work(jobs) for _ in range(workers)])
+        finally:
+            if jobs is not None:
+                await jobs.aclose()
+            if self._writer is not None:
+                await self._writer.close()
+            if progress is not None:
+                progress.finish(self._state)
+        for samples in self._results.values():
+            samples.sort(key=lambda sample: sample.index)
+        return self._results
+
+    async def _open(self) -> None:
+        paths = self._evaluator.paths
+        if paths is None:
+            return
+        log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._evaluator.fsync_interval)
+        self._writer = ResultWriter(log, self._saved)
+        await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))
+        if len(log):
+            logger.info("path=<%s>, samples=<%d> | resuming", paths.results, len(log))
+            if self._evaluator.keep_results:
+                self._earlier = await self._writer.run(lambda: self._load(log))
+
+    def _load(self, log: ResultLog) -> dict[str, EvalSample]:
+        return {sample.id: sample for sample in log.samples(with_tokens=self._evaluator.keep_tokens)}
+
+    async def _check_environment(self, description: dict[str, Any]) -> None:
+        if self._writer is not None:
+            await self._writer.run(lambda: self._config.check_environment(description))
+
+    # ---- the stream of jobs ------------------------------------------------------------------------------------------
+
+    async def _jobs(self) -> AsyncGenerator[Job, None]:
+        """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
+        namer = PromptNamer()
+        async for action in stream(self._tasks):
+            prompt = namer.name(action)
+            self._check_task(prompt)
+            if self._evaluator.keep_results:
+                self._results[prompt.id] = []
+            for index in range(self._evaluator.n_samples_per_prompt):
+                job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
+                if self._is_done(job):
+                    continue
+                if self._evaluator.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
+                    continue
+                yield job
+
+    def _check_task(self, prompt: Prompt) -> None:
+        if self._writer is None:
+            return
+        known = self._writer.log.tasks.get(prompt.id)
+        if known is not None and known != prompt.digest:
+            raise ConfigMismatchError(
+                str(self._writer.log.paths.results),
+                [f"task {prompt.id!r}: its message, ground truth or context is another than in the file"],
+            )
+
+    def _is_done(self, job: Job) -> bool:
+        if self._writer is None or not self._writer.log.is_final(job.id):
+            return False
+        self._state.resumed += 1
+        sample = self._earlier.pop(job.id, None)
+        if sample is not None:
+            self._results[job.prompt.id].append(sample)
+            if sample.reward is not None:
+                self._state.scored += 1
+                self._state.reward_sum += sample.reward
+        return True
+
+    # ---- workers -----------------------------------------------------------------------------------------------------
+
+    async def _work(self, jobs: AsyncIterator[Job]) -> None:
+        while not self._state.stopping:
+            async with self._reading:
+                job = await anext(jobs, None)
+            if job is None or self._state.stopping:
+                return
+            self._state.running += 1
+            try:
+                await self._finish(await self._sample(job))
+            finally:
+                self._state.running -= 1
+
+    async def _sample(self, job: Job) -> EvalSample:
+        action = job.prompt.action.model_copy(deep=True)
+        action.task_context.id = f"{job.prompt.id}_{job.index}"
+        sample = await self._evaluator.sample(self._executor, action, lambda _: self._retried())
+        sample.id, sample.index = job.id, job.index
+        sample.prompt_id, sample.task_digest = job.prompt.id, job.prompt.digest
+        return sample
+
+    def _retried(self) -> None:
+        self._state.retries += 1
+        self._show()
+
+    async def _finish(self, sample: EvalSample) -> None:
+        if self._evaluator.keep_results:
+            self._results[sample.prompt_id].append(sample)
+        self._state.count(sample)
+        if self._writer is not None:
+            await self._writer.append(sample)
+        else:
+            self._saved([sample])
+        if sample.aborted:
+            self._failed_prompts.add(sample.prompt_id)
+            self._failures += 1
+            limit = self._evaluator.max_failures
+            if limit is not None and self._failures > limit:
+                error = sample.step_result.error
+                words = sample.step_result.termination_reason.value
+                last = words if error is None else f"{words} ({error.type}: {error.message})"
+                raise TooManyFailuresError(self._failures, limit, last)
+
+    def _saved(self, samples: list[EvalSample]) -> None:
+        self._state.done += len(samples)
+        self._show()
+
+    def _show(self) -> None:
+        if self._evaluator.progress is not None:
+            self._evaluator.progress.update(self._state)
+
+
+async def _all(work: list[Any]) -> None:
+    """Run all; the first failure cancels the others, waits for their cleanup and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for item in work:
+                group.create_task(item)
+    except BaseExceptionGroup as failures:
+        raise _first(failures) from None
+
+
+def _first(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure

@@ -1,0 +1,42 @@
+"""`EvalSample`: one evaluated sample."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from strands_env.core import Action, StepResult
+
+
+class EvalSample(BaseModel):
+    """One sample of one task.
+
+    Attributes:
+        action: The task; its id is the prompt's id and the index of the sample.
+        step_result: What the environment gave back.
+        aborted: Lost to infrastructure or refused by `Evaluator.validate_sample`: it has no part in metrics and a
+            resume tries it again.
+        id: Identity by content: hash of task, configuration and index.
+        prompt_id: Id of the task.
+        task_digest: Hash of the task's content.
+        index: Index among the samples of the task.
+        attempts: Number of rollouts that were run for it.
+        duration_s: Seconds from its start to its end, all attempts and pauses included.
+    """
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    action: Action
+    step_result: StepResult
+    aborted: bool = False
+    id: str = ""
+    prompt_id: str = ""
+    task_digest: str = ""
+    index: int = 0
+    attempts: int = 1
+    duration_s: float = 0.0
+
+    @property
+    def reward(self) -> float | None:
+        """The reward, None for a sample that was not scored or is aborted."""
+        reward = self.step_result.reward
+        return None if self.aborted or reward is None else reward.reward

@@ -1,0 +1,129 @@
+"""The configuration beside the results: what makes samples comparable, and what is only good to know."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
+from strands_env.eval.identity import canonical, differences, digest
+from strands_env.eval.store.files import write_atomically
+
+_PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
+
+
+class RunConfig:
+    """The configuration of a run, kept in `x.run.json`.
+
+    Args:
+        path: The file.
+        config: What makes samples comparable: benchmark, environment, model, sampling. JSON values.
+        about: What else is worth keeping: seeds, the command line. A later run may differ in it.
+
+    Raises:
+        TypeError: The configuration is not JSON.
+    """
+
+    def __init__(self, path: Path | None, config: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
+        try:
+            # Through JSON once, so that it equals what is read back (tuples are lists, keys are strings).
+            self.config: dict[str, Any] = orjson.loads(canonical(dict(config)))
+        except TypeError as error:
+            raise TypeError(f"config must be JSON values to be saved and compared, got {config!r}: {error}") from error
+        self.path = path
+        self.about = dict(about or {})
+        self.environment: dict[str, Any] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the configuration."""
+        return digest(canonical(self.config))
+
+    def check(self, *, has_results: bool) -> None:
+        """Compare with the saved configuration, or save this one. Blocks.
+
+        Args:
+            has_results: Whether the results file holds samples.
+
+        Raises:
+            ConfigMismatchError: The saved one is another.
+            StoreCorruptError: There are results without a configuration.
+        """
+        if self.path is None:
+            return
+        saved = load_run(self.path)
+        if saved is None or not has_results:
+            if has_results:
+                raise StoreCorruptError(
+                    f"there are results, but no configuration at {str(self.path)!r} to compare with: "
+                    "bring the file back, or give another output path"
+                )
+            self._save()
+            return
+        if lines := differences(saved.get("config", {}), self.config):
+            raise ConfigMismatchError(str(self.path), lines)
+        self.environment = saved.get("environment")
+        self.about = {**self.about, "started": saved.get("about", {}).get("started")}
+
+    def check_environment(self, description: Mapping[str, Any]) -> None:
+        """Compare the first environment of this run with the one of the saved results, or save it. Blocks.
+
+        Raises:
+            ConfigMismatchError: It is another.
+        """
+        found: dict[str, Any] = orjson.loads(canonical(dict(description)))
+        if self.environment is not None:
+            if lines := differences(self.environment, found, "environment."):
+                raise ConfigMismatchError(str(self.path), lines)
+            return
+        self.environment = found
+        if self.path is not None:
+            self._save()
+
+    def _save(self) -> None:
+        assert self.path is not None
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        document = {
+            "format": 1,
+            "digest": self.digest,
+            "config": self.config,
+            "environment": self.environment,
+            "about": {"started": now, "versions": versions(), **self.about},
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2))
+
+
+def load_run(path: Path) -> dict[str, Any] | None:
+    """The saved document of a run, None where there is none.
+
+    Raises:
+        StoreCorruptError: It is not JSON.
+    """
+    try:
+        document = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
+    return document
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter for a result."""
+    found = {"python": platform.python_version(), "platform": sys.platform}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

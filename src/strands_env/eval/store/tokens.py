@@ -1,0 +1,141 @@
+"""The side file of tokens: checksummed, compressed frames that records point at by offset."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from strands_env.core import AgentTrajectory, StepResult, TokenObservation
+from strands_env.eval.errors import StoreCorruptError
+
+_FRAME = struct.Struct("<4sII")
+_MAGIC = b"STK1"
+_LEVEL = 1
+
+
+class FrameWriter:
+    """Collects the frames of a batch of records; the caller appends `data` to the file before the records.
+
+    Args:
+        offset: Length of the file before the batch.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self._start = offset
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    @property
+    def data(self) -> bytes:
+        """All frames."""
+        return b"".join(self._parts)
+
+    def add(self, payload: bytes) -> list[int]:
+        """Add a frame; returns its `[offset, length]` in the file."""
+        body = zlib.compress(payload, _LEVEL)
+        frame = _FRAME.pack(_MAGIC, len(body), zlib.crc32(body)) + body
+        place = [self._start + self._length, len(frame)]
+        self._parts.append(frame)
+        self._length += len(frame)
+        return place
+
+    def add_result(self, result: StepResult) -> dict[str, Any] | None:
+        """Add all token data of a result; returns what its record keeps of it, None when there is none."""
+        places: list[tuple[TokenObservation, list[int]]] = []
+
+        def place(tokens: TokenObservation) -> list[int]:
+            for known, where in places:
+                if known == tokens:
+                    return where
+            places.append((tokens, self.add(tokens.to_bytes())))
+            return places[-1][1]
+
+        trajectories = [
+            {
+                "agent_name": item.agent_name,
+                "trainable": item.trainable,
+                "is_discarded": item.is_discarded,
+                "finish_reason": item.finish_reason,
+                "images": item.images,
+                "tokens": place(item.tokens),
+                "routed_experts": None if item.routed_experts is None else self.add(item.routed_experts),
+            }
+            for item in result.trajectories
+        ]
+        observed = result.observation.tokens
+        if observed is None and not trajectories:
+            return None
+        return {"observation": None if observed is None else place(observed), "trajectories": trajectories}
+
+
+def end_of(tokens: dict[str, Any] | None) -> int:
+    """Where the last frame a record points at ends; 0 for none."""
+    if not tokens:
+        return 0
+    places = [tokens["observation"]]
+    for item in tokens["trajectories"]:
+        places += [item["tokens"], item["routed_experts"]]
+    return max((place[0] + place[1] for place in places if place), default=0)
+
+
+class FrameReader:
+    """Reads frames from the side file, opened at the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def read(self, place: Sequence[int]) -> bytes:
+        """The payload of the frame at `[offset, length]`.
+
+        Raises:
+            StoreCorruptError: There is no such frame, or it is damaged.
+        """
+        if self._fd is None:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise StoreCorruptError(f"records point at tokens in {str(self._path)!r}, which is missing") from None
+        offset, length = place
+        frame = os.pread(self._fd, length, offset)
+        where = f"bytes {offset} to {offset + length} of {str(self._path)!r}"
+        if len(frame) != length or length < _FRAME.size:
+            raise StoreCorruptError(f"{where} are missing: the file is shorter than its records say")
+        magic, size, checksum = _FRAME.unpack_from(frame)
+        body = frame[_FRAME.size :]
+        if magic != _MAGIC or size != len(body) or zlib.crc32(body) != checksum:
+            raise StoreCorruptError(f"{where} are damaged: the checksum does not fit")
+        return zlib.decompress(body)
+
+    def fill(self, result: StepResult, tokens: dict[str, Any]) -> None:
+        """Put the token data back into a result."""
+        places: dict[tuple[int, int], TokenObservation] = {}
+
+        def observation(place: Sequence[int]) -> TokenObservation:
+            key = (place[0], place[1])
+            if key not in places:
+                places[key] = TokenObservation.from_bytes(self.read(place))
+            return places[key]
+
+        if tokens["observation"]:
+            result.observation.tokens = observation(tokens["observation"])
+        result.trajectories = [
+            AgentTrajectory(
+                **{
+                    **item,
+                    "tokens": observation(item["tokens"]),
+                    "routed_experts": None if item["routed_experts"] is None else self.read(item["routed_experts"]),
+                }
+            )
+            for item in tokens["trajectories"]
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
