@@ -170,6 +170,27 @@ async def test_cancellation_inside_the_loop_is_data() -> None:
     assert result.termination_reason is TerminationReason.CANCELLED
 
 
+async def test_cancellation_inside_the_reward_loses_nothing() -> None:
+    async def cancelled(action: Action, result: StepResult) -> float:
+        raise asyncio.CancelledError
+
+    result = await LoggedEnv(reward_fn=cancelled).step(ACTION)
+    assert result.termination_reason is TerminationReason.REWARD_ERROR
+    assert result.observation.final_response == "ok"
+
+
+@pytest.mark.parametrize("part", ["reset", "cleanup"])
+async def test_cancellation_inside_reset_or_cleanup_is_data(part: str) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    env = LoggedEnv({part: cancelled})
+    result = await env.rollout(ACTION)
+    record = result.error if part == "reset" else result.cleanup_error
+    assert record is not None
+    assert record.type.endswith("WorkCancelledError")
+
+
 async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline_module, "GRACE_SECONDS", SOON)
     release = asyncio.Event()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from .termination import EpisodeTimeoutError, Phase
+from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,18 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
 
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
+        WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
     """
+    try:
+        return await _within(work, seconds, where)
+    except asyncio.CancelledError as error:
+        caller = asyncio.current_task()
+        if caller is None or caller.cancelling():
+            raise
+        raise WorkCancelledError(where) from error
+
+
+async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
     if seconds is None:
         return await work
     task = asyncio.ensure_future(work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import threading
@@ -25,7 +24,7 @@ from .metrics import event_loop_metrics_to_dict, summarize
 from .result import AgentTrajectory, Observation, RewardCallable, RewardFunction, StepResult, as_reward_function
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .task import Action
-from .termination import ErrorRecord, Phase, TerminationReason
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
 from .tokens import TokenObservation
 
 if TYPE_CHECKING:
@@ -293,11 +292,6 @@ class Environment:
         recorder = scope.recorder
         try:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return TerminationReason.CANCELLED, ErrorRecord.from_exception(error, recorder.phase)
         except Exception as error:
             reason = TerminationReason.from_error(error, default=recorder.default_reason)
             if reason is TerminationReason.MAX_TOKENS_REACHED and self._is_budget_used_up(scope.limiter):
@@ -305,7 +299,8 @@ class Environment:
             if reason.is_limit:
                 logger.debug("reason=<%s> | agent loop reached a limit", reason)
                 return reason, None
-            record = ErrorRecord.from_exception(error, getattr(error, "where", None) or recorder.phase)
+            where = Phase.LOOP if isinstance(error, EpisodeTimeoutError) else recorder.phase
+            record = ErrorRecord.from_exception(error, where)
             logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
             return reason, record
         return TerminationReason.from_stop_reason(getattr(outcome, "stop_reason", None)), None

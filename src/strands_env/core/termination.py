@@ -95,6 +95,21 @@ class EpisodeTimeoutError(TimeoutError):
         return f"{self.where} took longer than its deadline of {self.seconds:g} s"
 
 
+class WorkCancelledError(Exception):
+    """A part of the episode ended in a cancellation that came from inside it, not from the caller.
+
+    Attributes:
+        where: The part of the episode.
+    """
+
+    def __init__(self, where: Phase) -> None:
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where} was cancelled from inside"
+
+
 class TerminationReason(StrEnum):
     """Why an episode ended. Exactly one applies."""
 
@@ -213,7 +228,7 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
     (TerminationReason.CONNECTION_ERROR, (SGLangConnectionError, ConnectionError)),
     (TerminationReason.TOOL_ERROR, (ToolProviderException, MCPClientInitializationError)),
     (TerminationReason.RECURSION_DEPTH_EXCEEDED, (RecursionError,)),
-    (TerminationReason.CANCELLED, (asyncio.CancelledError,)),
+    (TerminationReason.CANCELLED, (WorkCancelledError, asyncio.CancelledError)),
 )
 
 # Clients name these errors alike and share no base class.
