@@ -251,3 +251,28 @@ async def test_the_context_length_is_reported_and_kept(tiny: TinyModel) -> None:
         assert await engine.max_model_len() == 64
         answer = await engine.generate(PROMPT, sampling_params={"max_new_tokens": None, "ignore_eos": True})
         assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 64 - len(PROMPT) - 2}
+
+
+async def test_tied_weights_may_be_left_out_of_an_update(tiny: TinyModel) -> None:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=1024,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        tie_word_embeddings=True,
+        initializer_range=0.5,
+    )
+    old, new = Qwen3ForCausalLM(config), Qwen3ForCausalLM(config)
+    state = {name: value for name, value in new.state_dict().items() if name != "lm_head.weight"}
+    greedy = {"sampling_params": {"temperature": 0, "max_new_tokens": 16}}
+    async with EmbeddedEngine(old, tokenizer=tiny.tokenizer, threads=1) as engine:
+        await engine.update_weights(state, "v2")
+        updated = await engine.generate(PROMPT, **greedy)
+    async with EmbeddedEngine(new, tokenizer=tiny.tokenizer, threads=1) as engine:
+        expected = await engine.generate(PROMPT, **greedy)
+    assert updated["output_ids"] == expected["output_ids"]

@@ -377,3 +377,44 @@ async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
         assert again["meta_info"]["cached_tokens"] == len(prompts(12, longest=60)[-1]) - 1
         first = await engine.generate(prompts(12, longest=60)[0], sampling_params=params(max_new_tokens=4))
         assert first["meta_info"]["cached_tokens"] == 0
+
+
+# Other models
+
+
+async def test_a_sliding_window_is_kept(tiny: TinyModel) -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=1024,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=16,
+        max_position_embeddings=512,
+        initializer_range=0.5,
+        eos_token_id=tiny.tokenizer.eos_token_id,
+    )
+    model = MistralForCausalLM(config).eval()
+    async with EmbeddedEngine(model, tokenizer=tiny.tokenizer, threads=1) as engine:
+        answer = await engine.generate(
+            PROMPT, sampling_params=params(max_new_tokens=24), return_logprob=True, logprob_start_len=0
+        )
+    meta = answer["meta_info"]
+    with torch.no_grad():
+        expected = torch.log_softmax(model(torch.tensor([PROMPT + answer["output_ids"]])).logits[0], dim=-1)
+    for index, (logprob, token, _) in enumerate([*meta["input_token_logprobs"], *meta["output_token_logprobs"]]):
+        assert index == 0 or logprob == pytest.approx(float(expected[index - 1, token]), abs=1e-4)
+
+
+def test_a_model_with_another_attention_is_refused_at_once(tiny: TinyModel) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, head_dim=16
+    )
+    with pytest.raises(ValueError, match="softcap"):
+        EmbeddedEngine(Gemma2ForCausalLM(config), tokenizer=tiny.tokenizer, threads=1)

@@ -105,7 +105,7 @@ def _packed_attention(
     """Attention of packed segments: query `[1, heads, rows, dim]` to output `[1, rows, heads, dim]`."""
     for name in _UNKNOWN_ATTENTION_OPTIONS:
         if options.get(name) is not None:
-            raise NotImplementedError(f"{type(module).__name__} uses the attention option {name!r}, which is not built")
+            raise ValueError(f"{type(module).__name__} uses the attention option {name!r}, which is not built")
     output = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
     row = 0
     for segment in strands_segments:
