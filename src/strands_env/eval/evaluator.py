@@ -198,7 +198,7 @@ class Evaluator:
             action=action,
             step_result=result,
             attempts=attempts,
-            duration_s=time.perf_counter() - started,
+            duration_s=round(time.perf_counter() - started, 6),
         )
         sample.aborted = lost or escaped or not self.validate_sample(sample)
         return sample

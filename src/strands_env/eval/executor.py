@@ -12,6 +12,17 @@ from strands_env.core import Action, Environment, StepResult
 EnvFactory: TypeAlias = Callable[..., Any]
 """Makes an environment for a sample: sync or async, with the action as its argument or without one."""
 
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+_NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
 
 class Executor(Protocol):
     """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray."""
@@ -75,15 +86,16 @@ def takes_action(env_factory: EnvFactory) -> bool:
         signature = inspect.signature(env_factory)
     except (TypeError, ValueError):  # a built-in without a signature
         return False
-    for arguments, takes in (((None,), True), ((), False)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return takes
-    raise TypeError(
-        f"env_factory is called with the action or without arguments, but {env_factory!r} has the signature {signature}"
-    )
+    positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
+    required = [item for item in signature.parameters.values() if item.default is item.empty and item.kind in _NAMED]
+    if len(required) > 1 or (required and required[0].kind is inspect.Parameter.KEYWORD_ONLY):
+        raise TypeError(
+            f"env_factory is called with the action or without arguments, but {env_factory!r} takes {signature}"
+        )
+    if required or not positional:
+        return bool(required)
+    # Without required arguments it may be a class with options, unless the name says what is meant.
+    return positional[0].kind is inspect.Parameter.VAR_POSITIONAL or positional[0].name in ("action", "task")
 
 
 async def make_environment(env_factory: EnvFactory, action: Action, with_action: bool) -> Any:

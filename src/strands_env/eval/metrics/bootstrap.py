@@ -139,9 +139,11 @@ def sign_flip_test(
     if values.size == 0:
         return math.nan, True
     moving = values[values != 0]
+    if moving.size == 0:
+        return 1.0, True
     observed = abs(moving.sum()) * (1 - 1e-12)
     if moving.size <= EXACT_LIMIT:
-        flips = np.array(list(itertools.product((1.0, -1.0), repeat=moving.size))).reshape(-1, moving.size)
+        flips = np.array(list(itertools.product((1.0, -1.0), repeat=moving.size)))
         return float((np.abs(flips @ moving) >= observed).mean()), True
     rng = np.random.default_rng(seed)
     beyond = 0

@@ -31,7 +31,7 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
         "index": sample.index,
         "aborted": sample.aborted,
         "attempts": sample.attempts,
-        "duration_s": round(sample.duration_s, 6),
+        "duration_s": sample.duration_s,
         "action": _fragment(sample.action, None),
         "step_result": _fragment(sample.step_result, _TOKEN_FIELDS),
     }

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+
+import pytest
+
+from strands_env.core import (
+    Action,
+    Environment,
+    ErrorRecord,
+    Observation,
+    Phase,
+    StepResult,
+    TaskContext,
+    TerminationReason,
+)
+from strands_env.eval import (
+    ConfigMismatchError,
+    Evaluator,
+    RetryPolicy,
+    StoreError,
+    TooManyFailuresError,
+    read_results,
+)
+from strands_env.eval.metrics import compute_pass_at_k
+from strands_env.testing import ScriptedModel
+from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
+
+AT_ONCE = RetryPolicy(delay=0.0)
+
+
+@pytest.fixture(autouse=True)
+def forget_counts():
+    FakeEnv.forget()
+
+
+def lost(reason: TerminationReason = TerminationReason.CONNECTION_ERROR, where: Phase = Phase.MODEL) -> StepResult:
+    error = ErrorRecord(type="ConnectionError", message="gone", traceback="", where=where)
+    return StepResult(observation=Observation(), termination_reason=reason, error=error)
+
+
+async def test_every_task_is_sampled_n_times():
+    seen: Counter[str] = Counter()
+
+    def answer(action: Action) -> StepResult:
+        seen[action.task_context.id] += 1
+        return outcome()
+
+    results = await Evaluator(lambda: FakeEnv(answer), n_samples_per_prompt=3).run(tasks(2))
+    assert list(results) == ["p0", "p1"]
+    assert seen == Counter([f"p{i}_{j}" for i in range(2) for j in range(3)])
+    assert [item.index for item in results["p1"]] == [0, 1, 2]
+
+
+async def test_factory_may_be_sync_or_async_and_take_the_action():
+    async def with_action(action: Action) -> FakeEnv:
+        return FakeEnv(lambda _: outcome(text=action.text))
+
+    results = await Evaluator(with_action).run(tasks(1))
+    assert results["p0"][0].step_result.observation.final_response == "question p0"
+    assert len(await Evaluator(FakeEnv).run(tasks(1))) == 1
+
+
+def test_a_factory_with_other_arguments_is_refused():
+    evaluator = Evaluator(lambda one, two: FakeEnv())
+    with pytest.raises(TypeError, match="takes"):
+        asyncio.run(evaluator.run(tasks(1)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_samples_per_prompt": 0}, "n_samples_per_prompt"),
+        ({"max_concurrency": True}, "max_concurrency"),
+        ({"sample_timeout": 0}, "sample_timeout"),
+        ({"max_failures": -1}, "max_failures"),
+        ({"keep_results": False}, "output_path"),
+        ({"group_policy": "sometimes"}, "sometimes"),
+        ({"metrics_fns": [], "metric_fns": []}, "two names"),
+        ({"executor": object()}, "exactly one"),
+    ],
+)
+def test_wrong_options_say_what_is_wrong(options, message):
+    with pytest.raises(ValueError, match=message):
+        Evaluator(FakeEnv, **options)
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(TypeError, match="concurrency"):
+        Evaluator(FakeEnv, concurrency=3)
+
+
+async def test_concurrency_is_bounded_and_used():
+    await Evaluator(lambda: FakeEnv(delay=0.01), max_concurrency=3).run(tasks(12))
+    assert FakeEnv.most == 3
+    assert FakeEnv.cleanups == 12
+
+
+async def test_an_endless_source_is_read_as_it_goes():
+    given = 0
+
+    async def endless():
+        nonlocal given
+        while True:
+            given += 1
+            yield task(f"t{given}")
+
+    evaluator = Evaluator(lambda: FakeEnv(lambda action: evaluator.stop() or outcome()), max_concurrency=2)
+    results = await evaluator.run(endless())
+    assert 1 <= sum(map(len, results.values())) <= 4
+    assert given <= 4
+
+
+async def test_a_blocking_source_does_not_block_the_loop():
+    import time
+
+    beats = 0
+
+    async def beat():
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0.01)
+
+    def slow():
+        for action in tasks(3):
+            time.sleep(0.1)
+            yield action
+
+    heart = asyncio.create_task(beat())
+    await Evaluator(FakeEnv).run(slow())
+    heart.cancel()
+    assert beats > 10
+
+
+async def test_no_task_per_sample_is_made_up_front():
+    most = 0
+
+    def answer(action: Action) -> StepResult:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        return outcome()
+
+    await Evaluator(lambda: FakeEnv(answer), max_concurrency=4).run(tasks(500))
+    assert most < 20
+
+
+async def test_an_item_that_is_no_action_is_named():
+    with pytest.raises(TypeError, match="Action"):
+        await Evaluator(FakeEnv).run(["question"])
+
+
+async def test_tokens_are_dropped_unless_kept():
+    def factory() -> FakeEnv:
+        return FakeEnv(lambda _: with_tokens(outcome()))
+
+    without = await Evaluator(factory).run(tasks(1))
+    kept = await Evaluator(factory, keep_tokens=True).run(tasks(1))
+    assert without["p0"][0].step_result.observation.tokens is None
+    assert without["p0"][0].step_result.trajectories == []
+    assert kept["p0"][0].step_result.observation.tokens.rollout_token_ids == [3, 4]
+
+
+async def test_tokens_are_read_back_on_resume(tmp_path):
+    def evaluator() -> Evaluator:
+        return Evaluator(lambda: FakeEnv(lambda _: with_tokens(outcome())), keep_tokens=True, output_path=tmp_path)
+
+    first = await evaluator().run(tasks(2))
+    assert await evaluator().run(tasks(2)) == first
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        TerminationReason.CONNECTION_ERROR,
+        TerminationReason.ABORTED,
+        TerminationReason.THROTTLED,
+        TerminationReason.SETUP_ERROR,
+    ],
+)
+async def test_infrastructure_failures_are_tried_again(reason):
+    answers = iter([lost(reason), lost(reason), outcome()])
+    results = await Evaluator(lambda: FakeEnv(lambda _: next(answers)), retry=AT_ONCE).run(tasks(1))
+    (made,) = results["p0"]
+    assert (made.attempts, made.reward, made.aborted) == (3, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        outcome(0.0),
+        outcome(0.0, TerminationReason.MAX_TOKENS_REACHED),
+        lost(TerminationReason.TIMEOUT, Phase.LOOP),
+        lost(TerminationReason.REWARD_ERROR, Phase.REWARD),
+        lost(TerminationReason.UNCLASSIFIED_ERROR, Phase.LOOP),
+    ],
+)
+async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(result):
+    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE).run(tasks(1))
+    assert results["p0"][0].attempts == 1
+    assert not results["p0"][0].aborted
+
+
+async def test_a_timeout_of_the_setup_is_infrastructure():
+    result = lost(TerminationReason.TIMEOUT, Phase.SETUP)
+    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE).run(tasks(1))
+    assert results["p0"][0].attempts == 3
+    assert results["p0"][0].aborted
+
+
+async def test_a_lost_sample_has_no_reward_and_takes_no_part():
+    answers = {"p0_0": outcome(), "p0_1": lost()}
+    evaluator = Evaluator(
+        lambda: FakeEnv(lambda action: answers[action.task_context.id]), n_samples_per_prompt=2, retry=AT_ONCE
+    )
+    metrics = evaluator.compute_metrics(await evaluator.run(tasks(1)))
+    assert metrics["pass@1"] == 1.0
+    assert math.isnan(metrics["pass@2"])
+    assert (metrics["samples"], metrics["scored"], metrics["aborted"]) == (2, 1, 1)
+
+
+async def test_an_exception_out_of_a_rollout_is_one_sample_not_the_run():
+    def answer(action: Action):
+        return ValueError("bad task") if action.task_context.id == "p1_0" else outcome()
+
+    results = await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE).run(tasks(3))
+    broken = results["p1"][0]
+    assert broken.aborted and broken.attempts == 1
+    assert broken.step_result.error.message == "bad task"
+    assert FakeEnv.cleanups == 3
+
+
+async def test_a_factory_that_raises_is_data_too():
+    def factory() -> FakeEnv:
+        raise ConnectionError("no sandbox")
+
+    results = await Evaluator(factory, retry=AT_ONCE).run(tasks(1))
+    assert results["p0"][0].attempts == 3
+    assert results["p0"][0].step_result.termination_reason is TerminationReason.CONNECTION_ERROR
+
+
+async def test_sample_timeout_ends_a_rollout_that_hangs():
+    results = await Evaluator(lambda: FakeEnv(delay=60), sample_timeout=0.05).run(tasks(2))
+    assert {item[0].step_result.termination_reason for item in results.values()} == {TerminationReason.TIMEOUT}
+    assert FakeEnv.running == 0
+
+
+async def test_too_many_failures_end_the_run_and_keep_what_is_done(tmp_path):
+    def answer(action: Action) -> StepResult:
+        return outcome() if action.task_context.id == "p0_0" else lost()
+
+    evaluator = Evaluator(
+        lambda: FakeEnv(answer), max_concurrency=1, max_failures=1, retry=AT_ONCE, output_path=tmp_path
+    )
+    with pytest.raises(TooManyFailuresError, match="gone"):
+        await evaluator.run(tasks(50))
+    assert [item.prompt_id for item in read_results(tmp_path)] == ["p0", "p1", "p2"]
+
+
+async def test_group_policies():
+    def answer(action: Action) -> StepResult:
+        return lost() if action.task_context.id == "p0_0" else outcome()
+
+    made = {}
+    for policy in ("keep", "drop", "stop"):
+        evaluator = Evaluator(
+            lambda: FakeEnv(answer), n_samples_per_prompt=3, max_concurrency=1, retry=AT_ONCE, group_policy=policy
+        )
+        results = await evaluator.run(tasks(2))
+        made[policy] = (len(results["p0"]), evaluator.compute_metrics(results)["prompts"])
+    assert made == {"keep": (3, 2), "drop": (3, 1), "stop": (1, 1)}
+
+
+async def test_validate_sample_refuses_and_resume_tries_again(tmp_path):
+    class Choosy(Evaluator):
+        def validate_sample(self, sample):
+            return sample.step_result.observation.final_response == "good"
+
+    answers = iter(["bad", "good"])
+
+    def evaluator() -> Choosy:
+        return Choosy(lambda: FakeEnv(lambda _: outcome(text=next(answers))), output_path=tmp_path)
+
+    assert (await evaluator().run(tasks(1)))["p0"][0].aborted
+    assert not (await evaluator().run(tasks(1)))["p0"][0].aborted
+
+
+# ---- saving and resuming ---------------------------------------------------------------------------------------------
+
+
+async def test_a_second_run_repeats_nothing(tmp_path):
+    first = await Evaluator(FakeEnv, output_path=tmp_path / "r.jsonl").run(tasks(3))
+    FakeEnv.forget()
+    second = await Evaluator(FakeEnv, output_path=tmp_path / "r.jsonl").run(tasks(5))
+    assert FakeEnv.cleanups == 2
+    assert {name: second[name] for name in first} == first
+    assert list(second) == [f"p{i}" for i in range(5)]
+
+
+async def test_more_samples_per_prompt_continue_a_run(tmp_path):
+    await Evaluator(FakeEnv, output_path=tmp_path).run(tasks(2))
+    FakeEnv.forget()
+    results = await Evaluator(FakeEnv, n_samples_per_prompt=3, output_path=tmp_path).run(tasks(2))
+    assert FakeEnv.cleanups == 4
+    assert [len(samples) for samples in results.values()] == [3, 3]
+
+
+async def test_tasks_without_ids_are_known_by_their_content(tmp_path):
+    def unnamed() -> list[Action]:
+        return [Action(message="a"), Action(message="b"), Action(message="a")]
+
+    first = await Evaluator(FakeEnv, output_path=tmp_path).run(unnamed())
+    FakeEnv.forget()
+    second = await Evaluator(FakeEnv, output_path=tmp_path).run(unnamed())
+    assert len(first) == 3
+    assert list(first) == list(second)
+    assert FakeEnv.cleanups == 0
+
+
+async def test_another_configuration_is_refused_with_the_difference(tmp_path):
+    await Evaluator(FakeEnv, output_path=tmp_path, config={"sampling": {"temperature": 0.0}}).run(tasks(1))
+    with pytest.raises(ConfigMismatchError, match=r"sampling.temperature: 0.0 in the file, now 1.0"):
+        await Evaluator(FakeEnv, output_path=tmp_path, config={"sampling": {"temperature": 1.0}}).run(tasks(1))
+
+
+async def test_another_environment_is_refused_with_the_difference(tmp_path):
+    def factory(prompt: str):
+        def make() -> Environment:
+            return Environment(model_factory=lambda: ScriptedModel(["x"]), system_prompt=prompt)
+
+        return make
+
+    await Evaluator(factory("one"), output_path=tmp_path).run(tasks(1))
+    with pytest.raises(ConfigMismatchError, match=r"environment.system_prompt: 'one' in the file, now 'two'"):
+        await Evaluator(factory("two"), output_path=tmp_path).run(tasks(2))
+    assert len(list(read_results(tmp_path))) == 1
+
+
+async def test_another_model_is_refused_even_when_environments_differ_by_task(tmp_path):
+    def factory(temperature: float):
+        def model():
+            return ScriptedModel(["x"])
+
+        model.config = {"temperature": temperature}
+        return lambda action: Environment(model_factory=model, system_prompt=action.text)
+
+    await Evaluator(factory(0.0), output_path=tmp_path).run(tasks(1))
+    await Evaluator(factory(0.0), output_path=tmp_path).run(tasks(2))
+    with pytest.raises(ConfigMismatchError, match=r"environment\.model\.temperature"):
+        await Evaluator(factory(1.0), output_path=tmp_path).run(tasks(3))
+
+
+async def test_a_changed_task_under_the_same_id_is_refused(tmp_path):
+    await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="1")])
+    with pytest.raises(ConfigMismatchError, match="task 'a'"):
+        await Evaluator(FakeEnv, output_path=tmp_path).run([task("a", ground_truth="2")])
+
+
+async def test_cancelling_cleans_up_and_saves(tmp_path):
+    def answer(action: Action) -> StepResult:
+        return outcome()
+
+    evaluator = Evaluator(
+        lambda action: FakeEnv(answer, delay=0.0 if action.task_context.id == "p0_0" else 30),
+        max_concurrency=3,
+        output_path=tmp_path,
+    )
+    run = asyncio.create_task(evaluator.run(tasks(9)))
+    while FakeEnv.cleanups < 1 or FakeEnv.running < 3:
+        await asyncio.sleep(0.005)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert FakeEnv.running == 0
+    assert [item.prompt_id for item in read_results(tmp_path)] == ["p0"]
+
+
+async def test_stop_finishes_what_runs_and_takes_no_more(tmp_path):
+    evaluator = Evaluator(lambda: FakeEnv(delay=0.05), max_concurrency=2, output_path=tmp_path)
+    run = asyncio.create_task(evaluator.run(tasks(20)))
+    while FakeEnv.running < 2:
+        await asyncio.sleep(0.001)
+    evaluator.stop()
+    results = await run
+    assert sum(map(len, results.values())) == 2 == len(list(read_results(tmp_path)))
+
+
+async def test_a_failing_device_ends_the_run_with_its_error(tmp_path, monkeypatch):
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("strands_env.eval.store.log.write_all", full)
+    with pytest.raises(StoreError, match="No space left"):
+        await Evaluator(lambda: FakeEnv(delay=0.01), output_path=tmp_path, max_concurrency=1).run(tasks(30))
+    assert FakeEnv.running == 0
+
+
+async def test_results_can_stay_on_disk(tmp_path):
+    evaluator = Evaluator(FakeEnv, output_path=tmp_path, keep_results=False)
+    assert await evaluator.run(tasks(4)) == {}
+    assert evaluator.compute_metrics()["samples"] == 4
+
+
+# ---- metrics and compatibility ---------------------------------------------------------------------------------------
+
+
+async def test_metrics_have_pass_at_k_always_and_the_users_functions():
+    evaluator = Evaluator(FakeEnv, n_samples_per_prompt=3, metrics_fns=[lambda results: {"prompts_seen": len(results)}])
+    metrics = evaluator.compute_metrics(await evaluator.run(tasks(2)))
+    assert (metrics["pass@1"], metrics["pass@2"], metrics["pass@3"]) == (1.0, 1.0, 1.0)
+    assert metrics["prompts_seen"] == 2
+
+
+async def test_metric_fns_is_another_name():
+    evaluator = Evaluator(FakeEnv, metric_fns=[lambda results: compute_pass_at_k(results, [1], reward_threshold=2.0)])
+    assert evaluator.compute_metrics(await evaluator.run(tasks(1)))["pass@1"] == 0.0
+
+
+async def test_a_subclass_brings_its_data_set():
+    class Mine(Evaluator):
+        benchmark_name = "mine"
+
+        def load_dataset(self):
+            yield Action(message="q", task_context=TaskContext(id="only"))
+
+    assert list(await Mine(FakeEnv).run()) == ["only"]
+
+
+async def test_without_a_data_set_the_message_says_so():
+    with pytest.raises(NotImplementedError, match="load_dataset"):
+        await Evaluator(FakeEnv).run()
+
+
+async def test_real_environments_run_whole_and_keep_their_tokens():
+    evaluator = Evaluator(scripted_factory(), keep_tokens=True, n_samples_per_prompt=2)
+    results = await evaluator.run([task("a", ground_truth="4")])
+    assert [item.reward for item in results["a"]] == [1.0, 1.0]
+    assert sum(results["a"][0].step_result.observation.tokens.loss_mask) > 0
+
+
+async def test_evaluate_sample_runs_one():
+    made = await Evaluator(FakeEnv).evaluate_sample(task("x"))
+    assert made.reward == 1.0

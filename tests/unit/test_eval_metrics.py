@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from strands_env.eval.metrics import (
+    Prices,
+    ScoreTable,
+    bootstrap_mean,
+    compare,
+    compute_pass_at_k,
+    compute_pass_hat_k,
+    pass_at_k,
+    pass_hat_k,
+    sign_flip_test,
+    summarize,
+)
+from tests.unit.eval_support import sample
+
+
+def table(**rewards: list[float | None]) -> ScoreTable:
+    return ScoreTable.from_results(
+        {name: [sample(value, i, prompt=name) for i, value in enumerate(values)] for name, values in rewards.items()}
+    )
+
+
+def test_pass_at_k_equals_exact_combinatorics():
+    for n in range(1, 13):
+        for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+            exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+            assert pass_at_k(n, c, k) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
+            assert pass_hat_k(n, c, k) == pytest.approx(float(Fraction(math.comb(c, k), math.comb(n, k))), rel=1e-12)
+
+
+def test_pass_at_k_equals_counting_all_draws():
+    n, c, k = 6, 2, 3
+    draws = list(itertools.combinations(range(n), k))
+    hits = sum(any(index < c for index in draw) for draw in draws)
+    assert pass_at_k(n, c, k) == pytest.approx(hits / len(draws))
+
+
+def test_pass_at_k_keeps_tiny_probabilities():
+    exact = 1 - Fraction(math.comb(999_999, 1), math.comb(1_000_000, 1))
+    assert pass_at_k(1_000_000, 1, 1) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4)])
+def test_impossible_counts_are_refused(n, c, k):
+    with pytest.raises(ValueError):
+        pass_at_k(n, c, k)
+
+
+def test_unequal_sample_counts_use_every_prompt_that_has_enough():
+    results = {"a": [sample(1.0, i) for i in range(4)], "b": [sample(0.0), sample(1.0, 1)]}
+    metrics = compute_pass_at_k(results, [1, 2, 4])
+    assert metrics == pytest.approx({"pass@1": 0.75, "pass@2": 1.0, "pass@4": 1.0})
+
+
+def test_unscored_samples_are_neither_passed_nor_failed():
+    results = {"a": [sample(1.0), sample(None, 1), sample(0.0, 2, aborted=True)]}
+    assert compute_pass_at_k(results, [1])["pass@1"] == 1.0
+    assert compute_pass_hat_k(results, [1])["pass^1"] == 1.0
+
+
+def test_nothing_scored_is_nan_with_a_count():
+    summary = summarize(table(a=[None, None]), k_values=[1])
+    assert math.isnan(summary.mean_reward.value)
+    assert math.isnan(summary.pass_at[1].value)
+    assert (summary.samples, summary.scored, summary.unscored) == (2, 0, 2)
+    assert math.isnan(compute_pass_at_k({}, [1])["pass@1"])
+
+
+def test_a_summary_without_scores_is_json_with_nulls():
+    assert summarize(table(a=[None])).to_dict()["mean_reward"]["value"] is None
+
+
+def test_mean_weighs_prompts_alike_whatever_their_sample_count():
+    assert summarize(table(a=[1.0, 1.0, 1.0, 1.0], b=[0.0])).mean_reward.value == pytest.approx(0.5)
+
+
+def test_reward_threshold_decides_what_passes():
+    scores = table(a=[0.5])
+    assert summarize(scores, k_values=[1]).pass_at[1].value == 0.0
+    assert summarize(scores, k_values=[1], reward_threshold=0.5).pass_at[1].value == 1.0
+
+
+def test_bootstrap_is_seeded_and_covers_the_mean():
+    values = np.random.default_rng(1).normal(size=60)
+    first, second = bootstrap_mean(values, seed=3), bootstrap_mean(values, seed=3)
+    assert first == second != bootstrap_mean(values, seed=4)
+    assert first.low < first.value < first.high
+    assert first.value == pytest.approx(values.mean())
+
+
+def test_bootstrap_interval_is_as_wide_as_theory_says():
+    values = np.random.default_rng(2).normal(size=400)
+    interval = bootstrap_mean(values, resamples=4000)
+    width = 2 * 1.96 * values.std() / math.sqrt(len(values))
+    assert interval.high - interval.low == pytest.approx(width, rel=0.1)
+
+
+def test_bootstrap_leaves_out_missing_prompts():
+    interval = bootstrap_mean([1.0, math.nan, 0.0])
+    assert interval.prompts == 2 and interval.value == 0.5
+
+
+def test_sign_flips_are_counted_exactly_for_few_prompts():
+    # 3 of 3 in favour: only the two uniform sign patterns of 8 are as extreme.
+    assert sign_flip_test([1.0, 1.0, 1.0]) == (0.25, True)
+    assert sign_flip_test([1.0, -1.0]) == (1.0, True)
+    assert sign_flip_test([0.0, 0.0]) == (1.0, True)
+
+
+def test_sampled_sign_flips_agree_with_the_binomial_test():
+    differences = [1.0] * 14 + [-1.0] * 6
+    exact = sum(math.comb(20, k) for k in range(21) if abs(2 * k - 20) >= 8) / 2**20
+    p_value, is_exact = sign_flip_test(differences, resamples=20_000)
+    assert not is_exact
+    assert p_value == pytest.approx(exact, abs=0.02)
+
+
+def test_compare_pairs_prompts_and_counts_the_rest():
+    first = table(a=[0.0], b=[1.0], c=[0.0], d=[None], e=[1.0])
+    second = table(a=[1.0], b=[1.0], c=[1.0], d=[1.0])
+    result = compare(first, second)
+    assert (result.wins, result.losses, result.ties) == (2, 0, 1)
+    assert (result.only_first, result.only_second) == (1, 1)
+    assert result.difference.value == pytest.approx(2 / 3)
+    assert (result.first, result.second) == (pytest.approx(1 / 3), 1.0)
+
+
+def test_compare_refuses_other_tasks_under_the_same_id():
+    first, second = table(a=[1.0]), table(a=[1.0])
+    second.tasks[0] = "another"
+    with pytest.raises(ValueError, match="another task"):
+        compare(first, second)
+
+
+def test_compare_without_a_shared_prompt_is_nan():
+    result = compare(table(a=[1.0]), table(b=[1.0]))
+    assert math.isnan(result.p_value) and math.isnan(result.difference.value)
+
+
+def test_token_sums_and_cost():
+    summary = summarize(table(a=[1.0, 0.0]), prices=Prices(input=1.0, output=2.0))
+    assert summary.totals["input_tokens"] == 20 and summary.totals["output_tokens"] == 10
+    assert summary.cost == pytest.approx((20 * 1.0 + 10 * 2.0) / 1e6)
+
+
+def test_cached_input_has_its_own_price():
+    totals = {"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 0}
+    assert Prices(input=10.0, cached_input=1.0).cost(totals) == pytest.approx((60 * 10 + 40 * 1) / 1e6)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from strands_env.core import TerminationReason
+from strands_env.eval import StoreCorruptError, StoreLockedError, read_results
+from strands_env.eval.errors import ConfigMismatchError
+from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from tests.unit.eval_support import sample, with_tokens
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> StorePaths:
+    return StorePaths.of(tmp_path / "results.jsonl")
+
+
+def with_token_data(index: int):
+    made = sample(float(index), index)
+    with_tokens(made.step_result)
+    return made
+
+
+def write(paths: StorePaths, *samples) -> None:
+    log = ResultLog(paths)
+    for item in samples:
+        log.append([item])
+    log.close()
+
+
+def test_samples_come_back_equal(paths):
+    made = [with_token_data(0), sample(None, 1)]
+    write(paths, *made)
+    assert list(read_results(paths.results, with_tokens=True)) == made
+
+
+def test_tokens_are_beside_the_results_not_in_them(paths):
+    write(paths, with_token_data(0))
+    assert b"logprobs" not in paths.results.read_bytes()
+    assert paths.tokens.stat().st_size > 0
+    assert next(iter(read_results(paths.results))).step_result.observation.tokens is None
+
+
+def test_equal_trajectories_are_stored_once(paths):
+    made = with_token_data(0)
+    made.step_result.trajectories *= 3
+    made.step_result.trajectories = [
+        item.model_copy(update={"routed_experts": None}) for item in made.step_result.trajectories
+    ]
+    write(paths, made)
+    single = paths.tokens.stat().st_size
+    other = StorePaths.of(paths.results.with_name("other.jsonl"))
+    alone = with_token_data(0)
+    alone.step_result.trajectories = []
+    write(other, alone)
+    assert single == other.tokens.stat().st_size
+
+
+def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths, tmp_path):
+    made = [with_token_data(index) for index in range(3)]
+    write(paths, *made)
+    whole, tokens = paths.results.read_bytes(), paths.tokens.read_bytes()
+    ends = [0]
+    for line in whole.splitlines(keepends=True):
+        ends.append(ends[-1] + len(line))
+    for cut in range(0, len(whole) + 1, 7):
+        paths.results.write_bytes(whole[:cut])
+        paths.tokens.write_bytes(tokens)
+        log = ResultLog(paths, fsync_interval=None)
+        kept = sum(end <= cut for end in ends) - 1
+        assert len(log) == kept
+        log.append([item for item in made if item.id not in log])
+        log.close()
+        assert list(read_results(paths.results, with_tokens=True)) == made
+        assert paths.results.read_bytes() == whole
+        assert paths.tokens.read_bytes() == tokens
+
+
+def test_torn_tokens_without_a_record_are_cut_off(paths):
+    write(paths, with_token_data(0))
+    size = paths.tokens.stat().st_size
+    with paths.tokens.open("ab") as file:
+        file.write(b"half a fra")
+    write(paths, with_token_data(1))
+    assert paths.tokens.stat().st_size == 2 * size
+    assert len(list(read_results(paths.results, with_tokens=True))) == 2
+
+
+def test_zeros_behind_the_last_line_are_cut_off(paths):
+    write(paths, sample(1.0))
+    size = paths.results.stat().st_size
+    with paths.results.open("ab") as file:
+        file.write(b"\0" * 100 + b"\n" + b"\0" * 9)
+    write(paths)
+    assert paths.results.stat().st_size == size
+
+
+def test_damage_before_whole_lines_is_an_error(paths):
+    write(paths, sample(1.0), sample(0.0, 1))
+    data = paths.results.read_bytes()
+    paths.results.write_bytes(b"{" + data)
+    with pytest.raises(StoreCorruptError, match="line 1 "):
+        ResultLog(paths)
+
+
+def test_missing_tokens_are_an_error(paths):
+    write(paths, with_token_data(0))
+    paths.tokens.unlink()
+    with pytest.raises(StoreCorruptError, match="0 bytes"):
+        ResultLog(paths)
+
+
+def test_damaged_tokens_are_an_error(paths):
+    write(paths, with_token_data(0))
+    data = bytearray(paths.tokens.read_bytes())
+    data[20] ^= 1
+    paths.tokens.write_bytes(data)
+    with pytest.raises(StoreCorruptError, match="checksum"):
+        list(read_results(paths.results, with_tokens=True))
+
+
+def test_a_second_writer_is_refused(paths):
+    log = ResultLog(paths)
+    with pytest.raises(StoreLockedError, match="another run"):
+        ResultLog(paths)
+    log.close()
+    ResultLog(paths).close()
+
+
+def test_an_aborted_sample_is_replaced_by_its_second_run(paths):
+    write(paths, sample(None, aborted=True), sample(0.5, 1))
+    log = ResultLog(paths)
+    assert [log.is_final(sample(None, i).id) for i in (0, 1)] == [False, True]
+    log.append([sample(1.0)])
+    assert log.is_final(sample(1.0).id)
+    assert [item.reward for item in log.samples()] == [0.5, 1.0]
+    log.close()
+    assert [item.reward for item in read_results(paths.results)] == [0.5, 1.0]
+
+
+def test_one_sample_is_read_by_its_id(paths):
+    made = with_token_data(1)
+    log = ResultLog(paths)
+    log.append([sample(0.0), made])
+    assert log.read(made.id, with_tokens=True) == made
+    log.close()
+
+
+def test_what_json_cannot_hold_is_saved_as_text(paths):
+    made = sample(1.0)
+    made.step_result.observation.messages[1]["content"] = [{"text": "lone \ud800"}, {"object": object()}]
+    made.step_result.observation.metrics["nan"] = math.nan
+    write(paths, made)
+    (read,) = read_results(paths.results)
+    text, odd = read.step_result.observation.messages[1]["content"]
+    assert text["text"] == "lone ?" and odd["object"].startswith("<object object")
+
+
+def test_nan_and_bytes_survive(paths):
+    made = sample(1.0)
+    made.step_result.observation.metrics["ratio"] = math.inf
+    made.step_result.observation.messages[1]["content"] = [{"image": {"format": "png", "source": {"bytes": b"\x89"}}}]
+    write(paths, made)
+    (read,) = read_results(paths.results)
+    assert read == made
+
+
+def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
+    log = ResultLog(paths)
+    log.append([sample(1.0)])
+    size = paths.results.stat().st_size
+
+    def full(fd, data):
+        import os
+
+        os.write(fd, data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("strands_env.eval.store.log.write_all", full)
+    with pytest.raises(Exception, match="No space left"):
+        log.append([sample(0.0, 1)])
+    monkeypatch.undo()
+    assert paths.results.stat().st_size == size
+    log.append([sample(0.0, 1)])
+    log.close()
+    assert len(list(read_results(paths.results))) == 2
+
+
+def test_configuration_is_saved_and_compared(paths):
+    RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 1}).check(has_results=False)
+    RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 2}).check(has_results=True)
+    with pytest.raises(ConfigMismatchError) as caught:
+        RunConfig(paths.run, {"model": {"temperature": 1.0}, "env": "x"}).check(has_results=True)
+    assert caught.value.differences == (
+        "env: absent in the file, now 'x'",
+        "model.temperature: 0.7 in the file, now 1.0",
+    )
+
+
+def test_results_without_their_configuration_are_refused(paths):
+    with pytest.raises(StoreCorruptError, match="no configuration"):
+        RunConfig(paths.run, {}).check(has_results=True)
+
+
+def test_a_configuration_that_is_no_json_is_refused():
+    with pytest.raises(TypeError, match="JSON"):
+        RunConfig(None, {"model": object()})
+
+
+def test_reading_does_not_need_the_writer_to_be_done(paths):
+    log = ResultLog(paths)
+    log.append([sample(1.0, reason) for reason in range(3)])
+    with paths.results.open("ab") as file:
+        file.write(b'{"id": "torn')
+    assert len(list(read_results(paths.results))) == 3
+    log.close()
+
+
+def test_a_folder_gets_results_in_it(tmp_path):
+    assert StorePaths.of(tmp_path / "out").results == tmp_path / "out" / "results.jsonl"
+
+
+def test_termination_reasons_survive(paths):
+    made = sample(None)
+    made.step_result.termination_reason = TerminationReason.REWARD_ERROR
+    write(paths, made)
+    (read,) = read_results(paths.results)
+    assert read.step_result.termination_reason is TerminationReason.REWARD_ERROR
