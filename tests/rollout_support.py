@@ -6,8 +6,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from provider_support import add, call, tokenizer
 from strands import Agent
+from strands.types.exceptions import EventLoopException
 
 from strands_sglang import SGLangModel
 from strands_sglang.engine.templates import HERMES_TEMPLATE
@@ -71,3 +73,10 @@ def only_trajectory(model: SGLangModel) -> Tokens:
         logprobs=list(trajectory.logprobs),
         turns=len(trajectory.turns),
     )
+
+
+async def failure(model: SGLangModel, turns: int, prompt: str = "What is 1 + 2?") -> Exception:
+    """What ends an episode that cannot go on; the SDK wraps most errors it does not know."""
+    with pytest.raises(Exception) as caught:
+        await make_agent(model).invoke_async(prompt, limits={"turns": turns})
+    return caught.value.original_exception if isinstance(caught.value, EventLoopException) else caught.value

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rollout_support import Tokens, make_agent, make_model, only_trajectory, rollout
+from rollout_support import Tokens, failure, make_agent, make_model, only_trajectory, rollout
 from strands.types.exceptions import ContextWindowOverflowException, EventLoopException, MaxTokensReachedException
 
 from strands_sglang import SGLangClient, SGLangModel
@@ -76,13 +76,6 @@ def assert_nothing_lost_or_duplicated(server: FaultyServer, model: SGLangModel, 
     # A slow answer is still being written, for the server, when the client has its last byte.
     answered = {r.rid for r in server.requests if r.outcome != "disconnected" and r.status in (200, None)}
     assert set(trajectory.request_ids) <= answered
-
-
-async def failure(model: SGLangModel, turns: int = TURNS) -> Exception:
-    """What ends an episode that cannot go on; the SDK wraps errors it does not know."""
-    with pytest.raises(Exception) as caught:
-        await make_agent(model).invoke_async("What is 1 + 2?", limits={"turns": turns})
-    return caught.value.original_exception if isinstance(caught.value, EventLoopException) else caught.value
 
 
 HEALING: dict[str, tuple[Fault, dict[str, Any]]] = {
@@ -262,7 +255,7 @@ async def test_what_cannot_heal_ends_at_once_and_keeps_the_tokens_so_far(name: s
     fault, kind, words = FINAL[name]
     async with FaultyServer(on_turns(fault, 2, times=99)) as server, make_client(server.url) as client:
         model = make_model(client)
-        error = await failure(model)
+        error = await failure(model, TURNS)
         assert type(error) is kind
         assert words in str(error)
         assert len(server.requests) == 3
@@ -284,7 +277,7 @@ async def test_a_context_overflow_of_the_server_is_the_sdks_own_exception(fault_
     overflow = faults.error("a", "The input (522 tokens) is longer than the model's context length (512 tokens).", 400)
     async with FaultyServer(on_turns(overflow, 2, times=99)) as server, make_client(server.url) as client:
         model = make_model(client)
-        error = await failure(model)
+        error = await failure(model, TURNS)
         assert isinstance(error, ContextWindowOverflowException)
         assert "522 tokens" in str(error)
         assert isinstance(error.__cause__, SGLangContextLengthError)
@@ -327,7 +320,7 @@ async def test_a_fault_that_stays_is_given_up_by_the_table_and_the_episode_can_g
 async def test_a_server_that_stays_full_is_given_up_after_max_retries() -> None:
     async with FaultyServer(lambda _: faults.busy()) as server, make_client(server.url, max_retries=7) as client:
         model = make_model(client)
-        error = await failure(model)
+        error = await failure(model, TURNS)
         # With a retry strategy of its own the SDK would repeat throttled calls; this agent has none.
         assert isinstance(error, SGLangThrottledError)
         assert "queue is full" in str(error)
@@ -337,7 +330,7 @@ async def test_a_server_that_stays_full_is_given_up_after_max_retries() -> None:
 
 async def test_bad_input_never_reaches_the_server() -> None:
     async with FaultyServer() as server, make_client(server.url) as client:
-        assert isinstance(await failure(make_model(client, vocab_size=5)), SGLangRequestError)
+        assert isinstance(await failure(make_model(client, vocab_size=5), 1), SGLangRequestError)
         with pytest.raises(SGLangRequestError, match="max_new_tokens"):
             make_model(client, sampling_params={"max_tokens": 5})
         assert server.requests == []

@@ -1,0 +1,279 @@
+"""sglang-router and smg in front of two workers: affinity, aborts, worker deaths, fields that get lost.
+
+The routers are genuine (`scripts/routers install`), the workers are fakes whose model is a hash of the prompt, so what
+a rollout must record is known. Every test has a router of its own, because failures open its circuit breaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from rollout_support import Tokens, failure, make_agent, make_model, only_trajectory, rollout
+
+from strands_sglang import SGLangClient, SGLangModel
+from strands_sglang.exceptions import SGLangClientError, SGLangHTTPError
+from strands_sglang.testing import Fault, FaultyServer, ServerCall, faults
+from tests.conftest import ROOT
+
+TURNS = 4
+ROUTERS = ("sglang-router", "smg")
+SCRIPT = ROOT / "scripts" / "routers"
+WITHIN_S = 1.0
+"""In which time an abort reaches the worker, as users are promised."""
+
+
+def _script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+INSTALLED = shutil.which("bash") is not None and _script("installed").returncode == 0
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="the routers are not installed: scripts/routers install")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@asynccontextmanager
+async def running_router(kind: str, workers: list[str], *options: str) -> AsyncIterator[str]:
+    """A router process in front of these workers; its address."""
+    port = free_port()
+    command = [
+        *_script("command", kind).stdout.split(),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())),
+        *("--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "30"),
+        *("--worker-urls", *workers, *options),
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await ready(url, process, len(workers))
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+async def ready(url: str, process: subprocess.Popen[bytes], workers: int) -> None:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        while True:
+            assert process.poll() is None, f"the router ended with status {process.returncode}"
+            try:
+                async with session.get(f"{url}/workers") as answer:
+                    listed = (await answer.json())["workers"]
+                    if sum(worker.get("is_healthy", False) for worker in listed) == workers:
+                        return
+            except (aiohttp.ClientError, ValueError, KeyError):
+                pass
+            await asyncio.sleep(0.05)
+
+
+Start = Callable[..., Awaitable[tuple[SGLangClient, list[FaultyServer]]]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """`start(kind, script, policy, *options)`: a client of a router in front of two workers, and the workers."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            kind: str, script: Any = (), policy: str = "manual", *options: str, **client: Any
+        ) -> tuple[SGLangClient, list[FaultyServer]]:
+            workers = [await stack.enter_async_context(FaultyServer(script, max_model_len=4096)) for _ in range(2)]
+            urls = [worker.url for worker in workers]
+            url = await stack.enter_async_context(running_router(kind, urls, "--policy", policy, *options))
+            settings: dict[str, Any] = {"retry_delay": 0.05, "max_retry_delay": 0.5, "timeout": 30.0}
+            made = SGLangClient(url, **{**settings, **client})
+            stack.push_async_callback(made.close)
+            return made, workers
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def fault_free() -> Tokens:
+    async def run() -> Tokens:
+        async with FaultyServer() as server, SGLangClient(server.url) as client:
+            return await rollout(make_model(client), TURNS)
+
+    return asyncio.run(run())
+
+
+def served(workers: list[FaultyServer]) -> list[tuple[int, dict[str, Any], dict[str, str]]]:
+    """`(worker, body, headers)` of every request."""
+    return [(n, request.body, request.headers) for n, worker in enumerate(workers) for request in worker.requests]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("sglang-router", "manual"), ("smg", "manual"), ("smg", "consistent_hashing")]
+)
+async def test_all_turns_of_an_episode_go_to_one_worker(start: Start, kind: str, policy: str) -> None:
+    client, workers = await start(kind, (), policy)
+    models = [make_model(client) for _ in range(7)]
+    await asyncio.gather(*(rollout(model, TURNS, f"episode {n}") for n, model in enumerate(models)))
+    at: dict[str, set[int]] = {}
+    for worker, _, headers in served(workers):
+        at.setdefault(headers["x-smg-routing-key"], set()).add(worker)
+    assert len(served(workers)) == 7 * TURNS
+    assert len(at) == 7
+    assert all(len(used) == 1 for used in at.values())
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_a_cancelled_call_is_aborted_at_its_worker_within_a_second(start: Start, kind: str) -> None:
+    client, workers = await start(kind, lambda _: faults.hang())
+    rid = uuid.uuid4().hex
+    call = asyncio.create_task(client.generate([1, 2, 3], rid=rid))
+    async with asyncio.timeout(10):
+        while not any(worker.rids for worker in workers):
+            await asyncio.sleep(0.01)
+    (busy,) = [worker for worker in workers if worker.rids]
+    cancelled_at = time.monotonic()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await client._transport().settle()
+    assert busy.aborted_rids == [rid]
+    assert busy.aborts[0][1] - cancelled_at < WITHIN_S
+    # Which worker has it is not known, so every one is told.
+    assert all(worker.aborted_rids == [rid] for worker in workers)
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complete_turns(
+    start: Start, kind: str, fault_free: Tokens
+) -> None:
+    client, workers = await start(kind, lambda call: faults.hang() if len(call.server.requests) == 3 else None)
+    model = make_model(client)
+    agent = make_agent(model)
+    task = asyncio.create_task(agent.invoke_async("What is 1 + 2?"))
+    async with asyncio.timeout(10):
+        while not any(len(worker.rids) == 3 for worker in workers):
+            await asyncio.sleep(0.01)
+    (busy,) = [worker for worker in workers if worker.rids]
+    agent.cancel()
+    assert (await task).stop_reason == "cancelled"
+    await client._transport().settle()
+    assert busy.aborted_rids == [busy.rids[2]]
+    assert busy.running == []
+    kept = only_trajectory(model)
+    assert kept.turns == 2
+    assert kept.ids == fault_free.ids[: len(kept.ids)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("sglang-router", "manual"), ("smg", "manual"), ("smg", "consistent_hashing")]
+)
+async def test_a_worker_killed_in_mid_rollout_costs_a_retry_and_not_a_token(
+    start: Start, kind: str, policy: str, fault_free: Tokens
+) -> None:
+    killed: list[FaultyServer] = []
+
+    def choose(call: ServerCall) -> Fault | None:
+        # The worker hangs in the third turn of the episode, and is killed there.
+        return faults.hang() if not killed and len(call.server.requests) == 3 else None
+
+    client, workers = await start(kind, choose, policy)
+    model = make_model(client)
+    running = asyncio.create_task(rollout(model, TURNS))
+    async with asyncio.timeout(10):
+        while not any(len(worker.rids) == 3 for worker in workers):
+            await asyncio.sleep(0.01)
+    (busy,) = [worker for worker in workers if worker.rids]
+    killed.append(busy)
+    await busy.stop()
+    assert await running == fault_free
+    (other,) = [worker for worker in workers if worker is not busy]
+    (trajectory,) = model.trajectories
+    assert trajectory.request_ids == [*busy.rids[:2], *other.rids[-2:]]
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_no_worker_left_is_a_typed_error_and_the_tokens_so_far_are_kept(
+    start: Start, kind: str, fault_free: Tokens
+) -> None:
+    client, workers = await start(
+        kind, lambda call: faults.hang() if len(call.server.requests) == 2 else None, max_retries=3
+    )
+    model = make_model(client)
+    running = asyncio.create_task(failure(model, TURNS))
+    async with asyncio.timeout(10):
+        while not any(len(worker.rids) == 2 for worker in workers):
+            await asyncio.sleep(0.01)
+    await asyncio.gather(*(worker.stop() for worker in workers))
+    error = await running
+    assert isinstance(error, SGLangHTTPError)
+    assert error.status >= 500
+    kept = only_trajectory(model)
+    assert kept.turns == 1
+    assert kept.ids == fault_free.ids[: len(kept.ids)]
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_faults_of_the_workers_leave_no_trace_behind_a_router(
+    start: Start, kind: str, fault_free: Tokens
+) -> None:
+    broken = [
+        *(faults.busy(), faults.half_written(), faults.half_written(framed=False), faults.reset()),
+        *(faults.status(500, "Internal Server Error"), faults.aborted_partway(), faults.raw_answer([1])),
+    ]
+    # One fault in two, so that no class of failure is met too often in one call.
+    script = [step for fault in broken for step in (fault, faults.answer())]
+    client, workers = await start(kind, script, "manual", "--disable-circuit-breaker")
+    model = make_model(client)
+    assert await rollout(model, TURNS) == fault_free
+    assert sum(len(worker.requests) for worker in workers) > TURNS
+    (trajectory,) = model.trajectories
+    assert len(set(trajectory.request_ids)) == len(trajectory.request_ids)
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_what_a_router_drops_is_reported_once(start: Start, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    client, workers = await start(kind)
+    params = {"max_new_tokens": 8, "logit_bias": {"5": 1.0}, "spaces_between_special_tokens": False}
+    for _ in range(3):
+        await client.generate([1, 2], sampling_params=params, return_prompt_token_ids=True)
+    received = [body for _, body, _ in served(workers)]
+    assert len(received) == 3
+    assert not any("logit_bias" in body["sampling_params"] for body in received)
+    assert not any("spaces_between_special_tokens" in body["sampling_params"] for body in received)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for name in ("sampling_params.logit_bias", "sampling_params.spaces_between_special_tokens"):
+        assert sum(f"field=<{name}>" in text for text in warned) == 1
+    # The fake worker ignores it, the older router does not even pass it on: both are the same to the caller.
+    assert sum("field=<return_prompt_token_ids>" in text for text in warned) == 1
+    assert any("return_prompt_token_ids" in body for body in received) is (kind == "smg")
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_facts_of_the_workers_are_found_through_a_router(start: Start, kind: str) -> None:
+    client, _ = await start(kind)
+    assert await client.max_model_len() == 4096
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_experts_that_get_lost_fail_the_call_and_name_the_cause(start: Start, kind: str) -> None:
+    client, workers = await start(kind)
+    model: SGLangModel = make_model(client, return_routed_experts=True)
+    error = await failure(model, 2)
+    assert isinstance(error, SGLangClientError)
+    assert "routers drop" in str(error)
+    assert len(served(workers)) == 1
+    assert model.trajectories == []
