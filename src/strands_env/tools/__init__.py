@@ -1,1 +1,52 @@
-"""Tools for environments."""
+"""Tools for environments: a calculator, code in a sandbox, and limits around any tool. Loaded when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# At once: a tool of its module's name would be hidden by the module otherwise.
+from .calculator import CalculatorError, calculate, calculator
+
+if TYPE_CHECKING:
+    from .code import CodeTools
+    from .code_interpreter import CodeInterpreterQuotas, CodeInterpreterSandbox, CodeInterpreterToolkit
+    from .limits import with_limits, with_timeout
+    from .sandbox import ExecutionResult, Isolation, Outcome, Sandbox, SandboxLimits, SandboxSlots
+    from .threads import DaemonThreads
+
+__all__ = [
+    "CalculatorError",
+    "CodeInterpreterQuotas",
+    "CodeInterpreterSandbox",
+    "CodeInterpreterToolkit",
+    "CodeTools",
+    "DaemonThreads",
+    "ExecutionResult",
+    "Isolation",
+    "Outcome",
+    "Sandbox",
+    "SandboxLimits",
+    "SandboxSlots",
+    "calculate",
+    "calculator",
+    "with_limits",
+    "with_timeout",
+]
+
+_MODULES = {
+    "code": ("CodeTools",),
+    "code_interpreter": ("CodeInterpreterQuotas", "CodeInterpreterSandbox", "CodeInterpreterToolkit"),
+    "limits": ("with_limits", "with_timeout"),
+    "sandbox": ("ExecutionResult", "Isolation", "Outcome", "Sandbox", "SandboxLimits", "SandboxSlots"),
+    "threads": ("DaemonThreads",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

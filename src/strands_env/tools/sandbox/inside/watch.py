@@ -100,7 +100,7 @@ class Watch:
         self.result = bytearray()
         self.cpu_before = cpu_seconds(other_processes(host.isolated))
         self.next_check = started + TICK_SECONDS
-        host.reaped.pop(child.pid, None)
+        host.reaped.clear()
 
     def follow(self, nonce: str | None) -> dict[str, Any]:
         """Wait until the code ends, or has to."""

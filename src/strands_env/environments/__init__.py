@@ -1,0 +1,47 @@
+"""Ready-made environments. Each is loaded when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agentcore_code import AgentCoreCodeEnv
+    from .calculator import CalculatorEnv
+    from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
+    from .code_sandbox import CodeMode, CodeSandboxEnv
+    from .math import MathEnv
+    from .mcp import MCPEnv, MCPEnvironment, MCPTools
+
+__all__ = [
+    "AgentCoreCodeEnv",
+    "CalculatorEnv",
+    "ChatEnv",
+    "CodeMode",
+    "CodeSandboxEnv",
+    "MCPEnv",
+    "MCPEnvironment",
+    "MCPTools",
+    "MathEnv",
+    "ModelUser",
+    "ScriptedUser",
+    "SimulatedUser",
+]
+
+_MODULES = {
+    "agentcore_code": ("AgentCoreCodeEnv",),
+    "calculator": ("CalculatorEnv",),
+    "chat": ("ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"),
+    "code_sandbox": ("CodeMode", "CodeSandboxEnv"),
+    "math": ("MathEnv",),
+    "mcp": ("MCPEnv", "MCPEnvironment", "MCPTools"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,134 @@
+"""Simulated users: who writes the user's side of a conversation."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from strands import Agent
+from strands.agent.conversation_manager import NullConversationManager
+
+from strands_env.core import Action, ModelFactory
+
+if TYPE_CHECKING:
+    from strands_env.core import Environment
+
+STOP = "###STOP###"
+"""What a model writes to end the conversation."""
+
+_INSTRUCTIONS = """\
+You play the user in a conversation with an assistant. Stay in your role. Write only what the user says.
+
+Your role and goal:
+{role}
+
+You opened the conversation with:
+{opening}
+
+Each message you get is the assistant's. Answer with the user's next message. When your goal is reached, or cannot be
+reached, answer with {stop} and nothing else."""
+
+
+class SimulatedUser(ABC):
+    """Writes the user's messages after the first, which is the action's."""
+
+    def begin(self, env: Environment, action: Action) -> SimulatedUser:
+        """The user for one conversation, called while its step runs. The default has no state and serves all."""
+        return self
+
+    @abstractmethod
+    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        """The user's next message.
+
+        Args:
+            turn: How many messages the user has written since the first.
+            answer: The assistant's last message.
+            action: What the conversation is about.
+
+        Returns:
+            The message, or None to end the conversation.
+        """
+
+
+class ScriptedUser(SimulatedUser):
+    """Says the same things whatever the answers are.
+
+    Args:
+        messages: The messages after the first.
+    """
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        if isinstance(messages, str):
+            raise TypeError(f"messages must be a list of texts, got one text {messages!r}")
+        self.messages = list(messages)
+
+    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        """The message of that turn; None after the last."""
+        return self.messages[turn] if turn < len(self.messages) else None
+
+
+class ModelUser(SimulatedUser):
+    """A model plays the user. Its tokens are a trajectory of their own, named and not trained.
+
+    Args:
+        model_factory: Makes its model. None uses the environment's own factory.
+        role: Who the user is and wants; a template of the fields of the task context, such as `"{goal}"`. A `{` that is
+            meant as such is written `{{`.
+        agent_name: Name of its trajectory.
+        trainable: Whether its tokens are meant to be trained.
+        stop: What it writes to end the conversation.
+    """
+
+    def __init__(
+        self,
+        model_factory: ModelFactory | None = None,
+        *,
+        role: str,
+        agent_name: str = "user",
+        trainable: bool = False,
+        stop: str = STOP,
+    ) -> None:
+        self.model_factory = model_factory
+        self.role = role
+        self.agent_name = agent_name
+        self.trainable = trainable
+        self.stop = stop
+
+    def begin(self, env: Environment, action: Action) -> SimulatedUser:
+        """A user with a model and a memory for this conversation."""
+        fields = action.task_context.model_dump()
+        try:
+            role = self.role.format_map(fields)
+        except KeyError as error:
+            raise ValueError(
+                f"the user's role names {error}, which the task context has not: {sorted(fields)}"
+            ) from None
+        model = env.model_for(self.agent_name, trainable=self.trainable, model_factory=self.model_factory)
+        agent = Agent(
+            model=model,
+            system_prompt=_INSTRUCTIONS.format(role=role, opening=action.text, stop=self.stop),
+            conversation_manager=NullConversationManager(),
+            callback_handler=None,
+            retry_strategy=None,
+            name=self.agent_name,
+            agent_id=uuid.uuid4().hex,
+        )
+        return _Speaker(agent, self.stop)
+
+    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        """Not here: `begin` makes the user that replies."""
+        raise RuntimeError("ModelUser.reply needs a conversation: use the user that begin() returns")
+
+
+class _Speaker(SimulatedUser):
+    def __init__(self, agent: Agent, stop: str) -> None:
+        self._agent = agent
+        self._stop = stop
+
+    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        result = await self._agent.invoke_async(answer or "(no text)")
+        texts = [block["text"] for block in result.message["content"] if "text" in block]
+        text = "\n".join(texts).rpartition("</think>")[2].strip()  # the user's thoughts are not said
+        return None if not text or self._stop in text else text

@@ -1,0 +1,106 @@
+"""`CodeSandboxEnv`: an agent that runs Python and shell code, in a sandbox of its own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+
+from strands_env.core import Action, Environment
+from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
+from strands_env.tools.sandbox import CodeSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
+
+
+class CodeMode(StrEnum):
+    """The tools of a `CodeSandboxEnv`."""
+
+    CODE = "code"
+    """`execute_code`: Python."""
+    TERMINAL = "terminal"
+    """`execute_command`: shell."""
+    CODE_AND_TERMINAL = "code_and_terminal"
+    """Both."""
+
+
+class CodeSandboxEnv(Environment):
+    """Code with state that lasts an episode: from `reset` to `cleanup`, over all steps between.
+
+    The sandbox starts with the first tool call. Whatever code does gives a tool result. Only where the sandbox itself
+    fails, the step ends as `TOOL_ERROR` without a reward.
+
+    Args:
+        mode: Which tools the agent has.
+        sandbox: Where code runs: a `Sandbox`, a `CodeInterpreterSandbox`, or your own. The environment closes it.
+        client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
+        limits: Limits of the sandbox on this machine.
+        isolation: Its isolation; without any only by its telling name.
+        python: Its interpreter, see `Sandbox`.
+        slots: Bound on running sandboxes, see `Sandbox`.
+        max_output_chars: Characters of each output stream in a tool result.
+        **options: Further arguments of `Environment`.
+
+    Raises:
+        SandboxUnavailableError: There is no isolation on this machine; the text says how to get one.
+        ValueError: An option does not fit another, or is out of range.
+    """
+
+    default_system_prompt_path = Path(__file__).parent / "system_prompt.md"
+
+    def __init__(
+        self,
+        *,
+        mode: CodeMode | str = CodeMode.CODE,
+        sandbox: CodeSandbox | None = None,
+        client: Any = None,
+        limits: SandboxLimits | None = None,
+        isolation: Isolation | str = Isolation.BUBBLEWRAP,
+        python: str | None = None,
+        slots: SandboxSlots | None = None,
+        max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        try:
+            self.mode = CodeMode(mode)
+        except ValueError:
+            raise ValueError(f"mode must be one of {[kind.value for kind in CodeMode]}, got {mode!r}") from None
+        local = {"limits": limits, "python": python, "slots": slots}
+        if sandbox is not None or client is not None:
+            given = sorted(name for name, value in local.items() if value is not None)
+            if given or (sandbox is not None and client is not None):
+                raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {given!r}")
+        if client is not None:
+            from strands_env.tools.code_interpreter import CodeInterpreterSandbox
+
+            sandbox = CodeInterpreterSandbox(client, session_name="strands-env-code-sandbox")
+        self.sandbox: CodeSandbox = sandbox or Sandbox(limits=limits, isolation=isolation, python=python, slots=slots)
+        self._tools = CodeTools(self.sandbox, max_output_chars=max_output_chars)
+
+    def get_tools(self) -> list[Any]:
+        """The tools of the mode."""
+        match self.mode:
+            case CodeMode.CODE:
+                return [self._tools.execute_code]
+            case CodeMode.TERMINAL:
+                return [self._tools.execute_command]
+        return [self._tools.execute_code, self._tools.execute_command]
+
+    async def reset(self) -> None:
+        """Start an episode with nothing of the last one."""
+        self._tools.failure = None
+        await self.sandbox.close()
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Run the agent; an episode whose sandbox failed by itself is no valid one."""
+        self._tools.failure = None
+        result = await super().interact(agent, action)
+        if self._tools.failure is not None:
+            raise self._tools.failure
+        return result
+
+    async def cleanup(self) -> None:
+        """End the sandbox and everything in it."""
+        await self.sandbox.close()

@@ -1,0 +1,135 @@
+"""`MCPTools`: connections to MCP servers, opened once and shared by all rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from strands_env.tools.limits import DEFAULT_MAX_OUTPUT_CHARS, DEFAULT_TIMEOUT, with_limits
+from strands_env.tools.threads import default_threads
+
+if TYPE_CHECKING:
+    from strands.tools.mcp import MCPClient
+    from strands.types.tools import AgentTool
+
+logger = logging.getLogger(__name__)
+
+
+class MCPTools:
+    """Open before the rollouts, close after them; in between any number of environments may use the tools.
+
+    ```python
+    async with MCPTools(MCPClient(url="http://127.0.0.1:8000/mcp")) as tools:
+        env = MCPEnv(model_factory=factory, tools=tools)
+    ```
+
+    The SDK can start a server while it builds an agent, too, but that blocks the event loop of all rollouts.
+
+    Args:
+        *clients: The SDK's `MCPClient` objects, not started.
+        timeout: Seconds a tool call may take; None for no limit.
+        max_output_chars: Characters of text in a tool result; None for no limit.
+
+    Raises:
+        ValueError: No client was given.
+    """
+
+    def __init__(
+        self,
+        *clients: MCPClient,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+    ) -> None:
+        if not clients:
+            raise ValueError("MCPTools needs at least one MCPClient")
+        self._clients = clients
+        self._timeout = timeout
+        self._max_output_chars = max_output_chars
+        self._started: list[MCPClient] = []
+        self._tools: list[AgentTool] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connections are open."""
+        return self._tools is not None
+
+    @property
+    def tools(self) -> Sequence[AgentTool]:
+        """The tools of all servers, with their limits.
+
+        Raises:
+            RuntimeError: The connections are not open.
+        """
+        if self._tools is None:
+            raise RuntimeError("the MCP servers are not connected: use 'async with MCPTools(...)' or await open()")
+        return self._tools
+
+    async def open(self) -> None:
+        """Connect to all servers and list their tools; all or none.
+
+        Raises:
+            MCPClientInitializationError: A server does not start or answer.
+            ValueError: Two servers have a tool of the same name; give one client a prefix.
+        """
+        if self._tools is not None:
+            return
+        try:
+            tools: list[AgentTool] = []
+            for client in self._clients:
+                await self._start(client)
+                tools += await default_threads.run(_all_tools, client)
+            names = [tool.tool_name for tool in tools]
+            if double := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"several MCP servers have tools named {double!r}: give MCPClient a prefix")
+        except BaseException:
+            await self.close()
+            raise
+        self._tools = [
+            with_limits(tool, timeout=self._timeout, max_output_chars=self._max_output_chars) for tool in tools
+        ]
+
+    async def _start(self, client: MCPClient) -> None:
+        starting = asyncio.ensure_future(default_threads.run(client.start))
+        starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(starting)  # a start that fails cleans up after itself
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})  # it cannot be stopped half-way; the client's startup_timeout bounds it
+            raise
+        finally:
+            if starting.done() and not starting.cancelled() and starting.exception() is None:
+                self._started.append(client)
+
+    async def close(self) -> None:
+        """Disconnect from all servers; those started by their client end."""
+        self._tools = None
+        while self._started:
+            client = self._started.pop()
+            try:
+                await default_threads.run(client.stop, None, None, None)
+            except Exception as error:
+                logger.warning("error=<%s> | MCP client could not be stopped", error)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _all_tools(client: Any) -> list[Any]:
+    """The tools of one server, all pages."""
+    tools: list[Any] = []
+    token = None
+    while True:
+        page = client.list_tools_sync(token)
+        tools += page
+        token = getattr(page, "pagination_token", None)
+        if token is None:
+            return tools

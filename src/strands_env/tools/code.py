@@ -1,0 +1,70 @@
+"""Tools that run code in a sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strands import tool
+
+from .sandbox import CodeSandbox, ExecutionResult, SandboxError
+
+DEFAULT_MAX_OUTPUT_CHARS = 10_000
+"""Characters of each output stream a tool result keeps."""
+
+
+class CodeTools:
+    """`execute_code` and `execute_command` over one sandbox.
+
+    Whatever code does is a tool result. A sandbox that fails by itself is no fault of the code: the result says so, and
+    `failure` keeps the error for the environment.
+
+    Args:
+        sandbox: Where code runs.
+        max_output_chars: Characters of each output stream in a result; a longer one keeps its beginning and end.
+
+    Attributes:
+        failure: The last error of the sandbox itself, or None.
+    """
+
+    def __init__(self, sandbox: CodeSandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
+        if max_output_chars is not None and not max_output_chars > 0:
+            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        self.sandbox = sandbox
+        self.max_output_chars = max_output_chars
+        self.failure: SandboxError | None = None
+
+    @tool
+    async def execute_code(self, code: str) -> dict[str, Any]:
+        """Run Python code and get what it prints and the value of its last expression.
+
+        Variables, imports and files stay for later calls. There is no network.
+
+        Args:
+            code: The Python code to run.
+        """
+        try:
+            return self._tool_result(await self.sandbox.run_python(code))
+        except SandboxError as error:
+            return self._failed(error)
+
+    @tool
+    async def execute_command(self, command: str) -> dict[str, Any]:
+        """Run a shell command in the work directory and get its output and exit code.
+
+        Files stay for later calls; each call gets a fresh shell. There is no network.
+
+        Args:
+            command: The shell command to run.
+        """
+        try:
+            return self._tool_result(await self.sandbox.run_shell(command))
+        except SandboxError as error:
+            return self._failed(error)
+
+    def _tool_result(self, result: ExecutionResult) -> dict[str, Any]:
+        text = result.to_text(self.max_output_chars)
+        return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}
+
+    def _failed(self, error: SandboxError) -> dict[str, Any]:
+        self.failure = error
+        return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}

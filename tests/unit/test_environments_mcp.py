@@ -1,0 +1,194 @@
+"""MCPEnv against a real MCP server over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from strands_env.core import Action, TerminationReason
+from strands_env.environments import MCPEnv, MCPEnvironment, MCPTools
+from strands_env.testing import ScriptedModel, call
+
+pytest.importorskip("mcp")
+
+SERVER = '''
+import time
+try:
+    from mcp.server import MCPServer as Server  # mcp 2
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as Server
+
+server = Server("test")
+notes = []
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+@server.tool()
+def remember(note: str) -> str:
+    """Keep a note."""
+    notes.append(note)
+    return ",".join(notes)
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise RuntimeError("broken tool")
+
+@server.tool()
+def flood() -> str:
+    """Say much."""
+    return "x" * 100_000
+
+@server.tool()
+async def hang() -> str:
+    """Never answer."""
+    import asyncio
+    await asyncio.sleep(1000)
+    return "late"
+
+server.run("stdio")
+'''
+
+
+@pytest.fixture
+def client_factory(tmp_path: Path) -> Any:
+    from mcp import StdioServerParameters, stdio_client
+    from strands.tools.mcp import MCPClient
+
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+
+    def make(**options: Any) -> MCPClient:
+        parameters = StdioServerParameters(command=sys.executable, args=[str(script)])
+        return MCPClient(lambda: stdio_client(parameters), **options)
+
+    return make
+
+
+@pytest.fixture
+async def tools(client_factory: Any) -> AsyncIterator[MCPTools]:
+    async with MCPTools(client_factory(), timeout=5, max_output_chars=1000) as opened:
+        yield opened
+    assert not psutil.Process().children(recursive=True)
+
+
+def result_of(result: Any) -> dict[str, Any]:
+    return result.observation.messages[2]["content"][0]["toolResult"]
+
+
+def text_of(result: Any) -> str:
+    return "".join(block.get("text", "") for block in result_of(result)["content"])
+
+
+def scripted(name: str, **arguments: Any) -> Any:
+    return lambda: ScriptedModel([call(name, **arguments), "done"])
+
+
+async def test_tools_of_the_server_are_used(tools: MCPTools) -> None:
+    env = MCPEnv(model_factory=scripted("add", a=2, b=3), tools=tools)
+    assert sorted(tool.tool_name for tool in env.get_tools()) == ["add", "fail", "flood", "hang", "remember"]
+    result = await env.rollout(Action(message="2+3"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert text_of(result).startswith("5")
+    assert tools.is_open  # the environment did not close what it does not own
+
+
+async def test_one_connection_serves_many_rollouts(tools: MCPTools) -> None:
+    async def episode(index: int) -> str:
+        env = MCPEnv(model_factory=scripted("add", a=index, b=index), tools=tools)
+        return text_of(await env.rollout(Action(message="go")))
+
+    answers = await asyncio.gather(*map(episode, range(20)))
+    assert all(answer.startswith(str(2 * index)) for index, answer in enumerate(answers))
+    assert len(psutil.Process().children()) == 1
+
+
+async def test_failing_tool_is_a_tool_result(tools: MCPTools) -> None:
+    result = await MCPEnv(model_factory=scripted("fail"), tools=tools).step(Action(message="go"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result_of(result)["status"] == "error"
+
+
+async def test_long_output_is_shortened(tools: MCPTools) -> None:
+    result = await MCPEnv(model_factory=scripted("flood"), tools=tools).step(Action(message="go"))
+    assert len(text_of(result)) < 1200
+
+
+async def test_tool_that_never_answers_is_a_tool_result(client_factory: Any) -> None:
+    async with MCPTools(client_factory(), timeout=0.5) as tools:
+        result = await MCPEnv(model_factory=scripted("hang"), tools=tools).step(Action(message="go"))
+        assert result_of(result)["status"] == "error"
+        assert "did not finish within 0.5 seconds" in text_of(result)
+        again = await MCPEnv(model_factory=scripted("add", a=1, b=1), tools=tools).step(Action(message="go"))
+        assert text_of(again).startswith("2")
+
+
+async def test_own_client_has_a_fresh_server_each_episode(client_factory: Any) -> None:
+    env = MCPEnvironment(model_factory=scripted("remember", note="a"), mcp_client=client_factory())
+    for _ in range(2):
+        result = await env.rollout(Action(message="go"))
+        assert result.error is None
+        assert text_of(result).startswith("a")
+        assert "a,a" not in text_of(result)
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'MCPClient.stop:RuntimeWarning")  # the SDK's own
+async def test_server_that_does_not_start_is_a_setup_error(client_factory: Any) -> None:
+    from mcp import StdioServerParameters, stdio_client
+    from strands.tools.mcp import MCPClient
+
+    broken = MCPClient(
+        lambda: stdio_client(StdioServerParameters(command=sys.executable, args=["-c", "raise SystemExit(1)"])),
+        startup_timeout=10,
+    )
+    env = MCPEnv(model_factory=scripted("add"), mcp_client=broken)
+    result = await env.rollout(Action(message="go"))
+    assert result.termination_reason.is_failure
+    assert result.reward is None
+    assert not psutil.Process().children(recursive=True)
+
+
+async def test_cancelled_start_leaves_no_server(client_factory: Any) -> None:
+    opening = asyncio.create_task(MCPTools(client_factory()).open())
+    while not psutil.Process().children():
+        await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not psutil.Process().children(recursive=True)
+
+
+async def test_unconnected_tools_are_named(client_factory: Any) -> None:
+    env = MCPEnv(model_factory=scripted("add"), tools=MCPTools(client_factory()))
+    result = await env.step(Action(message="go"))
+    assert result.termination_reason is TerminationReason.SETUP_ERROR
+    assert result.error is not None
+    assert "not connected" in result.error.message
+
+
+async def test_tools_of_one_name_are_refused(client_factory: Any) -> None:
+    tools = MCPTools(client_factory(), client_factory())
+    with pytest.raises(ValueError, match="give MCPClient a prefix"):
+        await tools.open()
+    assert not psutil.Process().children(recursive=True)
+    async with MCPTools(client_factory(prefix="one"), client_factory(prefix="two")) as both:
+        assert len({tool.tool_name for tool in both.tools}) == 10
+
+
+def test_exactly_one_source_of_tools(client_factory: Any) -> None:
+    with pytest.raises(ValueError, match="give either"):
+        MCPEnv(model_factory=scripted("add"))
+    with pytest.raises(ValueError, match="give either"):
+        MCPEnv(model_factory=scripted("add"), tools=MCPTools(client_factory()), mcp_client=client_factory())
+    with pytest.raises(ValueError, match="at least one"):
+        MCPTools()

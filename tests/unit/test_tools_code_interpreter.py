@@ -1,0 +1,216 @@
+"""The hosted sandbox, over a fake of the service's client."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+from typing import Any
+
+import pytest
+
+from strands_env.core import Action, TerminationReason
+from strands_env.environments import AgentCoreCodeEnv, CodeSandboxEnv
+from strands_env.testing import ScriptedModel, call
+from strands_env.tools import CodeInterpreterQuotas, CodeInterpreterSandbox, CodeInterpreterToolkit
+from strands_env.tools.code_interpreter import make_code_interpreter_client
+from strands_env.tools.sandbox import Outcome, SandboxError, SandboxUnavailableError
+
+
+def answer(stdout: str = "", stderr: str = "", exit_code: int = 0) -> list[dict[str, Any]]:
+    """Events as the service sends them for a run."""
+    structured = {"stdout": stdout, "stderr": stderr, "exitCode": exit_code, "executionTime": 0.1}
+    content = [{"type": "text", "text": stdout or stderr}]
+    return [{"result": {"content": content, "structuredContent": structured, "isError": exit_code != 0}}]
+
+
+class FakeClient:
+    """The three calls of the service, answered from a script."""
+
+    def __init__(self, *streams: Any, start_error: Exception | None = None) -> None:
+        self.streams = list(streams)
+        self.start_error = start_error
+        self.requests: list[dict[str, Any]] = []
+        self.running: set[str] = set()
+        self.started = 0
+        self.threads: set[int] = set()
+
+    def start_code_interpreter_session(self, **request: Any) -> dict[str, Any]:
+        if self.start_error is not None:
+            raise self.start_error
+        self.threads.add(threading.get_ident())
+        self.started += 1
+        self.running.add(f"session-{self.started}")
+        return {"sessionId": f"session-{self.started}"}
+
+    def invoke_code_interpreter(self, **request: Any) -> dict[str, Any]:
+        assert request["sessionId"] in self.running
+        self.threads.add(threading.get_ident())
+        self.requests.append(request)
+        stream = self.streams.pop(0)
+        if isinstance(stream, Exception):
+            raise stream
+        return {"stream": stream() if callable(stream) else iter(stream)}
+
+    def stop_code_interpreter_session(self, **request: Any) -> dict[str, Any]:
+        self.running.discard(request["sessionId"])
+        return {}
+
+
+async def test_run_and_close() -> None:
+    client = FakeClient(answer("42\n"), answer("", "boom\n", 1))
+    sandbox = CodeInterpreterSandbox(client)
+    good = await sandbox.run_python("print(42)")
+    bad = await sandbox.run_shell("false")
+    assert (good.outcome, good.stdout, good.exit_code) == (Outcome.OK, "42\n", 0)
+    assert (bad.outcome, bad.stderr, bad.exit_code) == (Outcome.ERROR, "boom\n", 1)
+    assert [(request["name"], request["arguments"]) for request in client.requests] == [
+        ("executeCode", {"code": "print(42)", "language": "python"}),
+        ("executeCommand", {"command": "false"}),
+    ]
+    assert client.started == 1
+    assert threading.get_ident() not in client.threads
+    await sandbox.close()
+    await sandbox.close()
+    assert not client.running
+
+
+async def test_result_without_structure_is_read_from_its_text() -> None:
+    client = FakeClient([{"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}])
+    result = await CodeInterpreterSandbox(client).run_python("x")
+    assert (result.outcome, result.stdout, result.exit_code) == (Outcome.ERROR, "hello", 1)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        [{"throttlingException": {"message": "Rate exceeded"}}],
+        [{"internalServerException": {"message": "Rate exceeded"}}],
+        [],
+        RuntimeError("Rate exceeded"),
+    ],
+)
+async def test_failure_of_the_service_is_no_fault_of_the_code(stream: Any) -> None:
+    with pytest.raises(SandboxError, match=r"Rate exceeded|No result"):
+        await CodeInterpreterSandbox(FakeClient(stream)).run_python("x")
+
+
+async def test_refused_code_is_a_result() -> None:
+    client = FakeClient([{"validationException": {"message": "too long"}}])
+    assert (await CodeInterpreterSandbox(client).run_python("x")).outcome is Outcome.REFUSED
+
+
+async def test_call_that_hangs_ends_with_its_session() -> None:
+    release = threading.Event()
+    client = FakeClient(lambda: (release.wait(), iter(answer()))[1], answer("fresh"))
+    sandbox = CodeInterpreterSandbox(client, call_seconds=0.1)
+    result = await sandbox.run_python("while True: pass")
+    assert result.outcome is Outcome.TIMEOUT
+    assert not client.running
+    release.set()
+    assert (await sandbox.run_python("1")).stdout == "fresh"
+    assert client.started == 2
+    await sandbox.close()
+
+
+async def test_failed_start_gives_its_place_back() -> None:
+    quotas = CodeInterpreterQuotas(session_concurrency=1)
+    toolkit = CodeInterpreterToolkit(FakeClient(start_error=RuntimeError("AWS error")), quotas=quotas)
+    with pytest.raises(RuntimeError, match="AWS error"):
+        await toolkit.start_session()
+    other = CodeInterpreterToolkit(FakeClient(answer("ok")), quotas=quotas)
+    async with asyncio.timeout(5):
+        await other.start_session()
+    await other.cleanup()
+
+
+async def test_sessions_are_bounded() -> None:
+    quotas = CodeInterpreterQuotas(session_concurrency=1)
+    first = CodeInterpreterToolkit(client=FakeClient(), quotas=quotas)
+    second = CodeInterpreterToolkit(client=FakeClient(), quotas=quotas)
+    await first.start_session()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(second.start_session(), 0.05)
+    await first.cleanup()
+    await second.start_session()
+    assert second.session_id == "session-1"
+    await second.cleanup()
+
+
+async def test_calls_a_second_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    now = [100.0]
+    monkeypatch.setattr("strands_env.tools.code_interpreter.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("strands_env.tools.code_interpreter.asyncio.sleep", sleep)
+    quotas = CodeInterpreterQuotas(invoke_tps=10)
+    for _ in range(13):
+        await quotas.invoke_turn()
+    assert slept[:10] == [0.0] * 10
+    assert slept[10:] == pytest.approx([0.1, 0.2, 0.3])
+
+
+async def test_toolkit_answers_in_text() -> None:
+    toolkit = CodeInterpreterToolkit(
+        client=FakeClient(answer("hello"), [{"throttlingException": {"message": "Rate exceeded"}}], [])
+    )
+    arguments = {"code": "print('hello')", "language": "python"}
+    assert await toolkit.invoke("executeCode", arguments) == "hello"
+    assert await toolkit.invoke("executeCode", arguments) == "throttlingException: Rate exceeded"
+    assert await toolkit.invoke("executeCode", arguments) == "No result returned."
+    await toolkit.cleanup()
+    assert toolkit.session_id is None
+
+
+@pytest.mark.parametrize("kind", [AgentCoreCodeEnv, CodeSandboxEnv])
+async def test_environment_runs_hosted(kind: type[CodeSandboxEnv]) -> None:
+    client = FakeClient(answer("1024\n"))
+    env = kind(model_factory=lambda: ScriptedModel([call("execute_code", code="print(2**10)"), "1024"]), client=client)
+    result = await env.rollout(Action(message="What is 2^10?"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "1024"}]
+    assert not client.running
+
+
+async def test_environment_without_service_has_no_reward() -> None:
+    env = AgentCoreCodeEnv(
+        model_factory=lambda: ScriptedModel([call("execute_code", code="1"), "done"]),
+        client=FakeClient(start_error=RuntimeError("no capacity")),
+        reward_fn=lambda action, result: 1.0,
+    )
+    result = await env.rollout(Action(message="go"))
+    assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
+
+
+def test_missing_boto3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def no_boto3(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "boto3":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_boto3)
+    with pytest.raises(SandboxUnavailableError, match=r"strands-rollout\[aws\]"):
+        AgentCoreCodeEnv(model_factory=ScriptedModel)
+
+
+def test_missing_credentials_are_refused() -> None:
+    class Session:
+        region_name = "us-east-1"
+
+        def get_credentials(self) -> None:
+            return None
+
+    pytest.importorskip("boto3")
+    with pytest.raises(SandboxUnavailableError, match="needs AWS credentials"):
+        make_code_interpreter_client(session=Session())
+
+
+@pytest.mark.parametrize("options", [{"session_concurrency": 0}, {"invoke_tps": 0}])
+def test_quotas_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        CodeInterpreterQuotas(**options)
