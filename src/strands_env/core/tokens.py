@@ -114,7 +114,7 @@ class TokenObservation:
             info = [(is_output, length) for is_output, length in info if length]
         return cls(
             token_ids=token_manager.token_ids,
-            prompt_length=len(token_manager.initial_prompt),
+            prompt_length=_prompt_length(token_manager),
             loss_mask=token_manager.loss_mask,
             logprobs=token_manager.logprobs,
             segment_info=info,
@@ -334,6 +334,11 @@ class TokenObservation:
         return core_schema.no_info_plain_validator_function(
             validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
         )
+
+
+def _prompt_length(token_manager: Any) -> int:
+    length = getattr(token_manager, "initial_prompt_length", None)  # counts without making an object a token
+    return len(token_manager.initial_prompt) if length is None else int(length)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
