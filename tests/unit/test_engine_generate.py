@@ -361,11 +361,16 @@ async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(
 
 async def test_the_samples_of_a_group_share_their_prompt(engine: EmbeddedEngine) -> None:
     assert await engine.flush_cache()
-    prompt = [15 + index * 11 % 900 for index in range(200)]
-    answers = await asyncio.gather(
-        *(engine.generate(prompt, sampling_params=params(temperature=1.0)) for _ in range(6))
-    )
-    assert sorted(answer["meta_info"]["cached_tokens"] for answer in answers) == [0] + [199] * 5
+    shared = [15 + index * 11 % 900 for index in range(200)]
+    await engine.pause_generation()  # so that all of them are there when the first step begins
+    tasks = [
+        asyncio.create_task(engine.generate([*shared, 5 + number], sampling_params=params())) for number in range(6)
+    ]
+    while (await engine.loads())["num_waiting_reqs"] < 6:
+        await asyncio.sleep(0.001)
+    await engine.continue_generation()
+    answers = await asyncio.gather(*tasks)
+    assert sorted(answer["meta_info"]["cached_tokens"] for answer in answers) == [0] + [200] * 5
 
 
 async def test_the_prefix_budget_is_kept(tiny: TinyModel) -> None:
