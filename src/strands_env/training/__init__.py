@@ -1,0 +1,21 @@
+"""Rollouts as training data: the neutral sample, and one small module for each trainer."""
+
+from __future__ import annotations
+
+from .advantages import group_advantages
+from .build import samples_from_model, samples_from_step, status_of
+from .sample import InvalidSampleError, KeptSets, SampleStatus, TrainingSample
+from .storage import load_samples, save_samples
+
+__all__ = [
+    "InvalidSampleError",
+    "KeptSets",
+    "SampleStatus",
+    "TrainingSample",
+    "group_advantages",
+    "load_samples",
+    "samples_from_model",
+    "samples_from_step",
+    "save_samples",
+    "status_of",
+]

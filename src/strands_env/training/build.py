@@ -1,0 +1,211 @@
+"""Training samples out of step results and models.
+
+Splitting a rollout into samples: one sample a path of the trajectory forest. A sampled token carries loss in the first
+path that holds it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
+for, completions that a retry threw away; used paths own what they share with discarded ones, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from strands_env.core.result import AgentTrajectory, RewardResult, StepResult
+from strands_env.core.termination import TerminationReason
+from strands_env.core.tokens import TokenObservation
+from strands_env.rewards.turns import Placement, token_rewards
+from strands_env.training.sample import KeptSets, SampleStatus, TrainingSample
+
+_ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
+
+
+def status_of(reason: TerminationReason) -> SampleStatus:
+    """The status of a rollout that ended for this reason."""
+    if reason is TerminationReason.TASK_COMPLETE:
+        return SampleStatus.COMPLETED
+    if reason.is_limit:
+        return SampleStatus.TRUNCATED
+    return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
+
+
+def samples_from_step(
+    result: StepResult,
+    *,
+    group_id: str | None = None,
+    rollout_id: str | None = None,
+    models: Iterable[Any] = (),
+    include_discarded: bool = False,
+    include_untrainable: bool = False,
+    experts_shape: tuple[int, int] | None = None,
+    placement: Placement | str = Placement.LAST,
+    metadata: Mapping[str, Any] | None = None,
+) -> list[TrainingSample]:
+    """The samples of one episode.
+
+    Args:
+        result: What `Environment.step` or `rollout` returned.
+        group_id: Id that all rollouts of the prompt share.
+        rollout_id: Id of this rollout; a random one if None.
+        models: The models that ran the step, for data a `StepResult` does not carry (top-p survivors).
+        include_discarded: Keep completions that a retry threw away.
+        include_untrainable: Keep agents that are not trained; their loss mask is 0.
+        experts_shape: `(layers, top_k)` of routed experts.
+        placement: Which tokens of a turn or span get its reward.
+        metadata: Added to every sample, beside `termination_reason`.
+
+    Returns:
+        One sample a path. Empty when nothing was sampled, or nothing that is to be trained.
+    """
+    status = status_of(result.termination_reason)
+    reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
+    kept = _kept_sets(models)
+    shared: dict[str, Any] = {
+        "group_id": group_id,
+        "rollout_id": rollout_id or uuid.uuid4().hex,
+        "status": status,
+        "reward": reward,
+        "metadata": {"termination_reason": result.termination_reason.value, **(metadata or {})},
+    }
+    trajectories = result.trajectories
+    if not trajectories and result.observation.tokens is not None:
+        trajectories = [AgentTrajectory(agent_name="agent", tokens=result.observation.tokens)]
+    samples = []
+    for trajectory in trajectories:
+        if (trajectory.is_discarded and not include_discarded) or not (trajectory.trainable or include_untrainable):
+            continue
+        tokens = trajectory.tokens
+        is_main = result.observation.tokens is not None and tokens == result.observation.tokens
+        samples.append(
+            TrainingSample(
+                **_arrays(tokens, trained=trajectory.trainable),
+                routed_experts=trajectory.routed_experts,
+                experts_shape=experts_shape,
+                kept=kept.get(tokens.token_ids_array.tobytes()),
+                images=tuple(trajectory.images),
+                token_rewards=_token_rewards(result.reward, tokens, placement) if is_main else None,
+                agent_name=trajectory.agent_name,
+                trainable=trajectory.trainable,
+                is_discarded=trajectory.is_discarded,
+                finish_reason=trajectory.finish_reason,
+                **shared,
+            )
+        )
+    return _with_loss(samples)
+
+
+def samples_from_model(
+    model: Any,
+    *,
+    reward: float | None = None,
+    status: SampleStatus = SampleStatus.COMPLETED,
+    group_id: str | None = None,
+    rollout_id: str | None = None,
+    agent_name: str = "agent",
+    trainable: bool = True,
+    include_discarded: bool = False,
+    experts_shape: tuple[int, int] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> list[TrainingSample]:
+    """The samples of everything a model has sampled since its last `reset`, without an environment.
+
+    Args:
+        model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.
+        reward: Reward of the rollout.
+        status: How it ended.
+        group_id: Id that all rollouts of the prompt share.
+        rollout_id: Id of this rollout; a random one if None.
+        agent_name: Name of trajectories that have none.
+        trainable: Whether the tokens are meant to be trained.
+        include_discarded: Keep completions that a retry threw away.
+        experts_shape: `(layers, top_k)` of routed experts.
+        metadata: Added to every sample.
+
+    Raises:
+        TypeError: The model has no token data.
+    """
+    exported = _exported(model)
+    if exported is None:
+        raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
+    kept = _kept_sets([model])
+    rollout = rollout_id or uuid.uuid4().hex
+    samples = []
+    for source in exported:
+        tokens = TokenObservation.from_token_manager(source)
+        discarded = bool(getattr(source, "is_discarded", False))
+        if tokens is None or (discarded and not include_discarded):
+            continue
+        samples.append(
+            TrainingSample(
+                **_arrays(tokens, trained=trainable),
+                routed_experts=getattr(source, "routed_experts", None),
+                experts_shape=experts_shape,
+                kept=kept.get(tokens.token_ids_array.tobytes()),
+                images=tuple(getattr(source, "images", ())),
+                reward=reward,
+                group_id=group_id,
+                rollout_id=rollout,
+                agent_name=getattr(source, "agent_name", None) or agent_name,
+                trainable=trainable,
+                is_discarded=discarded,
+                status=status,
+                finish_reason=getattr(source, "finish_reason", None),
+                metadata=dict(metadata or {}),
+            )
+        )
+    return _with_loss(samples)
+
+
+def _exported(model: Any) -> Sequence[Any] | None:
+    exported = getattr(model, "trajectories", None)
+    if isinstance(exported, list | tuple):
+        return exported
+    manager = getattr(model, "token_manager", None)
+    return None if manager is None else [manager]
+
+
+def _arrays(tokens: TokenObservation, *, trained: bool) -> dict[str, Any]:
+    logprobs = tokens.logprobs_array
+    has_logprobs = not len(logprobs) or not np.isnan(logprobs).all()
+    mask = tokens.loss_mask_array
+    return {
+        "token_ids": tokens.token_ids_array,
+        "prompt_length": tokens.prompt_length,
+        "loss_mask": mask if trained else np.zeros_like(mask),
+        "logprobs": logprobs if has_logprobs else None,
+        "weight_versions": tokens.weight_versions,
+    }
+
+
+def _with_loss(samples: list[TrainingSample]) -> list[TrainingSample]:
+    """Without paths that train nothing, unless there is no other."""
+    return [sample for sample in samples if sample.trained_tokens] or samples[:1]
+
+
+def _token_rewards(reward: RewardResult | None, tokens: TokenObservation, placement: Placement | str) -> Any:
+    if reward is None or not (reward.turn_rewards or reward.span_rewards):
+        return None
+    return np.array(token_rewards(reward, tokens, placement=placement), dtype=np.float64)
+
+
+def _kept_sets(models: Iterable[Any]) -> dict[bytes, KeptSets]:
+    """Top-k/top-p survivors of every path that has them, by the bytes of its ids."""
+    found: dict[bytes, KeptSets] = {}
+    for model in models:
+        for path in _exported(model) or ():
+            turns = getattr(path, "turns", ())
+            if not turns or any(turn.completion.kept_tokens is None for turn in turns):
+                continue
+            lengths: list[int] = []
+            ids: list[int] = []
+            for turn in turns:
+                kept = turn.completion.kept_tokens
+                lengths.extend([0] * len(turn.prompt_ids))
+                lengths.extend(np.diff(kept.offsets).tolist())
+                ids.extend(kept.ids)
+            key = np.array(path.token_ids, dtype=np.int32).tobytes()
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            found[key] = KeptSets(ids=np.array(ids, dtype=np.int32), offsets=offsets)
+    return found

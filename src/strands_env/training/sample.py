@@ -1,0 +1,273 @@
+"""`TrainingSample`: one token sequence to train on, neutral between trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.core.tokens import WeightVersionSpan
+from strands_sglang.experts import decode_routed_experts
+
+
+class SampleStatus(StrEnum):
+    """How the rollout of a sample ended."""
+
+    COMPLETED = "completed"
+    """The agent answered."""
+    TRUNCATED = "truncated"
+    """A limit cut it: of tokens, tool calls, context. Valid data."""
+    ABORTED = "aborted"
+    """It was ended from outside (weight update, cancellation) and may be resumed or run again."""
+    FAILED = "failed"
+    """Something broke. Never trained, and no reward."""
+
+
+class InvalidSampleError(ValueError):
+    """A sample contradicts itself; the message names the first contradiction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSets:
+    """The tokens that survived top-k and top-p at each position of a sequence, as ragged arrays.
+
+    Attributes:
+        ids: int32, all sets one after the other.
+        offsets: int64[tokens + 1]; the set of position `i` is `ids[offsets[i]:offsets[i + 1]]`, empty where no token
+            was sampled.
+    """
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    def part(self, start: int, end: int) -> KeptSets:
+        """The sets of positions `[start, end)`, with offsets from 0."""
+        offsets = self.offsets[start : end + 1]
+        return KeptSets(ids=self.ids[offsets[0] : offsets[-1]], offsets=offsets - offsets[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingSample:
+    """One path of one rollout, prompt and response together.
+
+    All per-token arrays have the length of `token_ids`. Nothing is filled in: a log-probability that was not recorded
+    is NaN, a reward that was not given is None; adapters decide what their trainer gets instead.
+
+    Attributes:
+        token_ids: int32[tokens], prompt and response.
+        prompt_length: Tokens before the first sampled one.
+        loss_mask: uint8[tokens], 1 where this sample trains the token. Each sampled token of a rollout is 1 in one
+            sample only.
+        logprobs: float64[tokens], natural logarithms under the weights that sampled; NaN where there is none. None
+            when none were asked for.
+        weight_versions: Versions of the weights over the sampled tokens, as spans over `token_ids`.
+        routed_experts: Little-endian int32 rows `[tokens - 1, layers, top_k]`, or None.
+        experts_shape: `(layers, top_k)` of a row, where known.
+        kept: Top-k/top-p survivors, or None.
+        images: Images in order, as the server takes them.
+        reward: Reward of the rollout, or None.
+        token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
+        group_id: Rollouts of one prompt share it; None where there are no groups.
+        rollout_id: Samples of one rollout share it.
+        agent_name: The agent that sampled the tokens.
+        trainable: Whether its tokens are meant to be trained.
+        is_discarded: The last completion was thrown away by a retry.
+        status: How the rollout ended.
+        finish_reason: How the last completion of this path ended: `stop`, `length`, `abort`, `unknown` or None.
+        metadata: Anything else, JSON values.
+    """
+
+    token_ids: NDArray[np.int32]
+    prompt_length: int
+    loss_mask: NDArray[np.uint8]
+    logprobs: NDArray[np.float64] | None = None
+    weight_versions: tuple[WeightVersionSpan, ...] = ()
+    routed_experts: bytes | None = None
+    experts_shape: tuple[int, int] | None = None
+    kept: KeptSets | None = None
+    images: tuple[str, ...] = ()
+    reward: float | None = None
+    token_rewards: NDArray[np.float64] | None = None
+    group_id: str | None = None
+    rollout_id: str | None = None
+    agent_name: str = "agent"
+    trainable: bool = True
+    is_discarded: bool = False
+    status: SampleStatus = SampleStatus.COMPLETED
+    finish_reason: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def response_length(self) -> int:
+        """Tokens from the first sampled one on, tool results included."""
+        return len(self.token_ids) - self.prompt_length
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of tokens with loss."""
+        return int(self.loss_mask.sum())
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be trained on: not failed or aborted, rewarded, meant to be trained, and not empty."""
+        ended = self.status in (SampleStatus.COMPLETED, SampleStatus.TRUNCATED)
+        return ended and self.trainable and self.reward is not None and self.trained_tokens > 0
+
+    @property
+    def token_versions(self) -> list[str | None]:
+        """The weight version of every token; None for tokens nobody sampled and where none was reported."""
+        versions: list[str | None] = [None] * len(self)
+        for span in self.weight_versions:
+            versions[span.start : span.end] = [span.version] * (span.end - span.start)
+        return versions
+
+    def experts_array(self) -> NDArray[np.int32] | None:
+        """Routed experts as `int32[tokens - 1, layers, top_k]`, or None where there are none.
+
+        Raises:
+            ValueError: `experts_shape` is not known or does not fit.
+        """
+        if self.routed_experts is None:
+            return None
+        if self.experts_shape is None:
+            raise ValueError("the sample holds routed experts of unknown shape: give experts_shape=(layers, top_k)")
+        return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
+
+    def response_logprobs(self) -> list[float]:
+        """Log-probabilities of the response the way trainers want them: 0.0 where no loss is.
+
+        Raises:
+            InvalidSampleError: A trained token has none.
+        """
+        if self.logprobs is None:
+            raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
+        response = slice(self.prompt_length, None)
+        mask, values = self.loss_mask[response], self.logprobs[response]
+        if np.isnan(values[mask == 1]).any():
+            raise InvalidSampleError(_no_logprob(self))
+        filled: list[float] = np.where(mask == 1, values, 0.0).tolist()
+        return filled
+
+    def truncated(self, max_tokens: int) -> TrainingSample:
+        """The sample cut to its first `max_tokens` tokens, all arrays together; itself when it is no longer.
+
+        A cut sample has status `truncated` (unless it failed or was aborted) and finish reason `length`: what follows
+        the cut, a tool call's second half perhaps, is gone.
+
+        Raises:
+            ValueError: The cut lies inside the prompt.
+        """
+        count = len(self)
+        if count <= max_tokens:
+            return self
+        if max_tokens < self.prompt_length:
+            raise ValueError(f"cannot cut to {max_tokens} tokens: the prompt alone has {self.prompt_length}")
+        spans = tuple(
+            replace(span, end=min(span.end, max_tokens)) for span in self.weight_versions if span.start < max_tokens
+        )
+        row = len(self.routed_experts) // (count - 1) if self.routed_experts is not None and count > 1 else 0
+        ended_well = self.status is SampleStatus.COMPLETED
+        return replace(
+            self,
+            token_ids=self.token_ids[:max_tokens],
+            loss_mask=self.loss_mask[:max_tokens],
+            logprobs=None if self.logprobs is None else self.logprobs[:max_tokens],
+            token_rewards=None if self.token_rewards is None else self.token_rewards[:max_tokens],
+            weight_versions=spans,
+            routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
+            kept=None if self.kept is None else self.kept.part(0, max_tokens),
+            status=SampleStatus.TRUNCATED if ended_well else self.status,
+            finish_reason="length",
+        )
+
+    def validate(self, *, logprobs_required: bool = False) -> TrainingSample:
+        """Check the sample and return it.
+
+        Args:
+            logprobs_required: Every trained token must have a log-probability.
+
+        Raises:
+            InvalidSampleError: Names the first contradiction.
+        """
+        for problem in _problems(self, logprobs_required):
+            raise InvalidSampleError(problem)
+        return self
+
+    def equals(self, other: TrainingSample) -> bool:
+        """Whether two samples hold the same, NaN equal to NaN."""
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
+
+
+def _problems(sample: TrainingSample, logprobs_required: bool) -> Any:
+    """What is wrong with a sample, in order."""
+    count = len(sample.token_ids)
+    if sample.token_ids.dtype != np.int32 or sample.token_ids.ndim != 1:
+        yield f"token_ids must be int32 in one dimension, got {sample.token_ids.dtype} of {sample.token_ids.shape}"
+    if count and sample.token_ids.min() < 0:
+        yield f"token_ids holds {int(sample.token_ids.min())}, which is no token id"
+    if not 0 <= sample.prompt_length <= count:
+        yield f"prompt_length is {sample.prompt_length} of {count} tokens"
+    for name in ("loss_mask", "logprobs", "token_rewards"):
+        values = getattr(sample, name)
+        if values is not None and len(values) != count:
+            yield f"{name} has {len(values)} values for {count} tokens"
+    if not np.isin(sample.loss_mask, (0, 1)).all():
+        yield "loss_mask must hold 0 and 1 only"
+    if sample.loss_mask[: sample.prompt_length].any():
+        yield f"loss_mask is 1 inside the prompt, at token {int(np.argmax(sample.loss_mask))}"
+    if sample.logprobs is not None:
+        trained = sample.logprobs[sample.loss_mask == 1]
+        if (trained > 0).any() or np.isneginf(trained).any():
+            yield f"a trained token has log-probability {float(trained.max())} or {float(trained.min())}"
+    if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[sample.loss_mask == 1]).any()):
+        yield _no_logprob(sample)
+    end = 0
+    for span in sample.weight_versions:
+        if not end <= span.start <= span.end <= count:
+            yield f"weight version span [{span.start}, {span.end}) overlaps the one before or the end ({count})"
+        end = span.end
+    yield from _expert_problems(sample)
+    if sample.kept is not None and len(sample.kept.offsets) != count + 1:
+        yield f"kept.offsets has {len(sample.kept.offsets)} values, expected {count + 1} for {count} tokens"
+    if sample.reward is not None and not np.isfinite(sample.reward):
+        yield f"reward is {sample.reward!r}; a missing reward is None"
+    if sample.reward is not None and sample.status is SampleStatus.FAILED:
+        yield f"a failed rollout has reward {sample.reward!r}; it must have none"
+
+
+def _expert_problems(sample: TrainingSample) -> Any:
+    if sample.routed_experts is None:
+        return
+    size, rows = len(sample.routed_experts), max(len(sample) - 1, 0)
+    if sample.experts_shape is not None:
+        layers, top_k = sample.experts_shape
+        expected = 4 * rows * layers * top_k
+        if size != expected:
+            yield f"routed_experts has {size} bytes, expected {expected} for int32[{rows}, {layers}, {top_k}]"
+    elif size % (4 * rows or 1) or (size and not rows):
+        yield f"routed_experts has {size} bytes, which are not {rows} rows of int32"
+
+
+def _no_logprob(sample: TrainingSample) -> str:
+    where = 0 if sample.logprobs is None else int(np.argmax(np.isnan(sample.logprobs) & (sample.loss_mask == 1)))
+    return (
+        f"token {where} is trained and has no log-probability: sample with return_logprob=True, or leave the rollout "
+        f"out (rollout {sample.rollout_id!r}, agent {sample.agent_name!r})"
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        if one is None or other is None:
+            return False
+        return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+    if isinstance(one, KeptSets) and isinstance(other, KeptSets):
+        return _same(one.ids, other.ids) and _same(one.offsets, other.offsets)
+    return bool(one == other)

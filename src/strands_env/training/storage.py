@@ -1,0 +1,156 @@
+"""Training samples in Parquet files (extra `train`)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strands_env.core.tokens import WeightVersionSpan
+from strands_env.training.sample import KeptSets, SampleStatus, TrainingSample
+
+FORMAT_VERSION = "1"
+"""Version of the columns, kept in the file's metadata."""
+
+_VERSION_KEY = b"strands_env.training.format"
+_PLAIN = (
+    "prompt_length",
+    "routed_experts",
+    "reward",
+    "group_id",
+    "rollout_id",
+    "agent_name",
+    "trainable",
+    "is_discarded",
+    "finish_reason",
+)
+
+
+def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
+    """Write samples to a Parquet file, which appears under its name only when it is complete.
+
+    Args:
+        samples: The samples.
+        path: The file; one that exists is replaced.
+
+    Returns:
+        Number of samples written.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    pa, parquet = _arrow()
+    target = Path(path)
+    rows = [_to_row(sample) for sample in samples]
+    table = pa.Table.from_pylist(rows, schema=_schema(pa))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        parquet.write_table(table, partial, compression="zstd")
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(rows)
+
+
+def load_samples(path: str | Path) -> list[TrainingSample]:
+    """Read what `save_samples` wrote.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ValueError: The file was written by something else, or by a later version.
+    """
+    _, parquet = _arrow()
+    table = parquet.read_table(path)
+    version = (table.schema.metadata or {}).get(_VERSION_KEY, b"").decode()
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{str(path)!r} has format {version or 'unknown'!r}, expected {FORMAT_VERSION!r}: a file of save_samples()"
+        )
+    return [_from_row(row) for row in table.to_pylist()]
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError("samples in Parquet files need pyarrow: pip install 'strands-rollout[train]'") from error
+
+
+def _schema(pa: Any) -> Any:
+    span = pa.struct([("version", pa.string()), ("start", pa.int64()), ("end", pa.int64())])
+    fields = [
+        ("token_ids", pa.list_(pa.int32())),
+        ("prompt_length", pa.int64()),
+        ("loss_mask", pa.list_(pa.uint8())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("weight_versions", pa.list_(span)),
+        ("routed_experts", pa.large_binary()),
+        ("experts_shape", pa.list_(pa.int64())),
+        ("kept_ids", pa.list_(pa.int32())),
+        ("kept_offsets", pa.list_(pa.int64())),
+        ("images", pa.list_(pa.string())),
+        ("reward", pa.float64()),
+        ("token_rewards", pa.list_(pa.float64())),
+        ("group_id", pa.string()),
+        ("rollout_id", pa.string()),
+        ("agent_name", pa.string()),
+        ("trainable", pa.bool_()),
+        ("is_discarded", pa.bool_()),
+        ("status", pa.string()),
+        ("finish_reason", pa.string()),
+        ("metadata", pa.string()),
+    ]
+    return pa.schema(fields, metadata={_VERSION_KEY: FORMAT_VERSION.encode()})
+
+
+def _to_row(sample: TrainingSample) -> dict[str, Any]:
+    kept = sample.kept
+    return {
+        **{name: getattr(sample, name) for name in _PLAIN},
+        "token_ids": sample.token_ids,
+        "loss_mask": sample.loss_mask,
+        "logprobs": sample.logprobs,
+        "token_rewards": sample.token_rewards,
+        "weight_versions": [
+            {"version": span.version, "start": span.start, "end": span.end} for span in sample.weight_versions
+        ],
+        "experts_shape": None if sample.experts_shape is None else list(sample.experts_shape),
+        "kept_ids": None if kept is None else kept.ids,
+        "kept_offsets": None if kept is None else kept.offsets,
+        "images": list(sample.images),
+        "status": sample.status.value,
+        "metadata": json.dumps(dict(sample.metadata)),
+    }
+
+
+def _from_row(row: dict[str, Any]) -> TrainingSample:
+    kept = None
+    if row["kept_offsets"] is not None:
+        kept = KeptSets(
+            ids=np.array(row["kept_ids"], dtype=np.int32), offsets=np.array(row["kept_offsets"], dtype=np.int64)
+        )
+    shape = row["experts_shape"]
+    return TrainingSample(
+        **{name: row[name] for name in _PLAIN},
+        token_ids=np.array(row["token_ids"], dtype=np.int32),
+        loss_mask=np.array(row["loss_mask"], dtype=np.uint8),
+        logprobs=_floats(row["logprobs"]),
+        token_rewards=_floats(row["token_rewards"]),
+        weight_versions=tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
+        experts_shape=None if shape is None else (shape[0], shape[1]),
+        kept=kept,
+        images=tuple(row["images"]),
+        status=SampleStatus(row["status"]),
+        metadata=json.loads(row["metadata"]),
+    )
+
+
+def _floats(values: list[float] | None) -> Any:
+    return None if values is None else np.array(values, dtype=np.float64)
