@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -61,7 +62,11 @@ def check_answer(answer: Any) -> dict[str, Any]:
     if finish is not None and not (isinstance(finish, dict) and isinstance(finish.get("type"), str)):
         raise SGLangDecodingError(f"meta_info.finish_reason={finish!r}: expected an object with a type")
     logprobs = meta.get("output_token_logprobs")
-    logprob_ids = None if logprobs is None else _logprob_ids(logprobs)
+    logprob_ids = None if logprobs is None else _logprob_ids("output_token_logprobs", logprobs)
+    if meta.get("input_token_logprobs"):
+        _logprob_ids("input_token_logprobs", meta["input_token_logprobs"])
+    if meta.get("output_token_sampling_mask") is not None:
+        _check_masks(meta["output_token_sampling_mask"])
     ids = answer.get("output_ids")
     if ids is None:
         if logprob_ids is None:
@@ -70,8 +75,8 @@ def check_answer(answer: Any) -> dict[str, Any]:
             else:
                 raise SGLangDecodingError("the answer has neither output_ids nor meta_info.output_token_logprobs")
         return {**answer, "output_ids": logprob_ids}
-    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
-        raise SGLangDecodingError(f"output_ids={ids!r:.200}: expected a list of integers")
+    if not _are_ids(ids):
+        raise SGLangDecodingError(f"output_ids={ids!r:.200}: expected a list of token ids")
     if logprob_ids is not None and logprob_ids != ids:
         raise SGLangDecodingError(
             f"output_ids ({len(ids)}) and output_token_logprobs ({len(logprob_ids)}) disagree: "
@@ -80,16 +85,26 @@ def check_answer(answer: Any) -> dict[str, Any]:
     return answer
 
 
-def _logprob_ids(entries: Any) -> list[int]:
+def _are_ids(ids: Any) -> bool:
+    """Whether this is a list of integers that can be token ids (a wrong one, sent back, would kill the server)."""
+    return isinstance(ids, list) and set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < 2**31))
+
+
+def _logprob_ids(name: str, entries: Any) -> list[int]:
+    """The ids of a list of `[logprob or null, id, text or null]` entries."""
     try:
+        values = {type(entry[0]) for entry in entries}
         ids = [entry[1] for entry in entries]
     except (TypeError, IndexError, KeyError) as error:
-        raise SGLangDecodingError(
-            f"meta_info.output_token_logprobs={entries!r:.200}: expected [logprob, id, text] entries"
-        ) from error
-    if not set(map(type, ids)) <= {int}:
-        raise SGLangDecodingError("meta_info.output_token_logprobs has ids that are not integers")
+        raise SGLangDecodingError(f"meta_info.{name}={entries!r:.200}: expected [logprob, id, text] entries") from error
+    if not (values <= {float, int, NoneType} and _are_ids(ids)):
+        raise SGLangDecodingError(f"meta_info.{name}={entries!r:.200}: expected numbers and token ids")
     return ids
+
+
+def _check_masks(masks: Any) -> None:
+    if not isinstance(masks, list) or not all(_are_ids(kept) for kept in masks):
+        raise SGLangDecodingError(f"meta_info.output_token_sampling_mask={masks!r:.200}: expected lists of token ids")
 
 
 def _excerpt(payload: bytes) -> str:

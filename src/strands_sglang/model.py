@@ -33,7 +33,7 @@ from .provider._options import DEFAULTS, AbortPolicy, ReasoningPolicy, SGLangCon
 from .provider._prompts import Dialect, Prompt, PromptBuilder
 from .provider._reply import ReadReply, read_reply
 from .provider._tokenizer import TokenizerAdapter
-from .sampling import bound_max_new_tokens, validate_input_ids
+from .sampling import GRAMMAR_KEYS, bound_max_new_tokens, validate_input_ids
 from .tool_parsers import ToolParser
 from .trajectory import (
     Completion,
@@ -421,7 +421,7 @@ class SGLangModel(Model):
                     return_routed_experts=self.config["return_routed_experts"],
                     return_sampling_mask=self.config["return_sampling_mask"],
                     # A grammar starts over in a resumed request, so constrained output is never resumed.
-                    abort_policy=AbortPolicy.SURFACE if constraints else self.config["abort_policy"],
+                    abort_policy=AbortPolicy.SURFACE if params.keys() & GRAMMAR_KEYS else self.config["abort_policy"],
                     abort_timeout=self.config["abort_timeout"],
                 ),
             )

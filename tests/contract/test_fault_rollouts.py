@@ -6,8 +6,11 @@ The server is real (loopback), the model behind it a hash of the prompt: continu
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
+import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ from strands_sglang.exceptions import (
     SGLangHTTPError,
     SGLangRequestError,
     SGLangThrottledError,
+    StrandsSGLangError,
     TokenBudgetReachedError,
 )
 from strands_sglang.retry import DEFAULT_LIMITS, RetryClass
@@ -368,6 +372,144 @@ async def test_budgets_are_exact_at_their_boundary(fault_free: Tokens, option: s
         recorded = end if within_a_turn or where == "after it" else max(n for n in range(end) if fault_free.mask[n]) + 1
         assert kept.ids == fault_free.ids[:recorded]
         assert kept.logprobs == fault_free.logprobs[:recorded]
+
+
+# ---- cancellation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["agent.cancel", "task.cancel", "asyncio.timeout"])
+@pytest.mark.parametrize("where", ["waiting for the answer", "waiting to retry", "resuming"])
+async def test_a_cancelled_episode_ends_at_its_last_complete_turn(how: str, where: str, fault_free: Tokens) -> None:
+    fault = {
+        "waiting for the answer": faults.hang(),
+        "waiting to retry": faults.busy(retry_after=60),
+        "resuming": faults.aborted(),
+    }[where]
+    async with FaultyServer(on_turns(fault, 2, times=99)) as server, make_client(server.url) as client:
+        model = make_model(client)
+        agent = make_agent(model)
+        limit = asyncio.timeout(None)
+
+        async def run() -> Any:
+            async with limit:
+                return await agent.invoke_async("What is 1 + 2?", limits={"turns": TURNS})
+
+        task = asyncio.create_task(run())
+        await server.wait_for_requests(3)
+        await asyncio.sleep(0.02)
+        if how == "agent.cancel":
+            agent.cancel()
+            assert (await task).stop_reason == "cancelled"
+        elif how == "task.cancel":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            limit.reschedule(asyncio.get_running_loop().time())
+            with pytest.raises(TimeoutError):
+                await task
+        await client._transport().settle()
+        assert server.running == []
+        assert_kept(model, fault_free, turns=2)
+
+
+async def test_an_aborted_answer_under_a_grammar_is_surfaced_since_the_grammar_would_start_over() -> None:
+    async with FaultyServer([faults.aborted((5, 6))]) as server, make_client(server.url) as client:
+        model = make_model(client, sampling_params={"max_new_tokens": 9, "regex": "a+"})
+        assert (await make_agent(model).invoke_async("go")).stop_reason == "aborted"
+        assert len(server.requests) == 1
+        assert model.trajectories[0].finish_reason == "abort"
+
+
+# ---- answers that are not what they should be ------------------------------------------------------------------------
+
+WRONG: list[Any] = [None, "x", -1, 1.5, [], {}, True, 10**30, [1], [[]], {"a": 1}, ...]
+"""Replaces any part of an answer; `...` removes it."""
+
+
+def wrong_answers(answer: Any) -> Iterator[tuple[str, bytes]]:
+    """The answer as JSON with each of its parts, in turn, replaced by each wrong value."""
+    parts: list[tuple[Any, ...]] = []
+
+    def collect(part: Any, path: tuple[Any, ...]) -> None:
+        parts.append(path)
+        items = part.items() if isinstance(part, dict) else enumerate(part[:2]) if isinstance(part, list) else ()
+        for key, inner in items:
+            collect(inner, (*path, key))
+
+    collect(answer, ())
+    for path in parts:
+        for value in WRONG:
+            holder = {"answer": copy.deepcopy(answer)}
+            inner: Any = holder
+            keys = ("answer", *path)
+            for key in keys[:-1]:
+                inner = inner[key]
+            if value is ...:
+                del inner[keys[-1]]
+            else:
+                inner[keys[-1]] = value
+            name = f"{'.'.join(map(str, path))} = {'nothing' if value is ... else value!r}"
+            yield name, json.dumps(holder.get("answer")).encode()
+
+
+ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "logprobs": ({}, {}),
+    "prompt logprobs": (
+        {"return_prompt_logprobs": True},
+        {"input_token_logprobs": [[None, 1, None], [-0.5, 2, None]]},
+    ),
+    "sampling sets": ({"return_sampling_mask": True}, {"output_token_sampling_mask": [[5, 9], [6]]}),
+    "experts": ({"return_routed_experts": True}, {"routed_experts": "AAAAAA=="}),
+    "ids alone": ({"return_logprob": False}, {"output_token_logprobs": None}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+async def test_a_wrong_answer_is_a_typed_error_or_what_it_says_whatever_part_is_wrong(asked: str) -> None:
+    options, extra = ASKED[asked]
+    meta = {
+        "id": "r",
+        "finish_reason": {"type": "stop", "matched": 6},
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "cached_tokens": 1,
+        "weight_version": "v",
+        "weight_versions": [{"version": "v", "start": 0, "end": 1}, {"version": "w", "start": 1, "end": 2}],
+        "e2e_latency": 0.1,
+        "output_token_logprobs": [[-0.1, 5, None], [-0.2, 6, None]],
+        **extra,
+    }
+    cases = dict(wrong_answers({"text": "x", "output_ids": [5, 6], "meta_info": meta}))
+    if asked == "logprobs":
+        assert len(cases) > 300
+    else:  # the rest is the same
+        cases = {name: body for name, body in cases.items() if any(key in name for key in extra) or "output" in name}
+    bodies = iter(cases.values())
+    kept = 0
+    async with FaultyServer(lambda _: faults.raw_answer(next(bodies))) as server:
+        client = make_client(server.url, max_retries=0)
+        for name in cases:
+            model = make_model(client, **options)
+            try:
+                async for _ in model.stream([{"role": "user", "content": [{"text": "go"}]}]):
+                    pass
+            except StrandsSGLangError:
+                assert model.trajectories == [], name
+            except Exception as error:
+                raise AssertionError(f"{name}: {error!r} is no error of this package") from error
+            else:
+                kept += 1
+                manager = model.token_manager
+                assert manager.token_ids[-2:] == [5, 6] or "output_ids" in name, name
+                start = len(model.forest.turns[0].prompt_ids)
+                spans = manager.weight_versions
+                if len(manager) > start:
+                    assert (spans[0].start, spans[-1].end) == (start, len(manager)), name
+                    assert all(a.end == b.start for a, b in itertools.pairwise(spans)), name
+                assert all(span.version is None or type(span.version) is str for span in spans), name
+        await client.close()
+    assert kept
 
 
 async def test_a_field_that_has_no_effect_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..exceptions import SGLangAbortedError, SGLangClientError, SGLangDecodingError, SGLangHTTPError
+from .._http_errors import http_error
+from ..exceptions import SGLangAbortedError, SGLangClientError, SGLangDecodingError
 from ..trajectory import Completion, Finish, FinishType, KeptTokens, WeightSpan
 from ..trajectory._segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ._options import AbortPolicy
@@ -146,11 +147,24 @@ def _expert_rows_end(request: GenerateRequest, pieces: _Pieces) -> int:
 
 
 def _take(answer: Mapping[str, Any], request: GenerateRequest, pieces: _Pieces) -> Finish:
-    """Check one answer and append it to the pieces."""
+    """Check one answer and append it to the pieces.
+
+    Raises:
+        SGLangClientError: The answer, which comes from outside, is not what it should be.
+    """
+    try:
+        return _read(answer, request, pieces)
+    except SGLangClientError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        raise SGLangDecodingError(f"the answer cannot be read ({error!r}): {_excerpt(answer)}") from error
+
+
+def _read(answer: Mapping[str, Any], request: GenerateRequest, pieces: _Pieces) -> Finish:
     meta = answer.get("meta_info")
     if not isinstance(meta, Mapping):
         raise SGLangDecodingError(f"the answer has no meta_info: {_excerpt(answer)}")
-    _raise_failed_abort(meta, answer)
+    _raise_failed_abort(meta)
     triples = meta.get("output_token_logprobs")
     ids = answer.get("output_ids")
     if ids is None:
@@ -186,13 +200,13 @@ def _take(answer: Mapping[str, Any], request: GenerateRequest, pieces: _Pieces) 
     return finish
 
 
-def _raise_failed_abort(meta: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+def _raise_failed_abort(meta: Mapping[str, Any]) -> None:
     """An abort with an error status is a refusal by the server, not an interruption."""
     reason = meta.get("finish_reason")
-    if isinstance(reason, Mapping) and reason.get("type") == "abort" and isinstance(reason.get("status_code"), int):
-        status, message = reason["status_code"], str(reason.get("message") or "aborted")
-        if status >= 400:
-            raise SGLangHTTPError(f"the server gave the request up ({status}): {message}", status=status, body=message)
+    if isinstance(reason, Mapping) and reason.get("type") == "abort":
+        status = reason.get("status_code")
+        if isinstance(status, int) and status >= 400:
+            raise http_error(status, str(reason.get("message") or "aborted"))
 
 
 def _logprobs(ids: Sequence[int], triples: Any) -> array[float] | None:
@@ -218,17 +232,28 @@ def _prompt_logprobs(triples: Any, request: GenerateRequest) -> array[float]:
 
 
 def _weight_spans(meta: Mapping[str, Any], count: int, offset: int) -> list[WeightSpan]:
-    if not count:
-        return []
-    spans = meta.get("weight_versions")
-    if isinstance(spans, list) and spans:
-        return [
-            WeightSpan(version=str(s["version"]), start=offset + s["start"], end=offset + min(s["end"], count))
-            for s in spans
-            if s["start"] < count and s["end"] > s["start"]
-        ]
-    version = meta.get("weight_version")
-    return [WeightSpan(version=None if version is None else str(version), start=offset, end=offset + count)]
+    """Spans that tile the output; the version is None where the answer does not say it in a readable way."""
+    entries = meta.get("weight_versions")
+    if not (isinstance(entries, list) and entries):
+        entries = [{"version": meta.get("weight_version"), "start": 0, "end": count}]
+    spans: list[WeightSpan] = []
+    end = 0
+
+    def add(version: str | None, stop: int) -> None:
+        nonlocal end
+        if stop > end:
+            spans.append(WeightSpan(version=version, start=offset + end, end=offset + stop))
+            end = stop
+
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            continue
+        version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
+        if isinstance(version, str | int) and isinstance(first, int) and isinstance(last, int) and first < last:
+            add(None, min(first, count))
+            add(str(version), min(last, count))
+    add(None, count)
+    return spans
 
 
 def _take_experts(meta: Mapping[str, Any], finish: Finish, count: int, pieces: _Pieces) -> None:
