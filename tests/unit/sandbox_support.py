@@ -65,7 +65,7 @@ def leftovers() -> dict[str, set[str]]:
     return {
         "processes": children,
         "descriptors": _descriptors(),
-        "folders": {str(path) for path in Path(tempfile.gettempdir()).glob("strands-env-sandbox-*")},
+        "folders": {str(path) for path in Path(tempfile.gettempdir()).glob(f"strands-env-sandbox-{os.getpid()}-*")},
         "groups": groups,
         "threads": {str(thread.ident) for thread in threading.enumerate()},
     }

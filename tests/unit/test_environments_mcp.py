@@ -59,6 +59,18 @@ server.run("stdio")
 '''
 
 
+def servers() -> list[psutil.Process]:
+    """Running servers of this process; it may have other children."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any("server.py" in part or "SystemExit(1)" in part for part in child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
 @pytest.fixture
 def client_factory(tmp_path: Path) -> Any:
     from mcp import StdioServerParameters, stdio_client
@@ -78,7 +90,7 @@ def client_factory(tmp_path: Path) -> Any:
 async def tools(client_factory: Any) -> AsyncIterator[MCPTools]:
     async with MCPTools(client_factory(), timeout=5, max_output_chars=1000) as opened:
         yield opened
-    assert not psutil.Process().children(recursive=True)
+    assert not servers()
 
 
 def result_of(result: Any) -> dict[str, Any]:
@@ -109,7 +121,7 @@ async def test_one_connection_serves_many_rollouts(tools: MCPTools) -> None:
 
     answers = await asyncio.gather(*map(episode, range(20)))
     assert all(answer.startswith(str(2 * index)) for index, answer in enumerate(answers))
-    assert len(psutil.Process().children()) == 1
+    assert len(servers()) == 1
 
 
 async def test_failing_tool_is_a_tool_result(tools: MCPTools) -> None:
@@ -139,7 +151,7 @@ async def test_own_client_has_a_fresh_server_each_episode(client_factory: Any) -
         assert result.error is None
         assert text_of(result).startswith("a")
         assert "a,a" not in text_of(result)
-    assert not psutil.Process().children(recursive=True)
+    assert not servers()
 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'MCPClient.stop:RuntimeWarning")  # the SDK's own
@@ -155,17 +167,17 @@ async def test_server_that_does_not_start_is_a_setup_error(client_factory: Any) 
     result = await env.rollout(Action(message="go"))
     assert result.termination_reason.is_failure
     assert result.reward is None
-    assert not psutil.Process().children(recursive=True)
+    assert not servers()
 
 
 async def test_cancelled_start_leaves_no_server(client_factory: Any) -> None:
     opening = asyncio.create_task(MCPTools(client_factory()).open())
-    while not psutil.Process().children():
+    while not servers():
         await asyncio.sleep(0.01)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not psutil.Process().children(recursive=True)
+    assert not servers()
 
 
 async def test_unconnected_tools_are_named(client_factory: Any) -> None:
@@ -180,7 +192,7 @@ async def test_tools_of_one_name_are_refused(client_factory: Any) -> None:
     tools = MCPTools(client_factory(), client_factory())
     with pytest.raises(ValueError, match="give MCPClient a prefix"):
         await tools.open()
-    assert not psutil.Process().children(recursive=True)
+    assert not servers()
     async with MCPTools(client_factory(prefix="one"), client_factory(prefix="two")) as both:
         assert len({tool.tool_name for tool in both.tools}) == 10
 

@@ -106,7 +106,7 @@ class SandboxProcess:
         parent, child = socket.socketpair()
         handles = _Handles(parent=parent, child=child)
         isolated = blueprint.isolation is Isolation.BUBBLEWRAP
-        work_directory = None if isolated else tempfile.mkdtemp(prefix="strands-env-sandbox-")
+        work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
         started: SandboxProcess | None = None
         try:
             error_read, error_write = handles.pipe()
