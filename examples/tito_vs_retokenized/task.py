@@ -1,0 +1,193 @@
+"""The task, a tokenizer and a tiny model for it, and the supervised start.
+
+Two-operand arithmetic through a calculator tool: the model must copy the question into a tool call and the tool's
+result into an answer. The supervised data is tokenised with BPE dropout, so that the model samples token sequences its
+tokenizer would never produce: the drift that large models show in a few per cent of their rollouts, in a large dose.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from strands_sglang.engine.templates import BRIEF_TEMPLATE
+
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+TOOL = "calculator"
+CONTEXT_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A question such as `73-8` and its answer."""
+
+    expression: str
+    answer: str
+
+
+def make_problem(rng: random.Random) -> Problem:
+    """Operands of one or two digits, and one of three signs."""
+    left, right = (rng.randrange(10 ** rng.randint(1, 2)) for _ in range(2))
+    sign = rng.choice("+-*")
+    value = {"+": left + right, "-": left - right, "*": left * right}[sign]
+    return Problem(expression=f"{left}{sign}{right}", answer=str(value))
+
+
+def call_text(expression: str) -> str:
+    """The reply that calls the tool."""
+    return f'<tool_call>{{"name": "{TOOL}", "arguments": {{"expression": "{expression}"}}}}</tool_call>'
+
+
+def conversation(problem: Problem) -> list[tuple[str, bool]]:
+    """The ideal conversation as `(text, sampled by the model)` pieces, exactly as the chat template prints it."""
+    return [
+        (f"<|im_start|>system\nTools: {TOOL}.<|im_end|>\n", False),
+        (f"<|im_start|>user\n{problem.expression}<|im_end|>\n<|im_start|>assistant\n", False),
+        (call_text(problem.expression) + "<|im_end|>", True),
+        (f"\n<|im_start|>user\n<tool_response>{problem.answer}</tool_response><|im_end|>\n", False),
+        ("<|im_start|>assistant\n", False),
+        (problem.answer + "<|im_end|>", True),
+    ]
+
+
+def make_tokenizer(vocab_size: int, seed: int = 0) -> PreTrainedTokenizerFast:
+    """A byte-level BPE trained on the task's own texts; digits stay single tokens, as in the Qwen family."""
+    rng = random.Random(seed)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(CONTROL) - len(MARKS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = ("".join(text for text, _ in conversation(make_problem(rng))) for _ in range(4000))
+    plain = (_without_marks(text) for text in texts)
+    bpe.train_from_iterator(plain, trainer)
+    bpe.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
+    bpe.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARKS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=CONTEXT_LENGTH,
+        clean_up_tokenization_spaces=False,
+        chat_template=BRIEF_TEMPLATE,
+    )
+
+
+def _without_marks(text: str) -> str:
+    for mark in (*CONTROL, *MARKS):
+        text = text.replace(mark, " ")
+    return text
+
+
+def make_model(tokenizer: Any, seed: int) -> Qwen3ForCausalLM:
+    """A Qwen3 of 128 hidden units and 4 layers, about 0.9 million parameters, with random weights."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT_LENGTH,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype=torch.float32,
+    )
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(config).to(torch.float32)
+
+
+def supervised_batch(exact: Any, noisy: Any, rng: random.Random, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded ids and labels of `size` conversations; labels are -100 where the model does not speak.
+
+    What the model says is tokenised by `noisy`, what it reads by `exact`, as the chat template will be.
+    """
+    rows = []
+    for _ in range(size):
+        ids: list[int] = []
+        labels: list[int] = []
+        for text, sampled in conversation(make_problem(rng)):
+            piece = (noisy if sampled else exact).encode(text, add_special_tokens=False)
+            ids += piece
+            labels += piece if sampled else [-100] * len(piece)
+        rows.append((ids, labels))
+    longest = max(len(ids) for ids, _ in rows)
+    pad = exact.pad_token_id
+    ids = torch.tensor([row + [pad] * (longest - len(row)) for row, _ in rows])
+    labels = torch.tensor([row + [-100] * (longest - len(row)) for _, row in rows])
+    return ids, labels
+
+
+class DropoutTokenizer:
+    """The same tokenizer with BPE dropout (Provilkov et al. 2020): each merge is left out with this probability."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, dropout: float) -> None:
+        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        copy.model.dropout = dropout or None
+        self._tokenizer = copy
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Ids of one of many tokenisations of the text."""
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def supervise(
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    target: float,
+    dropout: float,
+    seed: int,
+    max_steps: int = 400,
+    batch_size: int = 32,
+    rate: float = 3e-3,
+    copy_weight: float = 5.0,
+) -> int:
+    """Teach the task until the model gets `target` of held-out conversations right; the number of steps.
+
+    A conversation is right when the model, shown the ideal one, prefers every token of its own replies. What must be
+    copied (digits and signs) counts `copy_weight` times, for it is what takes long to learn.
+    """
+    rng = random.Random(seed)
+    noisy = DropoutTokenizer(tokenizer, dropout)
+    weights = torch.ones(len(tokenizer))
+    weights[tokenizer.convert_tokens_to_ids(list("0123456789+-*"))] = copy_weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+    for step in range(1, max_steps + 1):
+        ids, labels = supervised_batch(tokenizer, noisy, rng, batch_size)
+        logits = model(input_ids=ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, weight=weights
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 10 == 0 and accuracy(model, tokenizer, seed) >= target:
+            return step
+    return max_steps
+
+
+@torch.no_grad()
+def accuracy(model: Any, tokenizer: Any, seed: int, count: int = 64) -> float:
+    """Share of held-out conversations of which the model prefers every token it should say."""
+    ids, labels = supervised_batch(tokenizer, tokenizer, random.Random(f"held out {seed}"), count)
+    best = model(input_ids=ids).logits[:, :-1].argmax(-1)
+    right = (best == labels[:, 1:]) | (labels[:, 1:] == -100)
+    return float(right.all(1).float().mean())

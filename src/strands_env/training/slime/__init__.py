@@ -1,0 +1,30 @@
+"""slime: rollouts of any environment, by import path. Written against slime 0.3.1 (624b824a8, 2026-08-21).
+
+    --custom-generate-function-path strands_env.training.slime.generate
+    --custom-rm-path strands_env.training.slime.reward_func
+    --custom-reward-post-process-path strands_env.training.slime.reward_post_process
+    --dynamic-sampling-filter-path strands_env.training.slime.check_reward_nonzero_std
+    --custom-rollout-log-function-path strands_env.training.slime.log_rollout
+    --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
+    --custom-config-path config.yaml            # strands_env_factory: my_module.make_env, ...
+
+slime is imported only while these functions run. The options are those of `SlimeSettings`.
+"""
+
+from __future__ import annotations
+
+from ._generate import generate, reward_func
+from ._hooks import check_reward_nonzero_std, reward_post_process
+from ._log import log_eval_rollout, log_rollout
+from ._settings import SlimeConfigError, SlimeSettings
+
+__all__ = [
+    "SlimeConfigError",
+    "SlimeSettings",
+    "check_reward_nonzero_std",
+    "generate",
+    "log_eval_rollout",
+    "log_rollout",
+    "reward_func",
+    "reward_post_process",
+]
