@@ -7,6 +7,7 @@ a rollout must record is known. Every test has a router of its own, because fail
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -277,3 +278,38 @@ async def test_experts_that_get_lost_fail_the_call_and_name_the_cause(start: Sta
     assert "routers drop" in str(error)
     assert len(served(workers)) == 1
     assert model.trajectories == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+async def test_a_genuine_worker_that_dies_in_mid_rollout_costs_no_token(start_sglang_cpu: Callable[..., str]) -> None:
+    """Both workers have the same weights, so whoever sampled a token, the survivor must score it alike."""
+    transformers = pytest.importorskip("transformers", reason="the extra 'hf' or 'local' is not installed")
+    urls = [await asyncio.to_thread(start_sglang_cpu, "--context-length", "4096") for _ in range(2)]
+    async with SGLangClient(urls[0]) as direct:
+        tokenizer = transformers.AutoTokenizer.from_pretrained((await direct.get_model_info())["tokenizer_path"])
+    stops = list(range(0, len(tokenizer), 4))
+    params = {"max_new_tokens": 200, "stop_token_ids": stops}
+    async with (
+        running_router("sglang-router", urls, "--policy", "manual") as url,
+        SGLangClient(url, retry_delay=0.2, max_retry_delay=2.0) as client,
+    ):
+        models = [make_model(client, tokenizer, sampling_params=params) for _ in range(9)]
+        running = asyncio.gather(*(rollout(model, 12, f"episode {n}") for n, model in enumerate(models)))
+        while min(len(model.forest.turns) for model in models) < 2:
+            await asyncio.sleep(0.05)
+        # An id outside the vocabulary is what kills a genuine server; the client itself would never send it.
+        async with aiohttp.ClientSession() as session:
+            with contextlib.suppress(aiohttp.ClientError):
+                await session.post(f"{urls[0]}/generate", json={"input_ids": [1, 10**6]})
+        tokens = await running
+        assert all(made.turns == 12 for made in tokens)
+    async with SGLangClient(urls[1]) as survivor:
+        for made in tokens:
+            scored = await survivor.generate(
+                made.ids, sampling_params={"max_new_tokens": 0}, return_logprob=True, logprob_start_len=0
+            )
+            values = [entry[0] for entry in scored["meta_info"]["input_token_logprobs"]]
+            sampled = [n for n, loss in enumerate(made.mask) if loss]
+            assert max(abs(float(values[n]) - float(made.logprobs[n] or 0)) for n in sampled) < 1e-4
+        assert not await SGLangClient(urls[0]).health(timeout=5)
