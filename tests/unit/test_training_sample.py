@@ -1,0 +1,328 @@
+"""The neutral training sample: building, splitting, cutting, checking, storing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from provider_support import Replay, call, completion, tokenizer
+from strands import Agent, tool
+
+from strands_env.core import Action, Environment, RewardResult, TerminationReason, WeightVersionSpan
+from strands_env.core.models import sglang_model_factory
+from strands_env.testing import ScriptedModel, reply
+from strands_env.testing import call as scripted_call
+from strands_env.training import (
+    InvalidSampleError,
+    KeptSets,
+    SampleStatus,
+    TrainingSample,
+    load_samples,
+    samples_from_model,
+    samples_from_step,
+    save_samples,
+)
+from strands_sglang import SGLangModel
+
+
+def make(**changes: Any) -> TrainingSample:
+    fields: dict[str, Any] = {
+        "token_ids": np.arange(6, dtype=np.int32),
+        "prompt_length": 2,
+        "loss_mask": np.array([0, 0, 1, 1, 0, 1], dtype=np.uint8),
+        "logprobs": np.array([np.nan, np.nan, -0.1, -0.2, np.nan, -0.3]),
+        "weight_versions": (
+            WeightVersionSpan(version="a", start=2, end=4),
+            WeightVersionSpan(version="b", start=5, end=6),
+        ),
+        "routed_experts": np.arange(5 * 2 * 2, dtype="<i4").tobytes(),
+        "experts_shape": (2, 2),
+        "kept": KeptSets(
+            ids=np.array([7, 8, 9, 5], dtype=np.int32), offsets=np.array([0, 0, 0, 2, 3, 3, 4], dtype=np.int64)
+        ),
+        "token_rewards": np.array([0.0, 0, 0, 0.5, 0, 1.0]),
+        "reward": 1.0,
+        "group_id": "g",
+        "rollout_id": "r",
+    }
+    return TrainingSample(**{**fields, **changes})
+
+
+@tool
+def echo(text: str) -> str:
+    """Say it again.
+
+    Args:
+        text: What to say.
+    """
+    return text
+
+
+class EchoEnv(Environment):
+    def get_tools(self) -> list[Any]:
+        return [echo]
+
+
+async def step(script: list[Any], **options: Any) -> Any:
+    env = EchoEnv(model_factory=lambda: ScriptedModel(script), **options)
+    return await env.step(Action(message="hello"))
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_step_becomes_one_sample_with_its_tokens_and_reward() -> None:
+    result = await step([scripted_call("echo", text="x"), "done"], reward_fn=lambda action, result: 0.5)
+    (sample,) = samples_from_step(result, group_id="g", rollout_id="r")
+    tokens = result.observation.tokens
+    assert sample.token_ids.tolist() == tokens.token_ids
+    assert sample.loss_mask.tolist() == tokens.loss_mask
+    assert sample.prompt_length == tokens.prompt_length
+    assert (sample.reward, sample.group_id, sample.rollout_id) == (0.5, "g", "r")
+    assert sample.status is SampleStatus.COMPLETED
+    assert sample.is_usable
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "status"),
+    [
+        ([reply("cut", stop_reason="max_tokens")], {}, SampleStatus.TRUNCATED),
+        ([scripted_call("echo", text="x"), "never"], {"max_tool_iters": 1}, SampleStatus.TRUNCATED),
+        ([scripted_call("echo", text="x"), ConnectionError("gone")], {}, SampleStatus.FAILED),
+    ],
+)
+async def test_the_status_follows_the_end_of_the_episode(script: list[Any], options: Any, status: Any) -> None:
+    (sample,) = samples_from_step(await step(script, **options))
+    assert sample.status is status
+
+
+async def test_a_failed_rollout_has_no_reward_and_is_not_usable() -> None:
+    result = await step([scripted_call("echo", text="x"), ConnectionError("gone")])
+    result.reward = RewardResult(reward=1.0)
+    (sample,) = samples_from_step(result)
+    assert sample.reward is None
+    assert not sample.is_usable
+
+
+async def test_a_rollout_that_sampled_nothing_gives_no_sample() -> None:
+    assert samples_from_step(await step([ConnectionError("gone")])) == []
+
+
+async def test_turn_rewards_land_on_the_last_token_of_their_turn() -> None:
+    result = await step([scripted_call("echo", text="x"), "done"])
+    result.reward = RewardResult(reward=1.0, turn_rewards={0: 0.25, 1: 0.75})
+    (sample,) = samples_from_step(result)
+    ends = {spans[-1][1] - 1 for spans in result.observation.tokens.turn_spans.values()}
+    assert set(np.flatnonzero(sample.token_rewards).tolist()) == ends
+    assert sample.token_rewards.sum() == pytest.approx(1.0)
+
+
+class Frozen(EchoEnv):
+    """An agent with a helper that is not trained."""
+
+    def get_tools(self) -> list[Any]:
+        model = self.model_for("helper", trainable=False, model_factory=lambda: ScriptedModel(["helped"]))
+
+        @tool
+        async def ask(text: str) -> str:
+            """Ask the helper.
+
+            Args:
+                text: What to ask.
+            """
+            return str(await Agent(model=model, callback_handler=None).invoke_async(text))
+
+        return [ask]
+
+
+async def frozen_step() -> Any:
+    env = Frozen(model_factory=lambda: ScriptedModel([scripted_call("ask", text="x"), "done"]))
+    return await env.step(Action(message="hello"))
+
+
+async def test_agents_that_are_not_trained_are_left_out() -> None:
+    result = await frozen_step()
+    assert {item.agent_name for item in result.trajectories} == {"agent", "helper"}
+    assert [sample.agent_name for sample in samples_from_step(result)] == ["agent"]
+
+
+async def test_agents_that_are_not_trained_carry_no_loss_when_asked_for() -> None:
+    samples = samples_from_step(await frozen_step(), include_untrainable=True)
+    assert sum(sample.trained_tokens for sample in samples if not sample.trainable) == 0
+
+
+def branching_model() -> SGLangModel:
+    replies = [completion(text, version="7") for text in ("first", "second", "third")]
+    return SGLangModel(client=Replay(replies), tokenizer=tokenizer())
+
+
+async def ask(model: SGLangModel, *texts: str) -> Any:
+    agent = Agent(model=model, callback_handler=None)
+    for text in texts:
+        await agent.invoke_async(text)
+    return agent
+
+
+async def test_branches_train_every_sampled_token_once() -> None:
+    model = branching_model()
+    agent = await ask(model, "one", "two")
+    agent.messages[:] = agent.messages[:2]
+    await agent.invoke_async("another two")
+    samples = samples_from_model(model, reward=1.0)
+    assert len(samples) == 2
+    assert sum(sample.trained_tokens for sample in samples) == model.forest.sampled_tokens
+    assert samples[0].rollout_id == samples[1].rollout_id
+    for sample in samples:
+        sample.validate(logprobs_required=True)
+
+
+async def test_discarded_completions_are_left_out_and_can_be_asked_for() -> None:
+    model = branching_model()
+    messages: Any = [{"role": "user", "content": [{"text": "same"}]}]
+    state = {"event_loop_cycle_id": "cycle"}
+    for _ in range(2):
+        async for _event in model.stream(messages, invocation_state=state):
+            pass
+    assert len(samples_from_model(model)) == 1
+    both = samples_from_model(model, include_discarded=True)
+    assert [sample.is_discarded for sample in both] == [False, True]
+
+
+async def test_a_model_without_token_data_is_refused() -> None:
+    with pytest.raises(TypeError, match="no token data"):
+        samples_from_model(ScriptedModel(["x"], token_data=False))
+
+
+async def test_weight_versions_are_spans_over_the_whole_sequence() -> None:
+    client = Replay([completion(call(1, 2), version="1"), completion("3", version="2")])
+    env = EchoEnv(model_factory=sglang_model_factory(tokenizer=tokenizer(), client=client))
+    (sample,) = samples_from_step(await env.step(Action(message="1+2?")))
+    trained = [version for version, mask in zip(sample.token_versions, sample.loss_mask, strict=True) if mask]
+    assert set(trained) == {"1", "2"}
+    assert all(v is None for v, mask in zip(sample.token_versions, sample.loss_mask, strict=True) if not mask)
+
+
+# ---- cutting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_a_cut_takes_the_same_from_every_array(length: int) -> None:
+    cut = make().truncated(length).validate(logprobs_required=True)
+    assert len(cut.token_ids) == len(cut.loss_mask) == len(cut.logprobs) == len(cut.token_rewards) == length
+    assert cut.experts_array().shape == (length - 1, 2, 2)
+    assert len(cut.kept.offsets) == length + 1
+    assert len(cut.kept.ids) == cut.kept.offsets[-1]
+    assert max(span.end for span in cut.weight_versions) <= length if cut.weight_versions else length == 2
+    assert cut.status is SampleStatus.TRUNCATED
+
+
+def test_a_cut_keeps_a_failure_a_failure() -> None:
+    assert make(status=SampleStatus.FAILED, reward=None).truncated(4).status is SampleStatus.FAILED
+
+
+def test_a_cut_inside_the_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="prompt alone has 2"):
+        make().truncated(1)
+
+
+def test_a_sample_that_fits_is_not_cut() -> None:
+    sample = make()
+    assert sample.truncated(6) is sample
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": np.arange(6)}, "int32"),
+        ({"token_ids": np.array([0, 1, -2, 3, 4, 5], dtype=np.int32)}, "-2, which is no token id"),
+        ({"prompt_length": 9}, "prompt_length is 9 of 6"),
+        ({"loss_mask": np.array([0, 0, 1], dtype=np.uint8)}, "loss_mask has 3 values for 6"),
+        ({"loss_mask": np.array([0, 1, 1, 1, 0, 1], dtype=np.uint8)}, "1 inside the prompt, at token 1"),
+        ({"loss_mask": np.array([0, 0, 2, 1, 0, 1], dtype=np.uint8)}, "0 and 1 only"),
+        ({"logprobs": np.zeros(5)}, "logprobs has 5 values for 6"),
+        ({"logprobs": np.array([np.nan, np.nan, 0.5, -0.2, np.nan, -0.3])}, "log-probability 0.5"),
+        ({"logprobs": np.array([np.nan, np.nan, -0.5, np.nan, np.nan, -0.3])}, "token 3 is trained"),
+        ({"logprobs": None}, "no log-probability"),
+        ({"token_rewards": np.zeros(7)}, "token_rewards has 7 values"),
+        ({"weight_versions": (WeightVersionSpan(version="a", start=2, end=9),)}, r"span \[2, 9\)"),
+        ({"routed_experts": b"1234"}, "expected 80"),
+        ({"routed_experts": b"123", "experts_shape": None}, "not 5 rows"),
+        ({"reward": float("nan")}, "missing reward is None"),
+        ({"status": SampleStatus.FAILED}, "failed rollout has reward"),
+    ],
+)
+def test_validation_names_the_first_contradiction(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSampleError, match=message):
+        make(**changes).validate(logprobs_required=True)
+
+
+def test_a_consistent_sample_is_valid() -> None:
+    sample = make()
+    assert sample.validate(logprobs_required=True) is sample
+
+
+def test_response_logprobs_are_zero_only_where_no_loss_is() -> None:
+    assert make().response_logprobs() == [-0.1, -0.2, 0.0, -0.3]
+
+
+def test_a_trained_token_without_logprob_is_never_zero() -> None:
+    broken = make(logprobs=np.array([np.nan] * 6))
+    with pytest.raises(InvalidSampleError, match="leave the rollout out"):
+        broken.response_logprobs()
+
+
+# ---- storing ---------------------------------------------------------------------------------------------------------
+
+
+def test_samples_survive_parquet(tmp_path: Any) -> None:
+    pytest.importorskip("pyarrow")
+    plain = TrainingSample(
+        token_ids=np.array([1], dtype=np.int32), prompt_length=1, loss_mask=np.zeros(1, dtype=np.uint8)
+    )
+    samples = [make(metadata={"a": [1, {"b": None}]}, images=("x",)), plain]
+    assert save_samples(samples, tmp_path / "deep" / "samples.parquet") == 2
+    loaded = load_samples(tmp_path / "deep" / "samples.parquet")
+    assert all(one.equals(other) for one, other in zip(samples, loaded, strict=True))
+    assert not loaded[0].equals(replace(samples[0], reward=0.5))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Any) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "samples.parquet"
+    save_samples([make()], path)
+    with pytest.raises(TypeError):
+        save_samples([make(metadata={"x": object()})], path)
+    assert len(load_samples(path)) == 1
+    assert [item.name for item in tmp_path.iterdir()] == ["samples.parquet"]
+
+
+def test_another_parquet_file_is_refused(tmp_path: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match="save_samples"):
+        load_samples(tmp_path / "other.parquet")
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, strands_env.training, strands_env.training.slime;"
+        "print([n for n in ('torch', 'transformers', 'pyarrow', 'slime', 'ray', 'wandb') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_reason_to_end_has_a_status() -> None:
+    from strands_env.training import status_of
+
+    assert status_of(TerminationReason.ABORTED) is SampleStatus.ABORTED
+    assert {status_of(reason) for reason in TerminationReason} == set(SampleStatus)
