@@ -1,4 +1,4 @@
-"""Table and plots of `results.json`; also alone: `python report.py FOLDER`."""
+"""Table and plots of all `results*.json`; also alone: `python report.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def write_report(folder: Path) -> str:
     """Write `table.md` and, where matplotlib is installed, `curves.png`; the table."""
-    runs = json.loads((folder / "results.json").read_text())["runs"]
+    files = sorted(folder.glob("results*.json"))
+    runs = [run for file in files for run in json.loads(file.read_text())["runs"]]
     table = make_table(runs)
     (folder / "table.md").write_text(table)
     try:

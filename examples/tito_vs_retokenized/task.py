@@ -7,8 +7,11 @@ tokenizer would never produce: the drift that large models show in a few per cen
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -121,7 +124,7 @@ def supervised_batch(exact: Any, noisy: Any, rng: random.Random, size: int) -> t
         ids: list[int] = []
         labels: list[int] = []
         for text, sampled in conversation(make_problem(rng)):
-            piece = (noisy if sampled else exact).encode(text, add_special_tokens=False)
+            piece = noisy.encode(text) if sampled else exact.encode(text, add_special_tokens=False)
             ids += piece
             labels += piece if sampled else [-100] * len(piece)
         rows.append((ids, labels))
@@ -133,16 +136,41 @@ def supervised_batch(exact: Any, noisy: Any, rng: random.Random, size: int) -> t
 
 
 class DropoutTokenizer:
-    """The same tokenizer with BPE dropout (Provilkov et al. 2020): each merge is left out with this probability."""
+    """The same tokenizer with BPE dropout (Provilkov et al. 2020): each merge is left out with this probability.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, dropout: float) -> None:
-        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        copy.model.dropout = dropout or None
-        self._tokenizer = copy
+    Written out because the dropout of `tokenizers` cannot be seeded.
+    """
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, dropout: float, rng: random.Random) -> None:
+        self._tokenizer = tokenizer
+        self._dropout, self._rng = dropout, rng
+        model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+        self._vocabulary = model["vocab"]
+        self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+
+    def encode(self, text: str) -> list[int]:
         """Ids of one of many tokenisations of the text."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        backend = self._tokenizer.backend_tokenizer
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, (*CONTROL, *MARKS)))})", text):
+            if part in (*CONTROL, *MARKS):
+                ids.append(backend.token_to_id(part))
+            elif part:
+                for word, _ in backend.pre_tokenizer.pre_tokenize_str(part):
+                    ids += [self._vocabulary[piece] for piece in self._split(list(word))]
+        return ids
+
+    def _split(self, pieces: list[str]) -> list[str]:
+        while True:
+            found = [
+                (self._ranks[pair], i)
+                for i, pair in enumerate(pairwise(pieces))
+                if pair in self._ranks and self._rng.random() >= self._dropout
+            ]
+            if not found:
+                return pieces
+            _, i = min(found)
+            pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
 
 
 def supervise(
@@ -157,15 +185,14 @@ def supervise(
     rate: float = 3e-3,
     copy_weight: float = 5.0,
 ) -> int:
-    """Teach the task until the model gets `target` of held-out conversations right; the number of steps.
+    """Teach the task until the model would get about `target` of held-out conversations right; the number of steps.
 
-    A conversation is right when the model, shown the ideal one, prefers every token of its own replies. What must be
-    copied (digits and signs) counts `copy_weight` times, for it is what takes long to learn.
+    What must be copied (digits and signs) counts `copy_weight` times, for it is what takes long to learn.
     """
     rng = random.Random(seed)
-    noisy = DropoutTokenizer(tokenizer, dropout)
+    noisy = DropoutTokenizer(tokenizer, dropout, rng)
     weights = torch.ones(len(tokenizer))
-    weights[tokenizer.convert_tokens_to_ids(list("0123456789+-*"))] = copy_weight
+    weights[_copied(tokenizer)] = copy_weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     for step in range(1, max_steps + 1):
@@ -179,15 +206,23 @@ def supervise(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 10 == 0 and accuracy(model, tokenizer, seed) >= target:
+        if step % 5 == 0 and chance(model, tokenizer, dropout=dropout, seed=seed) >= target:
             return step
     return max_steps
 
 
 @torch.no_grad()
-def accuracy(model: Any, tokenizer: Any, seed: int, count: int = 64) -> float:
-    """Share of held-out conversations of which the model prefers every token it should say."""
-    ids, labels = supervised_batch(tokenizer, tokenizer, random.Random(f"held out {seed}"), count)
-    best = model(input_ids=ids).logits[:, :-1].argmax(-1)
-    right = (best == labels[:, 1:]) | (labels[:, 1:] == -100)
-    return float(right.all(1).float().mean())
+def chance(model: Any, tokenizer: PreTrainedTokenizerFast, *, dropout: float, seed: int, count: int = 64) -> float:
+    """Mean probability, over held-out conversations, of sampling everything right that must be copied."""
+    rng = random.Random(f"held out {seed}")
+    ids, labels = supervised_batch(tokenizer, DropoutTokenizer(tokenizer, dropout, rng), rng, count)
+    logprobs = torch.log_softmax(model(input_ids=ids).logits[:, :-1], dim=-1)
+    labels = labels[:, 1:]
+    chosen = logprobs.gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    copied = torch.isin(labels, torch.tensor(_copied(tokenizer)))
+    return float((chosen * copied).sum(1).exp().mean())
+
+
+def _copied(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    ids: list[int] = tokenizer.convert_tokens_to_ids(list("0123456789+-*"))
+    return ids
