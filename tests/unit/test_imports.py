@@ -51,7 +51,9 @@ ENV_LAYERS = [
     ["rewards", "tools"],
     ["environments"],
     ["eval", "training", "distributed", "utils"],
-    ["testing", "cli"],
+    ["testing"],
+    ["commands"],
+    ["cli"],
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from .benchmark import Benchmark, HubDataset
 from .errors import (
     ConfigMismatchError,
     DatasetError,
@@ -16,11 +19,17 @@ from .evaluator import Evaluator
 from .executor import EnvFactory, Executor, LocalExecutor
 from .metrics import MetricFunction, Prices, RunSummary, ScoreTable, compare, summarize
 from .progress import Progress, ProgressState
+from .registry import describe_benchmarks, get_benchmark, list_benchmarks, register_eval
 from .retry import GroupPolicy, RetryPolicy
 from .sample import EvalSample
 from .store import read_results
 
+if TYPE_CHECKING:
+    from .benchmarks.aime import AIMEEvaluator
+
 __all__ = [
+    "AIMEEvaluator",
+    "Benchmark",
     "ConfigMismatchError",
     "DatasetError",
     "EnvFactory",
@@ -29,6 +38,7 @@ __all__ = [
     "Evaluator",
     "Executor",
     "GroupPolicy",
+    "HubDataset",
     "LocalExecutor",
     "MetricFunction",
     "Prices",
@@ -43,6 +53,18 @@ __all__ = [
     "TooManyFailuresError",
     "UnknownBenchmarkError",
     "compare",
+    "describe_benchmarks",
+    "get_benchmark",
+    "list_benchmarks",
     "read_results",
+    "register_eval",
     "summarize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AIMEEvaluator":
+        from .benchmarks.aime import AIMEEvaluator
+
+        return AIMEEvaluator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

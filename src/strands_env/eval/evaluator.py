@@ -209,9 +209,9 @@ class Evaluator:
             return await within(executor.rollout(action), self.sample_timeout, Phase.LOOP), False
         except EpisodeTimeoutError as error:
             return _failed(error, TerminationReason.TIMEOUT), False
-        except EvalError:
-            raise
         except Exception as error:
+            if isinstance(error, EvalError) or getattr(error, "is_fatal", False):
+                raise
             reason = TerminationReason.from_error(error)
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
             return _failed(error, reason), True

@@ -31,7 +31,7 @@ class Executor(Protocol):
         """Run one rollout with a fresh environment.
 
         An exception is a failure of the executor or of the environment's own code; a `ConnectionError` is a worker
-        that died, whose rollout may be run again.
+        that died, whose rollout may be run again. One with a true attribute `is_fatal` ends the evaluation.
         """
 
     async def close(self) -> None:

@@ -1,0 +1,81 @@
+"""The command `strands-env`: one subcommand a module, imported only when it is the one that runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from typing import Protocol, cast
+
+_COMMANDS = {
+    "eval": ("strands_env.commands.eval", "run a benchmark"),
+    "compare": ("strands_env.commands.compare", "compare two runs prompt by prompt, with a test of significance"),
+    "report": ("strands_env.commands.report", "write one HTML file to look at a run"),
+    "view": ("strands_env.commands.view", "show a run, or one sample of it, in the terminal"),
+    "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
+}
+_EXTRA_OF = {
+    **dict.fromkeys(("accelerate", "gguf", "tokenizers", "torch", "transformers", "xgrammar"), "local"),
+    **dict.fromkeys(("datasets", "pyarrow"), "eval"),
+    "math_verify": "math",
+    "openai": "openai",
+    "ray": "ray",
+}
+
+
+class _Command(Protocol):
+    """What a module has to offer to be a subcommand."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the subcommand."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the subcommand; return the exit status."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name; those of the process by default.
+
+    Returns:
+        The exit status, see `strands_env.commands.exits.Exit`.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="strands-env",
+        description="Evaluate Strands agents in environments, and look at the results.",
+        epilog="exit: 0 done, 1 incomplete or worse, 2 wrong usage, 3 results refused, 4 gave up, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in _COMMANDS.items()}
+
+    try:
+        chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+        if chosen not in parsers:
+            parser.parse_args(arguments)  # prints the help, the version or what is wrong, and exits
+            return 2
+        command = cast(_Command, import_module(_COMMANDS[chosen][0]))
+        command.add_arguments(parsers[chosen])
+        return int(command.run(parser.parse_args(arguments)))
+    except BrokenPipeError:  # `strands-env view RUN | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF:
+            raise
+        print(
+            f"strands-env {chosen}: the package {package!r} is not installed; "
+            f"install it with: pip install 'strands-rollout[{_EXTRA_OF[package]}]'",
+            file=sys.stderr,
+        )
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""From names to objects: environment hooks, benchmarks and models of the command line, in this process or a worker."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from strands_env.core import Environment, ModelFactory
+from strands_env.eval.benchmark import Benchmark
+from strands_env.eval.errors import EvalError
+from strands_env.eval.evaluator import Evaluator
+from strands_env.eval.executor import EnvFactory
+from strands_env.eval.registry import get_benchmark
+
+HOOK = "create_env_factory"
+"""Function a module given as environment hook has to offer."""
+EVALUATOR = "EvaluatorClass"
+"""Class a module given as benchmark has to offer."""
+
+
+def load_object(path: str, default: str) -> Any:
+    """The object at `module:attribute`, or the attribute `default` of `module`.
+
+    Raises:
+        EvalError: There is no such module or attribute.
+    """
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise EvalError(f"{path!r} cannot be imported: {error}") from error
+        raise EvalError(
+            f"there is no module {module_name!r} to load {path!r} from: give module:attribute, and run where "
+            "the module can be imported"
+        ) from error
+    value: Any = module
+    for part in (attribute or default).split("."):
+        if not hasattr(value, part):
+            raise EvalError(f"module {module_name!r} has no {attribute or default!r}: give module:attribute")
+        value = getattr(value, part)
+    return value
+
+
+def load_evaluator(name: str) -> type[Evaluator]:
+    """A registered benchmark, or the one at `module:attribute`.
+
+    The attribute is an `Evaluator` class, or a function that returns the tasks.
+
+    Raises:
+        EvalError: There is none.
+    """
+    if ":" not in name and "." not in name:
+        return get_benchmark(name)
+    found = load_object(name, EVALUATOR)
+    if isinstance(found, type) and issubclass(found, Evaluator):
+        return found
+    if not callable(found):
+        raise EvalError(f"{name!r} must be an Evaluator class or a function that returns tasks, got {found!r}")
+    function: Callable[[], Iterable[Any]] = found
+
+    class FunctionBenchmark(Benchmark):
+        benchmark_name = name
+
+        def _actions(self) -> Any:
+            return iter(function())
+
+    FunctionBenchmark.__doc__ = function.__doc__
+    return FunctionBenchmark
+
+
+def make_env_factory(
+    *,
+    benchmark: str,
+    env: str | None,
+    env_config: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any],
+) -> EnvFactory:
+    """The environment factory for names and plain values, so that any process can make it.
+
+    Args:
+        benchmark: Benchmark whose environment is taken when `env` is None.
+        env: Hook: `module:function` (or `module` with `create_env_factory`) that takes a model factory, or the model's
+            options where its argument is called `model_config`, and returns an environment factory; or an
+            `Environment` class.
+        env_config: Keyword arguments of the hook.
+        model: Options of `make_model_factory`.
+    """
+    options = dict(env_config or {})
+    if env is not None:
+        hook = load_object(env, HOOK)
+        if isinstance(hook, type) and issubclass(hook, Environment):
+            environment, models = hook, make_model_factory(**model)
+            return lambda: environment(model_factory=models, **options)
+        if not callable(hook):
+            raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
+        parameters = list(inspect.signature(hook).parameters)
+        first: Any = dict(model) if parameters[:1] == ["model_config"] else make_model_factory(**model)
+        made: EnvFactory = hook(first, **options)
+        return made
+    evaluator = load_evaluator(benchmark)
+    if not issubclass(evaluator, Benchmark):
+        raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
+    try:
+        return evaluator.environment(make_model_factory(**model), **options)
+    except NotImplementedError as error:
+        raise EvalError(str(error)) from error
+
+
+def make_model_factory(
+    *,
+    backend: str,
+    model_id: str | None = None,
+    base_url: str | None = None,
+    tokenizer: str | None = None,
+    tool_parser: str | None = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    script: str = "I do not know.",
+    script_delay: float = 0.0,
+) -> ModelFactory:
+    """The model factory for plain values.
+
+    Args:
+        backend: `local`, `sglang`, `openai`, `bedrock`, or `scripted` (answers always the same, for trying things).
+        model_id: Model.
+        base_url: Server.
+        tokenizer: Tokenizer.
+        tool_parser: Reader of tool calls.
+        sampling_params: Sampling parameters.
+        script: Answer of the scripted model.
+        script_delay: Seconds each of its calls takes.
+
+    Raises:
+        EvalError: Something is missing or unknown.
+    """
+    if backend == "scripted":
+        from strands_env.testing import ScriptedModel
+
+        return lambda: ScriptedModel(lambda messages: script, delay=script_delay)
+    from strands_env.core.models import model_factory_from_args
+
+    options: dict[str, Any] = {}
+    if tool_parser is not None or backend == "local":
+        from strands_sglang import get_tool_parser
+
+        options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
+    try:
+        return model_factory_from_args(
+            backend,
+            sglang_base_url=base_url,
+            model_id=model_id,
+            tokenizer=tokenizer,
+            sampling_params=dict(sampling_params or {}) or None,
+            **options,
+        )
+    except (ValueError, ImportError) as error:
+        raise EvalError(str(error)) from error

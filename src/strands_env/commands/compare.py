@@ -1,0 +1,69 @@
+"""`strands-env compare`: is the second run better than the first?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from strands_env.commands.display import format_number
+from strands_env.commands.exits import Exit
+from strands_env.commands.out import complain, say
+from strands_env.commands.show import interval
+from strands_env.eval import EvalError, ScoreTable, compare, read_results
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("first", help="folder or .jsonl of the run to compare with")
+    parser.add_argument("second", help="folder or .jsonl of the run in question")
+    parser.add_argument("--reward-threshold", type=float, metavar="R", help="compare pass rates at this reward")
+    parser.add_argument("--level", type=float, default=0.95, metavar="L", help="confidence level (default: 0.95)")
+    parser.add_argument("--resamples", type=int, default=10_000, metavar="N", help="resamples (default: 10000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: 0)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare."""
+    try:
+        first, second = (
+            ScoreTable.from_samples((sample.prompt_id, sample) for sample in read_results(path))
+            for path in (args.first, args.second)
+        )
+        result = compare(
+            first,
+            second,
+            reward_threshold=args.reward_threshold,
+            level=args.level,
+            resamples=args.resamples,
+            seed=args.seed,
+        )
+    except FileNotFoundError as error:
+        complain("compare", f"there are no results at {error.filename!r}")
+        return Exit.USAGE
+    except EvalError as error:
+        complain("compare", error)
+        return Exit.REFUSED
+    except ValueError as error:
+        complain("compare", error)
+        return Exit.USAGE
+    significant = result.p_value < 1 - args.level
+    if args.json:
+        say(json.dumps({**asdict(result), "significant": significant}))
+    else:
+        what = "mean reward" if args.reward_threshold is None else f"pass rate at {args.reward_threshold:g}"
+        paired = result.wins + result.losses + result.ties
+        say(f"{what} over {paired} prompts scored in both runs")
+        say(f"first       {format_number(result.first)}  {args.first}")
+        say(f"second      {format_number(result.second)}  {args.second}")
+        say(f"difference  {interval(result.difference)}  ({args.level:.0%} interval over prompts)")
+        say(f"prompts     {result.wins} better, {result.losses} worse, {result.ties} equal")
+        kind = "exact" if result.is_exact else f"{args.resamples} sampled sign flips"
+        verdict = "significant" if significant else "not significant"
+        say(f"p-value     {format_number(result.p_value, 4)}  ({kind}; {verdict} at {1 - args.level:.2g})")
+        if result.only_first or result.only_second:
+            say(f"left out    {result.only_first} prompts only in the first, {result.only_second} only in the second")
+    worse = significant and result.difference.value < 0
+    return Exit.INCOMPLETE if args.fail_if_worse and worse else Exit.OK

@@ -1,0 +1,143 @@
+"""Progress on a terminal with rich, and as plain lines without one."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any, TextIO
+
+from strands_env.eval.progress import Progress, ProgressState
+
+PLAIN_SECONDS = 5.0
+"""Seconds between plain lines."""
+LIVE_PER_SECOND = 8
+"""Redraws of the live display a second."""
+
+
+def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progress | None:
+    """The display that fits: live on a terminal with rich, else plain lines; None when quiet."""
+    out = stream or sys.stderr
+    if quiet:
+        return None
+    if not out.isatty():
+        return PlainDisplay(out)
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return PlainDisplay(out)
+    return LiveDisplay(out)
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`1:02:03`, or `-` where it is not known."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A number, `-` for NaN."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def describe(state: ProgressState) -> str:
+    """The state in one line."""
+    finished = state.resumed + state.done
+    total = "?" if state.total is None else str(state.total)
+    parts = [f"{finished}/{total} samples", f"{state.rate:.2f}/s", f"eta {format_seconds(state.eta)}"]
+    parts.append(f"mean reward {format_number(state.mean_reward)}")
+    if state.retries:
+        parts.append(f"{state.retries} retried")
+    parts += [f"{reason} {count}" for reason, count in state.failures.most_common()]
+    if state.stopping:
+        parts.append(f"stopping, {state.running} under way")
+    return ", ".join(parts)
+
+
+class PlainDisplay:
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self, stream: TextIO, *, seconds: float = PLAIN_SECONDS) -> None:
+        self._stream = stream
+        self._seconds = seconds
+        self._last = 0.0
+
+    def start(self, state: ProgressState) -> None:
+        """Say what begins."""
+        self._last = time.monotonic()
+        total = "a stream of tasks" if state.total is None else f"{state.total} samples"
+        resumed = f", {state.resumed} of them found in the results" if state.resumed else ""
+        self._say(f"{state.name or 'evaluation'}: {total}{resumed}")
+
+    def update(self, state: ProgressState) -> None:
+        """A line, when the last one is old enough."""
+        if time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            self._say(describe(state))
+
+    def finish(self, state: ProgressState) -> None:
+        """The last line."""
+        self._say(describe(state))
+
+    def _say(self, text: str) -> None:
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+
+class LiveDisplay:
+    """A bar with rate, time to go, running mean reward and failures by kind."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream)
+        self._live: Any = None
+        self._drawn = 0.0
+
+    def start(self, state: ProgressState) -> None:
+        """Draw it."""
+        from rich.live import Live
+
+        self._live = Live(self._draw(state), console=self._console, auto_refresh=False, transient=False)
+        self._live.start()
+
+    def update(self, state: ProgressState) -> None:
+        """Draw it again, not too often."""
+        now = time.monotonic()
+        if self._live is not None and now - self._drawn >= 1 / LIVE_PER_SECOND:
+            self._drawn = now
+            self._live.update(self._draw(state), refresh=True)
+
+    def finish(self, state: ProgressState) -> None:
+        """Draw the end and give the terminal back."""
+        if self._live is not None:
+            self._live.update(self._draw(state), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def _draw(self, state: ProgressState) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        finished = state.resumed + state.done
+        line = Table.grid(padding=(0, 2))
+        line.add_row(
+            Text(state.name or "evaluation", style="bold"),
+            ProgressBar(total=state.total, completed=finished, width=30, pulse=state.total is None),
+            Text(f"{finished}/{'?' if state.total is None else state.total}"),
+            Text(f"{state.rate:.2f}/s", style="cyan"),
+            Text(f"eta {format_seconds(state.eta)}", style="cyan"),
+            Text(f"mean reward {format_number(state.mean_reward)}", style="green"),
+            Text(f"{state.running} running", style="dim"),
+        )
+        notes = [f"{reason} {count}" for reason, count in state.failures.most_common(6)]
+        if state.retries:
+            notes.append(f"{state.retries} retried")
+        if state.stopping:
+            notes.append("stopping: waiting for samples under way (Ctrl-C again to cancel them)")
+        return Group(line, Text("  " + "   ".join(notes), style="yellow")) if notes else Group(line)

@@ -1,0 +1,43 @@
+"""`strands-env list`: what can be run, and what was run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from strands_env.commands.display import format_number
+from strands_env.commands.exits import Exit
+from strands_env.commands.out import complain, say
+from strands_env.eval import EvalError, ScoreTable, describe_benchmarks, read_results, summarize
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List."""
+    if args.folder is None:
+        infos = describe_benchmarks()
+        width = max(len(info.name) for info in infos)
+        for info in infos:
+            text = info.description if info.is_available else f"cannot be loaded: {info.description}"
+            origin = "" if info.origin == "built-in" else f" ({info.origin})"
+            say(f"{info.name:{width}}  {text}{origin}")
+        return Exit.OK
+    root = Path(args.folder)
+    if not root.is_dir():
+        complain("list", f"there is no folder {args.folder!r}")
+        return Exit.USAGE
+    found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
+    for path in (path for path in found if path.exists()):
+        try:
+            table = ScoreTable.from_samples((sample.prompt_id, sample) for sample in read_results(path))
+        except EvalError as error:
+            say(f"{path}  {error}")
+            continue
+        summary = summarize(table, k_values=[1], resamples=1)
+        reward = format_number(summary.mean_reward.value)
+        say(f"{path}  {summary.samples} samples of {summary.prompts} prompts, reward {reward}")
+    return Exit.OK

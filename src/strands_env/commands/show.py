@@ -1,0 +1,36 @@
+"""Summaries as text."""
+
+from __future__ import annotations
+
+from strands_env.commands.display import format_number, format_seconds
+from strands_env.eval.metrics import Interval, RunSummary
+
+
+def interval(value: Interval) -> str:
+    """`0.512  [0.433, 0.590]`."""
+    return f"{format_number(value.value)}  [{format_number(value.low)}, {format_number(value.high)}]"
+
+
+def summary_lines(summary: RunSummary, *, title: str) -> list[str]:
+    """A run in a few lines; intervals are over prompts."""
+    level = f"{summary.mean_reward.level:.0%}"
+    lines = [
+        f"{title}",
+        f"samples     {summary.samples} of {summary.prompts} prompts, {summary.scored} scored, "
+        f"{summary.unscored} unscored",
+        f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
+    ]
+    lines += [f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts)" for k, value in summary.pass_at.items()]
+    lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
+    lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))
+    if summary.errors:
+        lines.append("errors      " + ", ".join(f"{kind} {count}" for kind, count in summary.errors.items()))
+    totals = summary.totals
+    if summary.samples:
+        lines.append(
+            f"tokens      {totals.get('input_tokens', 0):,.0f} read, {totals.get('output_tokens', 0):,.0f} sampled; "
+            f"{totals.get('tool_calls', 0):,.0f} tool calls; {format_seconds(totals.get('wall_s'))} of rollouts"
+        )
+    if summary.cost is not None:
+        lines.append(f"cost        {summary.cost:,.4f}")
+    return lines

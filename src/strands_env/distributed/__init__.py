@@ -1,0 +1,10 @@
+"""Rollouts outside this process: worker processes, and Ray. What `Evaluator(executor=...)` takes."""
+
+from __future__ import annotations
+
+from .errors import WorkerLostError, WorkerSetupError
+from .processes import ProcessExecutor
+from .ray import RayExecutor
+from .recipe import Recipe
+
+__all__ = ["ProcessExecutor", "RayExecutor", "Recipe", "WorkerLostError", "WorkerSetupError"]

@@ -1,0 +1,38 @@
+"""Errors of `strands_env.distributed`."""
+
+from __future__ import annotations
+
+
+class WorkerLostError(ConnectionError):
+    """A worker ended while it ran a rollout. The rollout may be run again; the evaluator does.
+
+    Attributes:
+        worker: Which one.
+        reason: How it ended.
+    """
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(worker, reason)
+        self.worker = worker
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.worker} was lost: {self.reason}"
+
+
+class WorkerSetupError(RuntimeError):
+    """A worker could not make the environment factory; no rollout can run.
+
+    Attributes:
+        message: What was raised there.
+        is_fatal: True: an evaluation ends with it instead of failing sample by sample.
+    """
+
+    is_fatal = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"a worker cannot make the environment factory: {self.message}"

@@ -1,0 +1,219 @@
+"""`ProcessExecutor`: rollouts in worker processes of this machine, each with its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from strands_env.core import Action, StepResult
+from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
+from strands_env.distributed.frames import read_message, write_message
+from strands_env.distributed.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 10.0
+"""How long a worker may take to clean up its environments before it is killed."""
+
+
+class ProcessExecutor:
+    """Runs rollouts in worker processes. An agent loop is bound by one core, so this is how to use several.
+
+    A worker takes any number of rollouts at once; a new one goes to the worker with the fewest. When a worker dies its
+    rollouts raise `WorkerLostError` and the next one starts another worker in its place. When this process dies,
+    however it does, the workers clean up and end.
+
+    Args:
+        make: `module:function` or a function that pickles; called in each worker with `arguments`, it returns the
+            environment factory.
+        arguments: Keyword arguments that pickle.
+        n_workers: Number of processes; the number of cores if None.
+
+    Raises:
+        ValueError: `n_workers` is not positive, or `make` is no dotted path.
+    """
+
+    def __init__(
+        self,
+        make: str | Callable[..., Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        n_workers: int | None = None,
+    ) -> None:
+        if n_workers is not None and n_workers < 1:
+            raise ValueError(f"n_workers must be at least 1 or None for one a core, got {n_workers!r}")
+        self._recipe = Recipe(make=make, arguments=dict(arguments or {}))
+        self._workers = [_Worker(number, self._recipe) for number in range(n_workers or os.cpu_count() or 1)]
+        self._closed = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers that run."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    async def rollout(self, action: Action) -> StepResult:
+        """Run one rollout on the least busy worker.
+
+        Raises:
+            WorkerLostError: The worker died meanwhile.
+            WorkerSetupError: The environment factory cannot be made there.
+        """
+        if self._closed:
+            raise RuntimeError("this executor is closed: make another one")
+        worker = min(self._workers, key=lambda worker: worker.load)
+        return await worker.rollout(action)
+
+    async def close(self) -> None:
+        """End the workers: running rollouts are cancelled and their environments cleaned up."""
+        self._closed = True
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+
+    async def __aenter__(self) -> ProcessExecutor:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class _Worker:
+    """One process, started at its first rollout and again after its death."""
+
+    def __init__(self, number: int, recipe: Recipe) -> None:
+        self._name = f"worker {number}"
+        self._recipe = recipe
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[StepResult]] = {}
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.load = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None while it does not run."""
+        return self._process.pid if self._process is not None and self._writer is not None else None
+
+    async def rollout(self, action: Action) -> StepResult:
+        self.load += 1
+        try:
+            async with self._starting:
+                if self._writer is None:
+                    await self._start()
+            number = next(self._numbers)
+            future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+            writer = self._writer
+            if writer is None:
+                raise WorkerLostError(self._name, "it ended before the rollout began")
+            self._waiting[number] = future
+            write_message(writer, ("run", number, action))
+            try:
+                return await future
+            except asyncio.CancelledError:
+                with suppress(ConnectionError):
+                    write_message(writer, ("cancel", number, None))
+                raise
+            finally:
+                self._waiting.pop(number, None)
+        finally:
+            self.load -= 1
+
+    async def close(self) -> None:
+        async with self._starting:
+            if self._writer is not None:
+                self._writer.close()
+            await self._end("it was closed")
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            # No stdin: Ctrl-C is the parent's business, and a worker ends when the socket closes.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "strands_env.distributed._worker",
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            write_message(writer, self._recipe)
+            kind, _, message = await read_message(reader)
+        except BaseException as error:
+            writer.close()
+            await self._end("it failed to start")
+            if isinstance(error, EOFError):
+                raise WorkerLostError(self._name, f"it ended at its start, {self._status()}") from error
+            raise
+        if kind == "setup_error":
+            writer.close()
+            await self._end("it failed to start")
+            raise WorkerSetupError(message)
+        self._writer = writer
+        self._reading = asyncio.create_task(self._read(reader, writer))
+        logger.debug("worker=<%s>, pid=<%d> | worker started", self._name, self._process.pid)
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                kind, number, payload = await read_message(reader)
+                future = self._waiting.get(number)
+                if future is None or future.done():
+                    continue
+                if kind == "result":
+                    future.set_result(payload)
+                elif kind == "error":
+                    future.set_exception(payload)
+        except EOFError:
+            pass
+        finally:
+            self._writer = None
+            writer.close()
+            if self._process is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), 1.0)
+            lost = WorkerLostError(self._name, self._status())
+            waiting = [future for future in self._waiting.values() if not future.done()]
+            if waiting:
+                logger.warning(
+                    "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost", self._name, len(waiting), lost.reason
+                )
+            for future in waiting:
+                future.set_exception(lost)
+
+    async def _end(self, why: str) -> None:
+        """Wait for the process, and kill it when it takes too long."""
+        self._writer = None
+        if self._process is not None and self._process.returncode is None:
+            try:
+                await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
+            except TimeoutError:
+                logger.warning("worker=<%s>, pid=<%d>, reason=<%s> | killing it", self._name, self._process.pid, why)
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
+            self._reading = None
+
+    def _status(self) -> str:
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return "the connection to it broke"
+        return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}"

@@ -1,0 +1,183 @@
+"""`Benchmark`: an evaluator whose tasks are rows of a data set, from the hub or from a local file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+from strands_env.core import Action, Environment, ModelFactory
+from strands_env.eval.errors import DatasetError
+from strands_env.eval.evaluator import Evaluator
+from strands_env.eval.source import Tasks
+
+logger = logging.getLogger(__name__)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubDataset:
+    """A data set of the Hugging Face hub, read with `datasets` (extra `eval`)."""
+
+    path: str
+    split: str
+    name: str | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """Its rows, streamed.
+
+        Raises:
+            DatasetError: `datasets` is missing, or the hub does not give it.
+        """
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise DatasetError(
+                "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
+                "or give a local file as data_path"
+            ) from error
+        try:
+            yield from load_dataset(self.path, self.name, split=self.split, streaming=True)
+        except Exception as error:
+            raise DatasetError(
+                f"cannot read {self.path!r} (split {self.split!r}) from the hub: {type(error).__name__}: {error}; "
+                "where the hub cannot be reached, or asks for a licence, give a local file as data_path"
+            ) from error
+
+
+def read_rows(path: str | Path) -> Iterator[Row]:
+    """Rows of a local `.jsonl`, `.json` (a list) or `.parquet` file; Parquet needs `pyarrow` (extra `eval`).
+
+    Raises:
+        DatasetError: The file is missing, of another kind, or damaged.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise DatasetError(f"there is no data file at {str(path)!r}")
+    match file.suffix:
+        case ".jsonl":
+            with file.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        yield _object(line, f"line {number} of {str(path)!r}")
+        case ".json":
+            listed = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(listed, list):
+                raise DatasetError(f"{str(path)!r} must hold a JSON list of objects, got {type(listed).__name__}")
+            yield from listed
+        case ".parquet":
+            try:
+                parquet: Any = import_module("pyarrow.parquet")
+            except ImportError as error:
+                raise DatasetError("Parquet files need 'pyarrow': pip install 'strands-rollout[eval]'") from error
+            with parquet.ParquetFile(file) as table:
+                for batch in table.iter_batches(batch_size=256):
+                    yield from batch.to_pylist()
+        case suffix:
+            raise DatasetError(f"a data file ends in .jsonl, .json or .parquet, got {suffix!r} in {str(path)!r}")
+
+
+def _object(line: str, where: str) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DatasetError(f"{where} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise DatasetError(f"{where} must be a JSON object, got {type(row).__name__}")
+    return row
+
+
+class Benchmark(Evaluator):
+    """A benchmark is `dataset`, `action` and `environment`; see `strands_env.eval.benchmarks` for examples.
+
+    Args:
+        *args: Arguments of `Evaluator`.
+        data_path: Local `.jsonl`, `.json` or `.parquet` file with rows like those of the hub.
+        limit: Number of tasks to take; None for all.
+        seed: Seed of whatever the data set leaves to chance.
+        **options: Options of `Evaluator`.
+    """
+
+    dataset: ClassVar[HubDataset | None] = None
+    """Where the rows are."""
+    default_sampling: ClassVar[Mapping[str, Any]] = {}
+    """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
+
+    def __init__(
+        self, *args: Any, data_path: str | Path | None = None, limit: int | None = None, seed: int = 0, **options: Any
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be at least 1 or None for all tasks, got {limit!r}")
+        super().__init__(*args, **options)
+        self.data_path = data_path
+        self.limit = limit
+        self.seed = seed
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """The environment to evaluate a bare model with, when the user names none.
+
+        Args:
+            model_factory: Makes the models.
+            **options: Options of the environment.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The task of a row, None to leave the row out."""
+        raise NotImplementedError
+
+    def rows(self) -> Iterable[Row]:
+        """All rows, from `data_path` or from `dataset`."""
+        if self.data_path is not None:
+            return read_rows(self.data_path)
+        if self.dataset is None:
+            raise DatasetError(f"{self.benchmark_name or type(self).__name__} needs a local file: give data_path")
+        return self.dataset.rows()
+
+    def count(self) -> int | None:
+        """Number of tasks, None where only reading them would tell."""
+        return None
+
+    def load_dataset(self) -> Tasks:
+        """The tasks, read as they are needed."""
+        tasks = islice(self._actions(), self.limit)
+        known = self.count() if self.data_path is None else None
+        return tasks if known is None else _Counted(tasks, known)
+
+    def _actions(self) -> Iterator[Action]:
+        for index, row in enumerate(self.rows()):
+            action = self.action(row, index)
+            if action is None:
+                logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self.benchmark_name, index)
+                continue
+            yield action
+
+
+class _Counted(Iterable[Action]):
+    """Tasks of known number, so that a display can tell how long the rest takes."""
+
+    def __init__(self, tasks: Iterable[Action], count: int) -> None:
+        self._tasks = tasks
+        self._count = count
+
+    def __iter__(self) -> Iterator[Action]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def field(row: Row, *names: str) -> str | None:
+    """The first of some fields that is there and not empty, as text."""
+    for name in names:
+        value = row.get(name)
+        if value is not None and str(value).strip():
+            return str(value)
+    return None

@@ -1,0 +1,73 @@
+"""Arithmetic from a seed: no download, and small enough for the embedded model with a calculator."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.environments import CalculatorEnv
+from strands_env.eval.benchmark import Benchmark, Row
+from strands_sglang.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
+
+TASKS = 100
+"""Number of tasks without a limit."""
+
+_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+class NumberReward(RewardFunction):
+    """1.0 where the last number of the final response is the ground truth."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Compare the last number."""
+        truth = action.task_context.ground_truth
+        found = _NUMBER.findall(step_result.observation.final_response or "")
+        answer = found[-1].replace(",", "") if found else None
+        matched = answer is not None and float(answer) == float(truth)
+        return RewardResult(reward=float(matched), info={"ground_truth": truth, "answer": answer})
+
+
+class ArithmeticEnv(CalculatorEnv):
+    """A calculator, and three worked examples in the history: enough for a model of 135 million parameters."""
+
+    async def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
+        """Put the examples in front of the conversation."""
+        history = [*few_shot_messages(), *action.task_context.conversation_history]
+        context = action.task_context.model_copy(update={"conversation_history": history})
+        return await super().step(action.model_copy(update={"task_context": context}), cancel_signal=cancel_signal)
+
+
+class ArithmeticEvaluator(Benchmark):
+    """Arithmetic with a calculator, generated from a seed; runs on the embedded model."""
+
+    benchmark_name = "arithmetic"
+    default_sampling: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 64, "temperature": 0.0}
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """A calculator with three worked examples."""
+        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": NumberReward(), "max_tool_iters": 3, **options}
+        return lambda: ArithmeticEnv(model_factory=model_factory, **options)
+
+    def count(self) -> int:
+        """The limit, or `TASKS`."""
+        return self.limit or TASKS
+
+    def rows(self) -> Iterator[Row]:
+        """Sums, differences and products; the same for the same seed."""
+        rng = random.Random(self.seed)
+        for number in range(self.count()):
+            sign = rng.choice("+-*")
+            small = sign == "*"
+            first, second = rng.randint(11, 99 if small else 999), rng.randint(2, 12 if small else 99)
+            value = {"+": first + second, "-": first - second, "*": first * second}[sign]
+            yield {"id": f"{self.seed}-{number}", "expression": f"{first} {sign} {second}", "value": value}
+
+    def action(self, row: Row, index: int) -> Action:
+        """The question."""
+        context = TaskContext(id=f"arithmetic_{row['id']}", ground_truth=str(row["value"]))
+        return Action(message=f"What is {row['expression']}?", task_context=context)

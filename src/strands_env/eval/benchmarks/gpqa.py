@@ -1,0 +1,75 @@
+"""GPQA: graduate-level multiple choice in biology, physics and chemistry (Rein et al. 2023). Asks for a licence."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
+
+LETTERS = "ABCD"
+SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
+
+_WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+_STATED = re.compile(r"answer\s*(?:is)?\s*:?\s*\(?\**\s*\(?([A-D])\b", re.IGNORECASE)
+_BRACKETED = re.compile(r"\(([A-D])\)")
+
+
+class ChoiceReward(RewardFunction):
+    """1.0 where the chosen letter is the ground truth: the last one called the answer, else the last in brackets.
+
+    An answer without a letter is wrong, with reason `no_letter`.
+    """
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Find the letter and compare it."""
+        truth = action.task_context.ground_truth
+        response = step_result.observation.final_response or ""
+        found = _STATED.findall(response) or _BRACKETED.findall(response)
+        info: dict[str, Any] = {"ground_truth": truth, "letter": found[-1].upper() if found else None}
+        if not found:
+            return RewardResult(reward=0.0, info={**info, "reason": "no_letter"})
+        return RewardResult(reward=float(info["letter"] == truth), info=info)
+
+
+class GPQAEvaluator(Benchmark):
+    """GPQA: graduate-level multiple choice; the data set asks for a licence on the hub."""
+
+    benchmark_name = "gpqa"
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """Reasoning without tools, scored by the letter."""
+        options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": ChoiceReward(), **options}
+        return lambda: Environment(model_factory=model_factory, **options)
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The question with its choices in an order that depends on `seed` and the record only."""
+        question, right = field(row, "Question"), field(row, "Correct Answer")
+        wrong = [choice for name in _WRONG if (choice := field(row, name)) is not None]
+        if question is None or right is None or len(wrong) != len(_WRONG):
+            return None
+        name = field(row, "Record ID") or str(index)
+        choices = [right.strip(), *(choice.strip() for choice in wrong)]
+        order = list(range(len(choices)))
+        random.Random(f"{self.seed}/{name}").shuffle(order)
+        listed = "\n".join(f"({letter}) {choices[place]}" for letter, place in zip(LETTERS, order, strict=True))
+        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=LETTERS[order.index(0)])
+        return Action(message=f"{question.strip()}\n\n{listed}", task_context=context)
+
+
+class GPQADiamondEvaluator(GPQAEvaluator):
+    """GPQA Diamond: 198 graduate-level questions (licence on the hub)."""
+
+    benchmark_name = "gpqa-diamond"
+    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_diamond", split="train")
+
+
+class GPQAMainEvaluator(GPQAEvaluator):
+    """GPQA Main: 448 graduate-level questions (licence on the hub)."""
+
+    benchmark_name = "gpqa-main"
+    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_main", split="train")

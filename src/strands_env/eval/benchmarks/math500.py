@@ -1,0 +1,15 @@
+"""MATH-500: the 500 problems of MATH that Lightman et al. 2023 held out."""
+
+from __future__ import annotations
+
+from strands_env.eval.benchmark import HubDataset
+from strands_env.eval.benchmarks._mathematics import MathBenchmark
+
+
+class Math500Evaluator(MathBenchmark):
+    """MATH-500: competition problems of five levels."""
+
+    benchmark_name = "math-500"
+    dataset = HubDataset(path="HuggingFaceH4/MATH-500", split="test")
+    id_fields = ("unique_id",)
+    kept_fields = ("subject", "level")

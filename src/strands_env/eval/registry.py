@@ -1,0 +1,120 @@
+"""Benchmarks by name: the built-in ones, registered ones, and those other packages offer as entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import TypeVar
+
+from strands_env.eval.errors import EvalError, UnknownBenchmarkError
+from strands_env.eval.evaluator import Evaluator
+
+ENTRY_POINTS = "strands_env.benchmarks"
+"""Group of entry points: name of the benchmark, and `module:Class` of its evaluator."""
+
+_BUILT_IN = {
+    "arithmetic": "arithmetic:ArithmeticEvaluator",
+    "aime-2024": "aime:AIME2024Evaluator",
+    "aime-2025": "aime:AIME2025Evaluator",
+    "math-500": "math500:Math500Evaluator",
+    "gsm8k": "gsm8k:GSM8KEvaluator",
+    "hmmt-feb-2025": "hmmt:HMMTFeb2025Evaluator",
+    "hmmt-nov-2025": "hmmt:HMMTNov2025Evaluator",
+    "gpqa-diamond": "gpqa:GPQADiamondEvaluator",
+    "gpqa-main": "gpqa:GPQAMainEvaluator",
+    "simpleqa-verified": "simpleqa:SimpleQAVerifiedEvaluator",
+    "ifeval": "ifeval:IFEvalEvaluator",
+    "harbor": "harbor:HarborEvaluator",
+}
+
+EvaluatorType = TypeVar("EvaluatorType", bound=type[Evaluator])
+
+_registered: dict[str, type[Evaluator]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkInfo:
+    """A known benchmark.
+
+    Attributes:
+        name: Its name.
+        origin: `built-in`, `registered`, or the distribution that offers it.
+        description: First line of its class's docstring; what is wrong with it if it cannot be loaded.
+        is_available: It can be loaded.
+    """
+
+    name: str
+    origin: str
+    description: str
+    is_available: bool = True
+
+
+def register_eval(name: str) -> Callable[[EvaluatorType], EvaluatorType]:
+    """Class decorator that registers an evaluator under a name.
+
+    Raises:
+        ValueError: Another one is registered under it.
+    """
+
+    def register(evaluator: EvaluatorType) -> EvaluatorType:
+        known = _registered.get(name)
+        if known is not None and known is not evaluator and known.__qualname__ != evaluator.__qualname__:
+            raise ValueError(f"benchmark {name!r} is already registered, by {known.__module__}.{known.__qualname__}")
+        _registered[name] = evaluator
+        return evaluator
+
+    return register
+
+
+def get_benchmark(name: str) -> type[Evaluator]:
+    """The evaluator registered under a name; registered ones come before built-in ones, those before entry points.
+
+    Raises:
+        UnknownBenchmarkError: There is none.
+        EvalError: It cannot be loaded, or is no evaluator.
+    """
+    if name in _registered:
+        return _registered[name]
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        loaded = getattr(import_module(f"strands_env.eval.benchmarks.{module}"), attribute)
+    elif point := _points().get(name):
+        try:
+            loaded = point.load()
+        except Exception as error:
+            raise EvalError(f"benchmark {name!r} of {_distribution(point)} cannot be loaded: {error}") from error
+    else:
+        raise UnknownBenchmarkError(name, list_benchmarks())
+    if not (isinstance(loaded, type) and issubclass(loaded, Evaluator)):
+        raise EvalError(f"benchmark {name!r} must be a subclass of strands_env.eval.Evaluator, got {loaded!r}")
+    return loaded
+
+
+def list_benchmarks() -> list[str]:
+    """Names of all known benchmarks."""
+    return sorted({*_registered, *_BUILT_IN, *_points()})
+
+
+def describe_benchmarks() -> list[BenchmarkInfo]:
+    """All known benchmarks with a line of description each; one that cannot be loaded says why."""
+    points = _points()
+    infos = []
+    for name in list_benchmarks():
+        origin = "built-in" if name in _BUILT_IN else "registered"
+        if name not in _registered and name not in _BUILT_IN:
+            origin = _distribution(points[name])
+        try:
+            text = (get_benchmark(name).__doc__ or "").strip().partition("\n")[0]
+            infos.append(BenchmarkInfo(name=name, origin=origin, description=text))
+        except Exception as error:  # whatever a foreign module does, the others are listed
+            infos.append(BenchmarkInfo(name=name, origin=origin, description=str(error), is_available=False))
+    return infos
+
+
+def _points() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _distribution(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an entry point"

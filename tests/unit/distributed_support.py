@@ -1,0 +1,83 @@
+"""Environment factories that workers import by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from strands_env.core import Action
+from tests.unit.eval_support import FakeEnv, outcome, with_tokens
+
+
+def plain(text: str = "answer") -> Any:
+    """Answers with the worker's process id."""
+
+    def factory(action: Action) -> FakeEnv:
+        def answer(action: Action) -> Any:
+            made = with_tokens(outcome(text=f"{text} {action.task_context.id}"))
+            made.observation.metrics["pid"] = os.getpid()
+            return made
+
+        return FakeEnv(answer, delay=0.01)
+
+    return factory
+
+
+def deadly(folder: str) -> Any:
+    """Kills its worker at the first rollout of the task `p1`, once."""
+
+    def factory() -> FakeEnv:
+        def answer(action: Action) -> Any:
+            mark = Path(folder, "killed")
+            if action.task_context.id == "p1_0" and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return outcome()
+
+        return FakeEnv(answer, delay=0.05)
+
+    return factory
+
+
+class LoudEnv(FakeEnv):
+    """Leaves a file behind when it is cleaned up."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(delay=60.0)
+        self._folder = folder
+
+    async def step(self, action: Action) -> Any:
+        Path(self._folder, f"started-{action.task_context.id}").touch()
+        return await super().step(action)
+
+    async def cleanup(self) -> None:
+        await asyncio.sleep(0.05)
+        Path(self._folder, "cleaned").touch()
+
+
+def loud(folder: str) -> Any:
+    return lambda: LoudEnv(folder)
+
+
+def raising() -> Any:
+    def factory() -> FakeEnv:
+        return FakeEnv(lambda action: ValueError(f"bad task {action.task_context.id}"))
+
+    return factory
+
+
+def broken() -> Any:
+    raise OSError("no such sandbox")
+
+
+class UnpicklableError(Exception):
+    def __init__(self) -> None:
+        super().__init__("held")
+        self.held = lambda: None
+
+
+def unpicklable() -> Any:
+    return lambda: FakeEnv(lambda action: UnpicklableError())

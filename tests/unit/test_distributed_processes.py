@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from strands_env.distributed import ProcessExecutor, WorkerLostError, WorkerSetupError
+from strands_env.eval import Evaluator, RetryPolicy, read_results
+from tests.conftest import ROOT
+from tests.unit.eval_support import task, tasks
+
+HERE = "tests.unit.distributed_support"
+
+
+async def wait_for(path: Path) -> None:
+    while not path.exists():
+        await asyncio.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_rollouts_run_in_every_worker_and_come_back_whole():
+    async with ProcessExecutor(f"{HERE}:plain", {"text": "hi"}, n_workers=2) as executor:
+        results = await asyncio.gather(*(executor.rollout(task(f"t{i}")) for i in range(6)))
+    assert {result.observation.metrics["pid"] for result in results}.isdisjoint({os.getpid()})
+    assert len({result.observation.metrics["pid"] for result in results}) == 2
+    assert [result.observation.final_response for result in results] == [f"hi t{i}" for i in range(6)]
+    assert results[0].observation.tokens.loss_mask == [0, 0, 1, 1]
+
+
+async def test_exceptions_come_back_as_they_are():
+    async with ProcessExecutor(f"{HERE}:raising", n_workers=1) as executor:
+        with pytest.raises(ValueError, match="bad task t0"):
+            await executor.rollout(task("t0"))
+
+
+async def test_an_exception_that_does_not_pickle_comes_back_as_text():
+    async with ProcessExecutor(f"{HERE}:unpicklable", n_workers=1) as executor:
+        with pytest.raises(RuntimeError, match="UnpicklableError: held"):
+            await executor.rollout(task("t0"))
+
+
+async def test_a_factory_that_cannot_be_made_ends_the_evaluation(tmp_path):
+    async with ProcessExecutor(f"{HERE}:broken", n_workers=1) as executor:
+        with pytest.raises(WorkerSetupError, match="no such sandbox"):
+            await Evaluator(executor=executor, output_path=tmp_path).run(tasks(3))
+    assert list(read_results(tmp_path)) == []
+
+
+async def test_a_killed_worker_costs_its_rollouts_a_retry(tmp_path):
+    async with ProcessExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=2) as executor:
+        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(delay=0.0))
+        results = await evaluator.run(tasks(6))
+    samples = [samples[0] for samples in results.values()]
+    assert [sample.reward for sample in samples] == [1.0] * 6
+    assert results["p1"][0].attempts == 2
+
+
+async def test_without_a_retry_the_loss_has_a_type(tmp_path):
+    async with ProcessExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=1) as executor:
+        with pytest.raises(WorkerLostError, match="signal 9"):
+            await executor.rollout(task("p1_0"))
+        assert (await executor.rollout(task("p1_0"))).reward.reward == 1.0
+
+
+async def test_cancelling_a_rollout_cleans_up_in_the_worker(tmp_path):
+    async with ProcessExecutor(f"{HERE}:loud", {"folder": str(tmp_path)}, n_workers=1) as executor:
+        rollout = asyncio.create_task(executor.rollout(task("t")))
+        await wait_for(tmp_path / "started-t")
+        rollout.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rollout
+        await asyncio.wait_for(wait_for(tmp_path / "cleaned"), 10)
+
+
+async def test_closing_cleans_up_and_leaves_no_process(tmp_path):
+    executor = ProcessExecutor(f"{HERE}:loud", {"folder": str(tmp_path)}, n_workers=1)
+    rollout = asyncio.create_task(executor.rollout(task("t")))
+    await wait_for(tmp_path / "started-t")
+    pids = executor.pids
+    await executor.close()
+    assert (tmp_path / "cleaned").exists()
+    assert all(map(is_gone, pids))
+    with pytest.raises(WorkerLostError):
+        await rollout
+    with pytest.raises(RuntimeError, match="closed"):
+        await executor.rollout(task("t"))
+
+
+async def test_workers_clean_up_when_the_parent_is_killed(tmp_path):
+    program = f"""
+import asyncio, sys
+from strands_env.distributed import ProcessExecutor
+from tests.unit.eval_support import task
+
+async def main():
+    executor = ProcessExecutor({HERE + ":loud"!r}, {{"folder": {str(tmp_path)!r}}}, n_workers=1)
+    rollout = asyncio.create_task(executor.rollout(task("t")))
+    while not executor.pids:
+        await asyncio.sleep(0.01)
+    print(executor.pids[0], flush=True)
+    await rollout
+
+asyncio.run(main())
+"""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    try:
+        worker = int(parent.stdout.readline())
+        await asyncio.wait_for(wait_for(tmp_path / "started-t"), 30)
+        parent.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(wait_for(tmp_path / "cleaned"), 10)
+        for _ in range(500):
+            if is_gone(worker):
+                break
+            await asyncio.sleep(0.01)
+        assert is_gone(worker)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+
+
+@pytest.mark.parametrize("make", ["module", "module:", ":name"])
+def test_a_factory_without_a_path_is_refused(make):
+    with pytest.raises(ValueError, match="module:function"):
+        ProcessExecutor(make)
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(ValueError, match="n_workers"):
+        ProcessExecutor(f"{HERE}:plain", n_workers=0)
+
+
+def test_something_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="function"):
+        ProcessExecutor(3)

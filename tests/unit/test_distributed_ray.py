@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+
+import pytest
+
+from strands_env.distributed import RayExecutor, WorkerLostError, WorkerSetupError
+from strands_env.eval import Evaluator, RetryPolicy
+from tests.conftest import ROOT
+from tests.unit.eval_support import task, tasks
+
+HERE = "tests.unit.distributed_support"
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra 'ray')")
+PATHS = {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}}}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray of its own that the executors join and must not stop."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, **PATHS)
+    yield ray
+    ray.shutdown()
+
+
+def test_without_ray_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(ImportError, match=r"strands-rollout\[ray\]"):
+        RayExecutor(f"{HERE}:plain")
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_rollouts_run_in_actors_and_come_back_whole(cluster):
+    async with RayExecutor(f"{HERE}:plain", n_workers=2) as executor:
+        results = await asyncio.gather(*(executor.rollout(task(f"t{i}")) for i in range(6)))
+    assert len({result.observation.metrics["pid"] for result in results}) == 2
+    assert [result.observation.final_response for result in results] == [f"answer t{i}" for i in range(6)]
+    assert cluster.is_initialized()
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_a_dead_actor_costs_its_rollouts_a_retry(cluster, tmp_path):
+    async with RayExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=2) as executor:
+        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(delay=0.0))
+        results = await evaluator.run(tasks(6))
+    assert [samples[0].reward for samples in results.values()] == [1.0] * 6
+    assert results["p1"][0].attempts == 2
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_without_a_retry_the_loss_has_a_type(cluster, tmp_path):
+    async with RayExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=1) as executor:
+        with pytest.raises(WorkerLostError):
+            await executor.rollout(task("p1_0"))
+        assert (await executor.rollout(task("p1_0"))).reward.reward == 1.0
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_exceptions_come_back_as_they_are(cluster):
+    async with RayExecutor(f"{HERE}:raising", n_workers=1) as executor:
+        with pytest.raises(ValueError, match="bad task t0"):
+            await executor.rollout(task("t0"))
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_a_factory_that_cannot_be_made_says_so(cluster):
+    async with RayExecutor(f"{HERE}:broken", n_workers=1) as executor:
+        with pytest.raises(WorkerSetupError, match="no such sandbox"):
+            await executor.rollout(task("t0"))
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_closing_touches_only_its_own_actors(cluster):
+    others = RayExecutor(f"{HERE}:plain", n_workers=1)
+    await others.rollout(task("t0"))
+    async with RayExecutor(f"{HERE}:plain", n_workers=1) as executor:
+        await executor.rollout(task("t0"))
+    assert (await others.rollout(task("t1"))).observation.final_response == "answer t1"
+    await others.close()
+    assert cluster.is_initialized()
