@@ -128,7 +128,6 @@ class SGLangClient:
         self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         weakref.finalize(self, _release, self._transports).atexit = False
         self._max_model_len: int | None = None
-        self._probe_vocab_again_at = 0.0
         self._probe_again_at = 0.0
         self._vocab_again_at = 0.0
         self._reported: set[str] = set()
@@ -336,14 +335,23 @@ class SGLangClient:
         """
         async with self._transport().probing:
             if self._vocab_size is None and time.monotonic() >= self._vocab_again_at:
+                pause = _PROBE_PAUSE_S
                 for path in (("/model_info", "/get_model_info"), ("/server_info", "/get_server_info")):
                     with contextlib.suppress(SGLangClientError):
                         info = await self._get_json(*path, retries=0)
+                        pause = _PROBE_VOCAB_PAUSE_S
                         folder = info.get("model_path")
                         self._vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
                     if self._vocab_size is not None:
                         break
-                self._vocab_again_at = time.monotonic() + _PROBE_PAUSE_S
+                self._vocab_again_at = time.monotonic() + pause
+                if self._vocab_size is None and pause is _PROBE_VOCAB_PAUSE_S and "vocab_size" not in self._reported:
+                    self._reported.add("vocab_size")
+                    logger.warning(
+                        "base_url=<%s> | the server does not tell its vocabulary size, and an id beyond it would kill "
+                        "it; give vocab_size",
+                        self.base_url,
+                    )
         return self._vocab_size
 
     async def is_multimodal(self) -> bool:

@@ -512,6 +512,21 @@ async def test_a_wrong_answer_is_a_typed_error_or_what_it_says_whatever_part_is_
     assert kept
 
 
+async def test_a_server_that_does_not_tell_its_vocabulary_is_asked_once_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FaultyServer() as server, make_client(server.url) as client:
+        await rollout(make_model(client, vocab_size=None), 3)
+        assert server.paths.count("GET /model_info") == 1
+        assert sum("give vocab_size" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_vocabulary_that_the_server_tells_is_guarded() -> None:
+    async with FaultyServer(model_info={"vocab_size": 5}) as server, make_client(server.url) as client:
+        assert isinstance(await failure(make_model(client, vocab_size=None), 1), SGLangRequestError)
+        assert server.requests == []
+
+
 async def test_a_field_that_has_no_effect_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     def without_logprobs(call: ServerCall) -> Fault:
         made = call.answer(Reply(ids=[7, 6]))
