@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
     parser.add_argument("--dropout", type=float, default=0.1, help="BPE dropout of the supervised data")
     parser.add_argument(
-        "--target", type=float, default=0.4, help="chance of a right conversation at which supervision ends"
+        "--target", type=float, default=0.4, help="chance of success that ends the supervision"
     )
     parser.add_argument("--vocabulary", type=int, default=600)
     parser.add_argument("--evaluation", type=int, default=128, help="held-out problems before and after")
@@ -115,8 +115,9 @@ async def main() -> None:
         model = make_model(tokenizer, seed)
         steps = supervise(model, tokenizer, target=options.target, dropout=options.dropout, seed=seed)
         model.eval()
+        likely = chance(model, tokenizer, dropout=options.dropout, seed=seed)
         print(
-            f"seed {seed} supervised for {steps} steps, chance {chance(model, tokenizer, dropout=options.dropout, seed=seed):.2f}, "
+            f"seed {seed} supervised for {steps} steps, chance {likely:.2f}, "
             f"{sum(p.numel() for p in model.parameters())} parameters, {time.perf_counter() - began:.0f} s",
             flush=True,
         )

@@ -1,0 +1,647 @@
+"""The slime functions against fakes of slime's `Sample` and `GenerateState`, written from its contract."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+from provider_support import Replay, add, call, completion, tokenizer
+from strands import Agent, tool
+
+import strands_sglang
+from strands_env.core import Environment, RewardResult
+from strands_env.testing import ScriptedModel
+from strands_env.training import slime
+from strands_env.training.slime._episode import SUSPENDED
+from strands_sglang.testing import Reply
+
+
+@dataclass
+class Counter:
+    """slime's `PrefixCacheInfo`."""
+
+    cached_tokens: int = 0
+    total_prompt_tokens: int = 0
+
+    def add(self, meta: dict[str, Any]) -> None:
+        self.cached_tokens += meta.get("cached_tokens", 0)
+        self.total_prompt_tokens += meta.get("prompt_tokens", 0)
+
+
+@dataclass
+class Sample:
+    """The fields of slime's `Sample` that the contract names."""
+
+    class Status(Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
+
+    group_index: int | None = 0
+    index: int | None = 3
+    rollout_id: int | None = None
+    prompt: Any = "What is 1 + 2?"
+    tokens: list[int] = field(default_factory=list)
+    response: str = ""
+    response_length: int = 0
+    label: str | None = "3"
+    reward: Any = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    rollout_log_probs: list[float] | None = None
+    rollout_top_p_token_ids: Any = None
+    rollout_top_p_token_offsets: Any = None
+    rollout_routed_experts: Any = None
+    remove_sample: bool = False
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+    session_id: str | None = "session-of-this-sample"
+    non_generation_time: float = 0.0
+    prefix_cache_info: Counter = field(default_factory=Counter)
+
+
+PARAMS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "max_new_tokens": 400,
+    "stop": None,
+    "stop_token_ids": None,
+    "skip_special_tokens": True,
+    "no_stop_trim": True,
+    "spaces_between_special_tokens": False,
+}
+
+
+class AddEnv(Environment):
+    """An environment that adds."""
+
+    def get_tools(self) -> list[Any]:
+        return [add]
+
+
+class Rig:
+    """slime as far as our functions see it.
+
+    Attributes:
+        args: Its arguments.
+        state: Its `GenerateState`.
+        client: The client all rollouts share.
+        environments: Environments made so far.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = types.SimpleNamespace(aborted=False, tokenizer=tokenizer())
+        module = types.ModuleType("slime.rollout.sglang_rollout")
+        module.GenerateState = lambda args: self.state  # type: ignore[attr-defined]
+        for name in ("slime", "slime.rollout"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setitem(sys.modules, "slime.rollout.sglang_rollout", module)
+        monkeypatch.setattr(strands_sglang, "get_client_from_slime_args", lambda args, **options: self.client)
+        self.client: Any = None
+        self.args = types.SimpleNamespace(strands_env_factory=f"{__name__}.make_env", partial_rollout=False)
+        self.environments: list[Environment] = []
+
+    def serve(self, *replies: Any) -> Replay:
+        self.client = Replay(list(replies))
+        return self.client
+
+    async def run(self, sample: Sample | None = None, **options: Any) -> Any:
+        params = copy.deepcopy(PARAMS) | options.pop("params", {})
+        return await slime.generate(self.args, sample or Sample(), params, **options)
+
+
+ENVIRONMENT: Callable[..., Environment] = AddEnv
+OPTIONS: dict[str, Any] = {}
+
+
+def make_env(*, model_factory: Any, args: Any) -> Environment:
+    """The factory that the arguments name."""
+    return ENVIRONMENT(model_factory=model_factory, **OPTIONS)
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setitem(globals(), "ENVIRONMENT", AddEnv)
+    monkeypatch.setitem(globals(), "OPTIONS", {"reward_fn": lambda action, result: 1.0})
+    return Rig(monkeypatch)
+
+
+def good_replies(versions: tuple[str, str] = ("7", "7")) -> list[Reply]:
+    return [completion(call(1, 2), version=versions[0], cached=4), completion("3", version=versions[1], cached=9)]
+
+
+def check(sample: Sample) -> None:
+    """What slime asserts before training."""
+    assert sample.response_length == len(sample.loss_mask or ()) == len(sample.rollout_log_probs or ())
+    assert 0 < sample.response_length < len(sample.tokens)
+    assert all(isinstance(value, float) for value in sample.rollout_log_probs or ())
+    assert all(isinstance(value, int) for value in sample.tokens)
+
+
+# ---- a rollout -------------------------------------------------------------------------------------------------------
+
+
+def test_the_signatures_are_slimes() -> None:
+    assert list(inspect.signature(slime.generate).parameters) == ["args", "sample", "sampling_params", "evaluation"]
+    assert list(inspect.signature(slime.reward_func).parameters) == ["args", "sample", "kwargs"]
+    assert list(inspect.signature(slime.reward_post_process).parameters) == ["args", "samples"]
+    assert list(inspect.signature(slime.log_rollout).parameters) == [
+        "rollout_id", "args", "samples", "rollout_extra_metrics", "rollout_time",
+    ]  # fmt: skip
+    assert list(inspect.signature(slime.log_eval_rollout).parameters) == [
+        "rollout_id", "args", "data", "extra_metrics",
+    ]  # fmt: skip
+
+
+async def test_a_rollout_fills_the_sample_with_what_was_sampled(rig: Rig) -> None:
+    client = rig.serve(*good_replies(("7", "8")))
+    sample = await rig.run()
+    check(sample)
+    assert sample.status is Sample.Status.COMPLETED
+    assert sample.tokens[: len(client.prompts[1])] == client.prompts[1]
+    assert len(client.prompts[0]) == len(sample.tokens) - sample.response_length
+    assert sample.weight_versions == ["7", "8"]
+    assert sample.reward == 1.0
+    assert not sample.remove_sample
+    assert "tool_response" in sample.response
+    assert sample.prefix_cache_info.cached_tokens == 13
+    assert sample.prefix_cache_info.total_prompt_tokens == sum(map(len, client.prompts))
+
+
+async def test_environment_tokens_have_no_loss_and_logprob_zero(rig: Rig) -> None:
+    rig.serve(*good_replies())
+    sample = await rig.run()
+    by_mask = {mask: {lp == 0.0 for lp, m in zip(sample.rollout_log_probs, sample.loss_mask, strict=True) if m == mask}
+               for mask in (0, 1)}  # fmt: skip
+    assert by_mask == {0: {True}, 1: {False}}
+
+
+async def test_messages_of_the_data_become_history_and_system_prompt(rig: Rig) -> None:
+    client = rig.serve(completion("3"))
+    prompt = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "1 + 2?"},
+    ]
+    sample = await rig.run(Sample(prompt=prompt))
+    text = tokenizer().decode(client.prompts[0])
+    assert [part in text for part in ("Be short.", "Hello", "Hi", "1 + 2?")] == [True] * 4
+    assert sample.response_length == sum(sample.loss_mask)
+
+
+async def test_sampling_params_are_never_changed(rig: Rig) -> None:
+    rig.serve(*good_replies())
+    params = copy.deepcopy(PARAMS) | {"custom_params": {"a": [1]}}
+    before = copy.deepcopy(params)
+    await slime.generate(rig.args, Sample(), params)
+    assert params == before
+
+
+async def test_unset_params_are_not_sent_and_special_tokens_stay(rig: Rig) -> None:
+    client = rig.serve(completion("3"))
+    await rig.run()
+    sent = client.requests[0].fields["sampling_params"]
+    assert "stop" not in sent
+    assert sent["skip_special_tokens"] is False
+    assert sent["no_stop_trim"] is True
+
+
+# ---- budget ----------------------------------------------------------------------------------------------------------
+
+
+async def test_max_new_tokens_is_the_budget_of_the_whole_response(rig: Rig) -> None:
+    client = rig.serve(*good_replies())
+    await rig.run(params={"max_new_tokens": 100})
+    rooms = [request.fields["sampling_params"]["max_new_tokens"] for request in client.requests]
+    used = len(client.prompts[1]) - len(client.prompts[0])
+    assert rooms == [100, 100 - used]
+
+
+async def test_tool_results_use_up_the_budget(rig: Rig) -> None:
+    client = rig.serve(*good_replies())
+    length = len(completion(call(1, 2)).ids) + 2
+    sample = await rig.run(params={"max_new_tokens": length})
+    assert len(client.requests) == 1
+    assert sample.status is Sample.Status.TRUNCATED
+    assert sample.response_length <= length
+    check(sample)
+
+
+async def test_a_reply_cut_by_length_is_truncated(rig: Rig) -> None:
+    rig.serve(completion("on and on", stop=False))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.TRUNCATED
+    check(sample)
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_a_broken_server_is_a_failed_sample_that_trains_nothing(rig: Rig) -> None:
+    rig.serve(completion(call(1, 2)), ConnectionError("gone"))
+    sample = await rig.run()
+    check(sample)
+    assert sample.status is Sample.Status.FAILED
+    assert sample.remove_sample
+    assert sample.reward == 0.0
+    assert sum(sample.loss_mask) == 0
+    assert "gone" in sample.metadata["strands_env"]["error"]["message"]
+
+
+async def test_a_rollout_that_sampled_nothing_is_still_a_sample_slime_can_carry(rig: Rig) -> None:
+    rig.serve(ConnectionError("gone"))
+    sample = await rig.run()
+    check(sample)
+    assert sample.status is Sample.Status.FAILED
+    assert (sample.response_length, sample.loss_mask) == (1, [0])
+
+
+async def test_an_exception_of_the_factory_is_contained(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**options: Any) -> Environment:
+        raise RuntimeError("no sandbox")
+
+    monkeypatch.setitem(globals(), "ENVIRONMENT", broken)
+    sample = await rig.run()
+    assert sample.status is Sample.Status.FAILED
+    assert sample.metadata["strands_env"]["error"]["message"] == "no sandbox"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strands_env_factory": None}, "no environment"),
+        ({"strands_env_factory": "no.such.module"}, "cannot import"),
+        ({"strands_env_factroy": "x"}, "strands_env_factroy"),
+        ({"apply_chat_template": True}, "leave out --apply-chat-template"),
+    ],
+)
+async def test_a_wrong_configuration_stops_the_run(rig: Rig, changes: dict[str, Any], message: str) -> None:
+    rig.serve(completion("3"))
+    for name, value in changes.items():
+        setattr(rig.args, name, value)
+    with pytest.raises(slime.SlimeConfigError, match=message):
+        await rig.run()
+
+
+async def test_a_server_abort_that_slime_did_not_ask_for_is_resumed(rig: Rig) -> None:
+    whole = completion("the answer is 3")
+    rig.serve(
+        Reply(ids=whole.ids[:2], finish="abort", weight_version="1"),
+        Reply(ids=whole.ids[2:], finish="stop", weight_version="2"),
+    )
+    sample = await rig.run()
+    assert sample.status is Sample.Status.COMPLETED
+    assert sample.weight_versions == ["1", "2"]
+
+
+async def test_an_abstaining_reward_removes_the_sample(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OPTIONS", {"reward_fn": lambda action, result: RewardResult(reward=None)})
+    rig.serve(completion("3"))
+    sample = await rig.run()
+    assert (sample.remove_sample, sample.reward) == (True, 0.0)
+
+
+async def test_a_reward_key_makes_the_reward_a_dict(rig: Rig) -> None:
+    rig.args.reward_key = "score"
+    rig.serve(completion("3"))
+    assert (await rig.run()).reward == {"score": 1.0}
+
+
+# ---- abort and partial rollout ---------------------------------------------------------------------------------------
+
+
+async def test_an_abort_starts_no_further_turn(rig: Rig) -> None:
+    def stopping(*request: Any) -> Reply:
+        rig.state.aborted = True
+        return Reply(ids=[], finish="abort")
+
+    client = rig.serve(completion(call(1, 2)), stopping, completion("never"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.ABORTED
+    assert len(client.requests) == 2
+
+
+@tool
+async def wait_for_ever() -> str:
+    """Wait."""
+    await asyncio.Event().wait()
+    return ""
+
+
+class WaitingEnv(AddEnv):
+    """An environment whose tool never ends, and which knows that it was cleaned up."""
+
+    cleaned = 0
+
+    def get_tools(self) -> list[Any]:
+        return [wait_for_ever]
+
+    async def cleanup(self) -> None:
+        type(self).cleaned += 1
+
+
+def waiting_call() -> Reply:
+    return completion('<tool_call>{"name": "wait_for_ever", "arguments": {}}</tool_call>')
+
+
+async def test_an_abort_ends_a_running_tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ENVIRONMENT", WaitingEnv)
+    monkeypatch.setattr(WaitingEnv, "cleaned", 0)
+    rig.serve(waiting_call())
+    running = asyncio.ensure_future(rig.run())
+    await asyncio.sleep(0.3)
+    rig.state.aborted = True
+    sample = await asyncio.wait_for(running, 5)
+    assert sample.status is Sample.Status.ABORTED
+    assert WaitingEnv.cleaned == 1
+
+
+async def test_cancelling_the_call_cleans_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ENVIRONMENT", WaitingEnv)
+    monkeypatch.setattr(WaitingEnv, "cleaned", 0)
+    rig.serve(waiting_call())
+    running = asyncio.ensure_future(rig.run())
+    await asyncio.sleep(0.3)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert WaitingEnv.cleaned == 1
+
+
+async def suspended_rollout(rig: Rig) -> Sample:
+    """A partial rollout that was aborted in its second turn, with two sampled tokens of it."""
+    whole = completion("the answer is 3", version="1")
+
+    def stopping(*request: Any) -> Reply:
+        rig.state.aborted = True
+        return Reply(ids=whole.ids[:2], finish="abort", weight_version="1")
+
+    rig.args.partial_rollout = True
+    rig.serve(completion(call(1, 2), version="1"), stopping, Reply(ids=whole.ids[2:], weight_version="2"))
+    return await rig.run(Sample(session_id="partial"))
+
+
+async def test_a_partial_rollout_is_suspended_with_what_it_has(rig: Rig) -> None:
+    sample = await suspended_rollout(rig)
+    assert sample.status is Sample.Status.ABORTED
+    assert sample.reward is None
+    assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) > 0
+    assert sample.response
+    await SUSPENDED.take("partial").cancel()
+
+
+async def test_a_partial_rollout_goes_on_where_it_was(rig: Rig) -> None:
+    sample = await suspended_rollout(rig)
+    requests = len(rig.client.requests)
+    rig.state.aborted = False
+    done = await rig.run(sample)
+    assert done is sample
+    check(done)
+    assert done.status is Sample.Status.COMPLETED
+    assert done.weight_versions == ["1", "2"]
+    assert len(rig.client.requests) == requests + 1
+    assert done.tokens[: len(rig.client.prompts[-1])] == rig.client.prompts[-1]
+    assert len(SUSPENDED) == 0
+
+
+async def test_tokens_from_before_the_resumption_can_be_masked(rig: Rig) -> None:
+    rig.args.mask_offpolicy_in_partial_rollout = True
+    sample = await suspended_rollout(rig)
+    rig.state.aborted = False
+    done = await rig.run(sample)
+    resumed = len(rig.client.prompts[-1]) - (len(done.tokens) - done.response_length)
+    assert sum(done.loss_mask[:resumed]) == 0
+    assert sum(done.loss_mask[resumed:]) == done.response_length - resumed
+
+
+async def test_a_requeued_sample_that_is_not_held_starts_over(rig: Rig) -> None:
+    rig.serve(completion("3"))
+    stale = Sample(tokens=[1, 2, 3], response="old", response_length=2, loss_mask=[1, 1], reward=5.0)
+    sample = await rig.run(stale)
+    check(sample)
+    assert "old" not in sample.response
+    assert sample.reward == 1.0
+
+
+# ---- further data ----------------------------------------------------------------------------------------------------
+
+
+async def test_session_affinity_follows_the_router_policy(rig: Rig) -> None:
+    client = rig.serve(completion("3"), completion("3"))
+    await rig.run()
+    rig.args.router_policy = "consistent_hashing"
+    await rig.run()
+    keys = [request.fields["routing_key"] for request in client.requests]
+    assert keys[0] != "session-of-this-sample"
+    assert keys[1] == "session-of-this-sample"
+
+
+def experts(rows: int) -> str:
+    import base64
+
+    return base64.b64encode(np.arange(rows * 2 * 2, dtype="<i4").tobytes()).decode()
+
+
+async def test_routed_experts_are_decoded(rig: Rig) -> None:
+    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, 2
+
+    def reply(ids: list[int], fields: dict[str, Any]) -> Reply:
+        made = completion("3")
+        rows = len(ids) + len(made.ids) - 1 - fields.get("routed_experts_start_len", 0)
+        return Reply(ids=made.ids, meta={"routed_experts": experts(rows)})
+
+    rig.serve(reply)
+    sample = await rig.run()
+    assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, 2)
+    assert sample.rollout_routed_experts.dtype == np.int32
+    assert not sample.remove_sample
+
+
+async def test_missing_experts_fail_the_sample_but_keep_its_shape(rig: Rig) -> None:
+    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, 2
+    rig.serve(completion("3"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.FAILED
+    assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, 2)
+    assert sample.rollout_routed_experts.any(axis=(0, 2)).all()
+
+
+async def test_top_p_data_follows_the_sampled_tokens(rig: Rig) -> None:
+    rig.args.rollout_top_p = 0.9
+
+    def reply(made: Reply) -> Reply:
+        count = len(made.ids)
+        return Reply(
+            ids=made.ids,
+            meta={"top_p_token_ids": list(range(2 * count)), "top_p_token_offsets": list(range(0, 2 * count + 1, 2))},
+        )
+
+    rig.serve(*map(reply, good_replies()))
+    sample = await rig.run(params={"custom_params": {"return_top_p_token_ids": True}})
+    offsets = sample.rollout_top_p_token_offsets
+    assert len(offsets) == sample.response_length + 1
+    assert offsets[-1] == len(sample.rollout_top_p_token_ids)
+    assert np.diff(offsets).tolist() == [2 * mask for mask in sample.loss_mask]
+    assert rig.client.requests[0].fields["sampling_params"]["custom_params"] == {"return_top_p_token_ids": True}
+
+
+async def test_missing_top_p_data_fails_the_sample_with_both_arrays(rig: Rig) -> None:
+    rig.args.rollout_top_p = 0.9
+    rig.serve(completion("3"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.FAILED
+    assert sample.rollout_top_p_token_ids == []
+    assert len(sample.rollout_top_p_token_offsets) == sample.response_length + 1
+
+
+class TwoPaths(AddEnv):
+    """A conversation whose history is edited half-way: two paths of one rollout."""
+
+    async def interact(self, agent: Agent, action: Any) -> Any:
+        await self.invoke(agent, action.prompt)
+        agent.messages.clear()
+        return await self.invoke(agent, "And now something else.")
+
+
+async def test_several_paths_become_samples_of_one_rollout(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ENVIRONMENT", TwoPaths)
+    rig.serve(completion("first"), completion("second"))
+    given = Sample()
+    samples = await rig.run(given)
+    assert [type(sample) for sample in samples] == [Sample, Sample]
+    assert samples[0] is given
+    assert {sample.rollout_id for sample in samples} == {3}
+    assert {sample.reward for sample in samples} == {1.0}
+    assert sum(sum(sample.loss_mask) for sample in samples) == sum(
+        len(completion(text).ids) for text in ("first", "second")
+    )
+    for sample in samples:
+        check(sample)
+    assert samples[0].metadata is not samples[1].metadata
+    assert samples[1].prefix_cache_info.total_prompt_tokens == 0
+
+
+async def test_evaluation_returns_one_sample_and_takes_no_session(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ENVIRONMENT", TwoPaths)
+    rig.serve(completion("first"), completion("second"))
+    sample = await rig.run(Sample(session_id=None), evaluation=True)
+    assert isinstance(sample, Sample)
+    assert "second" in sample.response
+
+
+async def test_a_model_without_tokenizer_or_server_works(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        globals(), "ENVIRONMENT", lambda model_factory, **o: AddEnv(model_factory=lambda: ScriptedModel(["hi"]), **o)
+    )
+    rig.state.tokenizer = None
+    sample = await rig.run()
+    check(sample)
+    assert sample.response == "hi"
+
+
+# ---- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def text_reward(action: Any, result: Any) -> float:
+    return float(result.observation.final_response == action.task_context.ground_truth)
+
+
+async def test_reward_func_returns_what_the_environment_gave(rig: Rig) -> None:
+    assert await slime.reward_func(rig.args, Sample(reward=0.5)) == 0.5
+    assert await slime.reward_func(rig.args, [Sample(reward=0.5), Sample(reward=1.0)]) == [0.5, 1.0]
+
+
+async def test_reward_func_scores_text_where_the_environment_has_no_reward(rig: Rig) -> None:
+    rig.args.strands_env_reward = f"{__name__}.text_reward"
+    assert await slime.reward_func(rig.args, Sample(response="3")) == 1.0
+    assert await slime.reward_func(rig.args, Sample(response="4")) == 0.0
+
+
+async def test_reward_func_says_what_is_missing(rig: Rig) -> None:
+    with pytest.raises(slime.SlimeConfigError, match="strands_env_reward"):
+        await slime.reward_func(rig.args, Sample(response="3"))
+
+
+EMPTY = types.SimpleNamespace()
+
+
+def scored(reward: float, group: int, index: int, **changes: Any) -> Sample:
+    return Sample(reward=reward, group_index=group, index=index, **changes)
+
+
+def test_groups_are_normalised_apart_whatever_the_count() -> None:
+    samples = [scored(1, 0, 0), scored(1, 0, 1), scored(0, 1, 2), scored(0, 1, 3), scored(0, 1, 4)]
+    raw, normalised = slime.reward_post_process(EMPTY, samples)
+    assert raw == [1, 1, 0, 0, 0]
+    assert normalised == [0.0] * 5
+
+
+def test_a_split_rollout_counts_once() -> None:
+    args = types.SimpleNamespace(grpo_std_normalization=False)
+    samples = [scored(1, 0, 0, rollout_id=0), scored(1, 0, 0, rollout_id=0), scored(0, 0, 1)]
+    assert slime.reward_post_process(args, samples)[1] == [0.5, 0.5, -0.5]
+
+
+def test_removed_samples_do_not_move_the_mean() -> None:
+    args = types.SimpleNamespace(grpo_std_normalization=False)
+    samples = [scored(1, 0, 0), scored(0, 0, 1), scored(0, 0, 2, remove_sample=True)]
+    assert slime.reward_post_process(args, samples)[1] == [0.5, -0.5, 0.0]
+
+
+def test_without_normalisation_rewards_stay() -> None:
+    args = types.SimpleNamespace(advantage_estimator="ppo")
+    assert slime.reward_post_process(args, [scored(1, 0, 0), scored(3, 0, 1)])[1] == [1, 3]
+
+
+def test_the_hook_tolerates_empty_arguments_and_missing_groups() -> None:
+    raw, normalised = slime.reward_post_process(EMPTY, [Sample(reward=0.5, group_index=None, index=i) for i in (0, 1)])
+    assert len(raw) == len(normalised) == 2
+
+
+def test_the_filter_takes_fan_out_groups() -> None:
+    args = types.SimpleNamespace(reward_key=None)
+    same = [[scored(1, 0, 0), scored(1, 0, 0)], scored(1, 0, 1)]
+    differ = [[scored(1, 0, 0), scored(1, 0, 0)], scored(0, 0, 1)]
+    assert not slime.check_reward_nonzero_std(args, same)
+    assert slime.check_reward_nonzero_std(args, differ)
+
+
+def test_the_filter_drops_a_group_of_failures() -> None:
+    group = [scored(0, 0, i, remove_sample=True) for i in range(2)]
+    assert not slime.check_reward_nonzero_std(EMPTY, group)
+
+
+# ---- logging ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_logger_writes_metrics_and_conversations(rig: Rig, tmp_path: Any) -> None:
+    rig.args.strands_env_log_dir = str(tmp_path)
+    rig.serve(*good_replies())
+    sample = await rig.run()
+    assert slime.log_rollout(5, rig.args, [[sample]], {}, 1.5) is False
+    line = json.loads((tmp_path / "rollout.jsonl").read_text())
+    assert line["rollout_id"] == 5
+    assert line["metrics"]["reward"] == 1.0
+    assert line["metrics"]["tool_calls"] == 1
+    assert line["metrics"]["prefix_cache_hit_rate"] > 0
+    assert line["samples"][0]["response"] == sample.response
+
+
+def test_the_logger_takes_whatever_slime_gives(rig: Rig) -> None:
+    assert slime.log_rollout(3, EMPTY, [Sample(index=0)], {"reward": 1.0}, 0.5) is False
+    data = {"eval_set": {"rewards": [1.0], "truncated": [False], "samples": [Sample(index=0, reward=1.0)]}}
+    assert slime.log_eval_rollout(4, EMPTY, data, {"acc": 1.0}) is False
