@@ -312,4 +312,5 @@ async def test_a_genuine_worker_that_dies_in_mid_rollout_costs_no_token(start_sg
             values = [entry[0] for entry in scored["meta_info"]["input_token_logprobs"]]
             sampled = [n for n, loss in enumerate(made.mask) if loss]
             assert max(abs(float(values[n]) - float(made.logprobs[n] or 0)) for n in sampled) < 1e-4
-        assert not await SGLangClient(urls[0]).health(timeout=5)
+    async with SGLangClient(urls[0]) as dead:
+        assert not await dead.health(timeout=5)

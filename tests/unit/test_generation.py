@@ -206,6 +206,43 @@ async def test_experts_are_stitched_over_turns_and_resumed_aborts_without_gap_or
     assert server.starts[:2] == [0, first_turn - 1]
 
 
+async def test_experts_that_an_abort_in_the_queue_withholds_come_with_the_next_attempt() -> None:
+    eos = tokenizer().eos_token_id
+    server = ExpertServer([partial([5, 6]), partial([7, 8]), partial([]), Reply(ids=[9, eos])])
+    withheld = iter([False, True, True, False])
+
+    def answer(ids: list[int], fields: dict[str, Any]) -> Reply:
+        reply = server(ids, fields)
+        return Reply(ids=reply.ids, finish=reply.finish) if next(withheld) else reply
+
+    client = Replay([answer], cycle=True)
+    model = SGLangModel(tokenizer=tokenizer(), client=client, return_routed_experts=True)
+    await run(model)
+    ids = model.token_manager.token_ids
+    assert ids[-6:] == [5, 6, 7, 8, 9, eos]
+    decoded = decode_routed_experts(model.routed_experts or "", len(ids), LAYERS, TOP_K)
+    assert np.array_equal(decoded.reshape(len(ids) - 1, -1), server.rows(ids, 0))
+
+
+async def test_a_surfaced_abort_without_its_experts_has_none() -> None:
+    model, _ = make([partial([5, 6])], return_routed_experts=True, abort_policy="surface")
+    assert await run(model) == "aborted"
+    assert model.token_manager.token_ids[-2:] == [5, 6]
+    assert model.routed_experts is None
+
+
+async def test_prompt_logprobs_that_an_abort_in_the_queue_withholds_come_with_the_next_attempt() -> None:
+    def scored(ids: list[int], fields: dict[str, Any]) -> Reply:
+        entries = [[None if n == 0 else -0.25, i, None] for n, i in enumerate(ids)]
+        return Reply(text="hi", meta={"input_token_logprobs": entries})
+
+    model, client = make([partial([]), scored], return_prompt_logprobs=True)
+    await run(model)
+    assert [request.fields["logprob_start_len"] for request in client.requests] == [0, 0]
+    count = len(client.prompts[0])
+    assert model.token_manager.logprobs[1:count] == [-0.25] * (count - 1)
+
+
 async def test_missing_experts_name_the_server_flag() -> None:
     model, _ = make(["hi"], return_routed_experts=True)
     with pytest.raises(KeyError, match="enable-return-routed-experts"):

@@ -74,6 +74,7 @@ class _Pieces:
     spans: list[WeightSpan] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
     experts: list[bytes] = field(default_factory=list)
+    expert_rows: int | None = None  # positions, from the start of the sequence, whose experts are known
     kept_ids: array[int] = field(default_factory=lambda: array(TOKEN_TYPECODE))
     kept_offsets: array[int] = field(default_factory=lambda: array("q", [0]))
     cached_tokens: int | None = None
@@ -101,9 +102,9 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
         before = len(pieces.ids)
         finish = _take(answer, request, pieces)
         if finish.type is not FinishType.ABORT or request.abort_policy is AbortPolicy.SURFACE:
-            return _complete(pieces, finish)
+            return _complete(request, pieces, finish)
         if len(pieces.ids) >= budget:
-            return _complete(pieces, Finish(type=FinishType.LENGTH))
+            return _complete(request, pieces, Finish(type=FinishType.LENGTH))
         now = time.monotonic()
         if len(pieces.ids) > before or deadline == math.inf:
             pause, deadline = _FIRST_PAUSE, now + (math.inf if request.abort_timeout is None else request.abort_timeout)
@@ -133,9 +134,7 @@ def _fields(request: GenerateRequest, pieces: _Pieces) -> dict[str, Any]:
         fields["logprob_start_len"] = max(held - 1, 0) if score_prompt else -1
     fields["return_routed_experts"] = request.return_routed_experts
     if request.return_routed_experts:
-        fields["routed_experts_start_len"] = (
-            max(held - 1, 0) if not pieces.experts else _expert_rows_end(request, pieces)
-        )
+        fields["routed_experts_start_len"] = max(held - 1, 0) if pieces.expert_rows is None else pieces.expert_rows
     if request.return_sampling_mask:
         fields["return_sampling_mask"] = True
     return fields
@@ -183,8 +182,6 @@ def _read(answer: Mapping[str, Any], request: GenerateRequest, pieces: _Pieces) 
         pieces.logprobs = None if ids else pieces.logprobs
     else:
         pieces.logprobs.extend(logprobs)
-    if request.return_prompt_logprobs and pieces.prompt_logprobs is None:
-        pieces.prompt_logprobs = _prompt_logprobs(meta.get("input_token_logprobs"), request)
     pieces.spans.extend(_weight_spans(meta, len(ids), offset))
     if isinstance(meta.get("id"), str):
         pieces.request_ids.append(meta["id"])
@@ -193,8 +190,16 @@ def _read(answer: Mapping[str, Any], request: GenerateRequest, pieces: _Pieces) 
     if isinstance(meta.get("e2e_latency"), int | float):
         pieces.latency = (pieces.latency or 0.0) + meta["e2e_latency"]
     finish = Finish.from_meta(meta.get("finish_reason"))
+    scored = meta.get("input_token_logprobs")
+    # A request aborted before it ran has scored nothing; the next attempt is asked again.
+    if (
+        request.return_prompt_logprobs
+        and pieces.prompt_logprobs is None
+        and (scored or finish.type != FinishType.ABORT)
+    ):
+        pieces.prompt_logprobs = _prompt_logprobs(scored, request)
     if request.return_routed_experts:
-        _take_experts(meta, finish, len(ids), pieces)
+        _take_experts(meta, finish, request, pieces)
     if request.return_sampling_mask:
         _take_sampling_mask(meta, finish, len(ids), pieces)
     return finish
@@ -256,11 +261,11 @@ def _weight_spans(meta: Mapping[str, Any], count: int, offset: int) -> list[Weig
     return spans
 
 
-def _take_experts(meta: Mapping[str, Any], finish: Finish, count: int, pieces: _Pieces) -> None:
+def _take_experts(meta: Mapping[str, Any], finish: Finish, request: GenerateRequest, pieces: _Pieces) -> None:
     data = meta.get("routed_experts")
     if data is None:
-        if finish.type is FinishType.ABORT and not count:
-            return  # aborted while waiting: nothing was fed, nothing is owed
+        if finish.type is FinishType.ABORT:
+            return  # requests aborted while waiting have none; the next attempt is asked for all that is missing
         raise _MissingField(
             "routed_experts",
             "return_routed_experts was asked for and the server returned none: "
@@ -270,6 +275,7 @@ def _take_experts(meta: Mapping[str, Any], finish: Finish, count: int, pieces: _
         pieces.experts.append(base64.b64decode(data, validate=True))
     except (binascii.Error, TypeError) as error:
         raise SGLangDecodingError(f"routed_experts is not valid base64: {error}") from error
+    pieces.expert_rows = _expert_rows_end(request, pieces)
 
 
 def _take_sampling_mask(meta: Mapping[str, Any], finish: Finish, count: int, pieces: _Pieces) -> None:
@@ -296,7 +302,7 @@ class _MissingField(SGLangClientError, KeyError):
         return f"{self.args[0]}: {self.args[1]}"
 
 
-def _complete(pieces: _Pieces, finish: Finish) -> Completion:
+def _complete(request: GenerateRequest, pieces: _Pieces, finish: Finish) -> Completion:
     spans: list[WeightSpan] = []
     for span in pieces.spans:
         if spans and spans[-1].end == span.start and spans[-1].version == span.version:
@@ -312,7 +318,7 @@ def _complete(pieces: _Pieces, finish: Finish) -> Completion:
         request_ids=tuple(pieces.request_ids),
         cached_tokens=pieces.cached_tokens,
         latency=pieces.latency,
-        routed_experts=b"".join(pieces.experts) if pieces.experts else None,
+        routed_experts=b"".join(pieces.experts) if pieces.expert_rows == _expert_rows_end(request, pieces) else None,
         kept_tokens=KeptTokens(ids=pieces.kept_ids, offsets=pieces.kept_offsets) if has_kept else None,
     )
 
