@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import subprocess
+import tempfile
 import urllib.error
 import urllib.request
 import uuid
@@ -66,6 +68,19 @@ def sglang_base_url(request: pytest.FixtureRequest) -> str:
     if request.param is None:
         pytest.skip(NO_SERVER)
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _server_to_itself(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One test at a time on a server, over all test processes: some pause it, flush its cache or count its requests."""
+    if "sglang_base_url" not in request.fixturenames:
+        yield
+        return
+    fcntl = pytest.importorskip("fcntl")
+    name = re.sub(r"\W+", "-", request.getfixturevalue("sglang_base_url"))
+    with open(Path(tempfile.gettempdir()) / f"strands-rollout-{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
