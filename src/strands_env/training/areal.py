@@ -1,0 +1,45 @@
+"""AReaL: the tensor dict of one trajectory. Written against areal 1.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strands_env.training._export import full_logprobs, trained_mask
+from strands_env.training.sample import InvalidSampleError, TrainingSample
+
+VERSION = "1.0.4"
+
+
+def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = int) -> dict[str, Any]:
+    """One path as AReaL's workflows return it: batch dimension 1, every field over the full length.
+
+    Args:
+        sample: The sample.
+        version_of: Makes AReaL's version number of a weight version. Tokens nobody sampled have -1.
+
+    Returns:
+        `input_ids` int64, `loss_mask` int32, `logprobs` float32, `versions` int32, `attention_mask` bool, all
+        `[1, tokens]`, and `rewards` float32 `[1]`.
+
+    Raises:
+        InvalidSampleError: A trained token has no log-probability or no weight version.
+    """
+    import torch
+
+    mask = trained_mask(sample)
+    versions = [-1] * len(sample)
+    for span in sample.weight_versions:
+        if span.version is not None:
+            versions[span.start : span.end] = [version_of(span.version)] * (span.end - span.start)
+    for position, (trained, version) in enumerate(zip(mask, versions, strict=True)):
+        if trained and version < 0:
+            raise InvalidSampleError(f"token {position} is trained and has no weight version")
+    return {
+        "input_ids": torch.tensor([sample.token_ids.tolist()], dtype=torch.int64),
+        "loss_mask": torch.tensor([mask], dtype=torch.int32),
+        "logprobs": torch.tensor([full_logprobs(sample)], dtype=torch.float32),
+        "versions": torch.tensor([versions], dtype=torch.int32),
+        "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
+        "rewards": torch.tensor([float(sample.reward or 0.0) if sample.is_usable else 0.0], dtype=torch.float32),
+    }

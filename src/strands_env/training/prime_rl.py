@@ -1,0 +1,37 @@
+"""prime-rl: the fields of its `TrainingSample`. Written against prime-rl 559b44772 (2026-08-21).
+
+SGLang is no engine of prime-rl, so this is an export of finished rollouts. Routed experts are left out: prime-rl wants
+a row for every token, and the last token of a path was never fed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strands_env.training._export import full_logprobs, trained_mask
+from strands_env.training.sample import TrainingSample
+
+VERSION = "559b44772"
+
+
+def training_sample(
+    sample: TrainingSample, *, env_name: str, temperature: float = 1.0, advantage: float | None = None
+) -> dict[str, Any]:
+    """One path, every field over the full length. A token is trained in the first path that holds it, as there.
+
+    Args:
+        sample: The sample.
+        env_name: Name of the environment.
+        temperature: Sampling temperature.
+        advantage: Advantage of the rollout; None leaves it to the orchestrator.
+    """
+    count = len(sample)
+    mask = [bool(value) for value in trained_mask(sample)]
+    return {
+        "token_ids": sample.token_ids.tolist(),
+        "mask": mask,
+        "logprobs": full_logprobs(sample),
+        "temperatures": [float(temperature)] * count,
+        "env_name": env_name,
+        "advantages": None if advantage is None else [advantage if trained else 0.0 for trained in mask],
+    }

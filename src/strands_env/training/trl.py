@@ -1,0 +1,75 @@
+"""TRL: a `rollout_func` for `GRPOTrainer`. Written against TRL 1.16.0, where the interface is experimental.
+
+```python
+trainer = GRPOTrainer(..., rollout_func=make_rollout_func(run), reward_funcs=environment_reward)
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from strands_env.training._export import full_logprobs, one_path, trained_mask
+from strands_env.training.sample import InvalidSampleError, TrainingSample
+
+VERSION = "1.16.0"
+REWARD_FIELD = "strands_reward"
+"""The extra field that carries the environment's rewards to `environment_reward`."""
+
+Run = Callable[[Any, Any], Awaitable[Sequence[TrainingSample]]]
+"""Runs one rollout of a prompt (text or messages) for a trainer, and returns its samples."""
+
+
+def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
+    """What a `rollout_func` returns, one row a rollout: prompt and completion ids, log-probabilities, `env_mask`.
+
+    `env_mask` is 1 on tokens to train. A rollout that cannot be trained has mask 0 and reward None, which TRL leaves
+    out of its group's statistics.
+
+    Raises:
+        InvalidSampleError: A rollout has no tokens after its prompt, or a trained token no log-probability.
+    """
+    output: dict[str, list[Any]] = {
+        "prompt_ids": [],
+        "completion_ids": [],
+        "logprobs": [],
+        "env_mask": [],
+        REWARD_FIELD: [],
+    }
+    for samples in rollouts:
+        sample = one_path(samples)
+        start = sample.prompt_length
+        if not sample.response_length:
+            raise InvalidSampleError("TRL takes no empty completion: leave the rollout out and run it again")
+        output["prompt_ids"].append(sample.token_ids[:start].tolist())
+        output["completion_ids"].append(sample.token_ids[start:].tolist())
+        output["logprobs"].append(full_logprobs(sample)[start:])
+        output["env_mask"].append(trained_mask(sample)[start:])
+        output[REWARD_FIELD].append(sample.reward if sample.is_usable else None)
+    return output
+
+
+def make_rollout_func(run: Run) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
+    """A `rollout_func` that runs all prompts concurrently.
+
+    TRL hands the prompt over once a generation. It runs in a loop of its own, so clients must not be tied to another;
+    `run` must serve the trainer's current weights (for instance `EmbeddedEngine.update_weights(trainer.model)`).
+    """
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        async def run_all() -> list[Sequence[TrainingSample]]:
+            return await asyncio.gather(*(run(prompt, trainer) for prompt in prompts))
+
+        return rollout_output(asyncio.run(run_all()))
+
+    return rollout_func
+
+
+def environment_reward(completions: Sequence[Any], **kwargs: Any) -> list[float | None]:
+    """The reward function that returns what the environment gave."""
+    rewards: list[float | None] = list(kwargs[REWARD_FIELD])
+    if len(rewards) != len(completions):
+        raise ValueError(f"got {len(rewards)} rewards of the environment for {len(completions)} completions")
+    return rewards
