@@ -2,32 +2,108 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT
 
+SCRIPT = ROOT / "benchmarks" / "chaos.py"
 
-def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "chaos.py"), "--timeout", "3", *arguments],
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("chaos_benchmark", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_rollouts_through_faults_equal_the_fault_free_run_and_leave_nothing_behind() -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT), "--rollouts", "60", "--turns", "4", "--timeout", "3"],
         capture_output=True,
         text=True,
         timeout=150,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
-
-
-def test_rollouts_through_faults_equal_the_fault_free_run_and_leave_nothing_behind() -> None:
-    result = chaos("--rollouts", "60", "--turns", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "every trajectory equal" in result.stdout
 
 
-def test_without_retries_rollouts_are_lost_and_the_verdict_says_so() -> None:
-    result = chaos("--rollouts", "30", "--turns", "3", "--rounds", "1", "--max-retries", "0")
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert "rollouts lost" in result.stdout
-    assert "verdict: violated" in result.stdout
+def _lose(one: Any) -> None:
+    one.digests[1] = None
+
+
+def _differ(one: Any) -> None:
+    one.digests[1] = b"other"
+
+
+def _repeat(one: Any) -> None:
+    one.request_ids.append("r1")
+
+
+def _invent(one: Any) -> None:
+    one.request_ids.append("never answered")
+
+
+def _reuse(one: Any) -> None:
+    one.stats["rids"].append("r1")
+
+
+def _leak(one: Any) -> None:
+    one.left["tasks"] = 1
+
+
+def _grow(one: Any) -> None:
+    one.rss_mb = 200.0
+
+
+def _stay_calm(one: Any) -> None:
+    one.stats["injected"].clear()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (None, None),
+        (_lose, "1 rollouts lost"),
+        (_differ, "1 trajectories differ"),
+        (_repeat, "1 requests recorded twice"),
+        (_invent, "never answered"),
+        (_reuse, "1 request ids sent twice"),
+        (_leak, "1 tasks left over"),
+        (_grow, "memory grew by 100 MB"),
+        (_stay_calm, "no busy was injected"),
+    ],
+)
+def test_the_verdict_finds_what_is_wrong(spoil: Callable[[Any], None] | None, words: str | None) -> None:
+    chaos = load()
+    options = argparse.Namespace(rollouts=20, turns=10, restart=True, growth_mb=16.0)
+    for name in chaos.FAULTS:
+        setattr(options, name, 0.06 if name == "busy" else 0.0)
+
+    def a_round(name: str) -> Any:
+        return chaos.Round(
+            name=name,
+            digests=[b"a", b"b"],
+            request_ids=["r1", "r2"],
+            stats={"rids": ["r1", "r2", "r3"], "answered": ["r1", "r2"], "injected": {"busy": 1}, "restarts": 1},
+            left={"requests": 0, "connections": 0, "tasks": 0, "files": 0},
+            rss_mb=100.0,
+        )
+
+    rounds = [a_round("chaos 1"), a_round("chaos 2")]
+    if spoil is not None:
+        spoil(rounds[1])
+    found = chaos.violations(a_round("calm"), rounds, options)
+    assert len(found) == (spoil is not None)
+    assert words is None or words in found[0]
