@@ -27,6 +27,9 @@ ChatMessage = dict[str, Any]
 
 ERROR_PREFIX = "Error: "
 
+MALFORMED_KEY = "malformed_call"
+"""Argument that holds the text of a call that is none: templates and hooks expect an object."""
+
 _DROPPED = frozenset({"cachePoint"})  # directions to a provider's cache, no content
 _ADVICE = {
     "document": "extract its text before and send it as a text block",
@@ -175,7 +178,8 @@ class _Converter:
 
     def _call(self, use: Mapping[str, Any]) -> dict[str, Any]:
         call_id = self.call_ids.get(use["toolUseId"], use["toolUseId"])
-        return {"id": call_id, "type": "function", "function": {"name": use["name"], "arguments": use["input"]}}
+        arguments = use["input"] if isinstance(use["input"], Mapping) else {MALFORMED_KEY: use["input"]}
+        return {"id": call_id, "type": "function", "function": {"name": use["name"], "arguments": arguments}}
 
     def _tool_message(self, result: Mapping[str, Any], place: _Place) -> ChatMessage:
         call_id = result["toolUseId"]
@@ -231,10 +235,12 @@ def _text(kind: str, value: Any, place: _Place) -> str:
     if kind == "text":
         if not isinstance(value, str):
             raise place.error(f"the text block holds {value!r}", "give a string")
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise place.error("the text has lone surrogates, which no tokenizer takes", "decode bytes with 'replace'")
         return value
     if kind == "json":
         try:
-            return json.dumps(value, ensure_ascii=False)
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise place.error(f"the json block is not JSON ({error})", "give JSON values only") from None
     raise place.unsupported(kind)

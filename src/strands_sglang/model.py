@@ -133,8 +133,8 @@ class SGLangModel(Model):
         self._prompts = PromptBuilder(self._tokens, chat_template, tool_parser)
         self._vocab_size = vocab_size
         self._forest = TrajectoryForest()
-        self._token_manager = TokenManager(self._forest)
-        self._guard = MalformedCallGuard()
+        self._token_manager = TokenManager(self._forest, on_reset=self.reset)
+        self._guard = MalformedCallGuard(self)
         self._parse_errors: dict[str, int] = {}
         self._routing_key = uuid.uuid4().hex
 

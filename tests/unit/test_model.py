@@ -18,7 +18,7 @@ from strands.types.exceptions import (
     ModelThrottledException,
 )
 
-from strands_sglang.exceptions import SGLangContextLengthError, TokenBudgetReachedError
+from strands_sglang.exceptions import MessageConversionError, SGLangContextLengthError, TokenBudgetReachedError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import get_tool_parser
@@ -219,6 +219,64 @@ async def test_a_malformed_call_does_not_run_without_a_provable_agent_either() -
     events = await events_of(model, [user("q")], tool_specs=specs)
     start = next(e["contentBlockStart"]["start"]["toolUse"] for e in events if "contentBlockStart" in e)
     assert start["name"].startswith("add: ")  # no valid tool name: the SDK answers it with an error by itself
+
+
+async def test_a_malformed_call_in_a_re_rendered_history_is_an_object_and_keeps_its_text() -> None:
+    model, client = make(["<tool_call>{]</tool_call>", "sorry", "bye"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    agent.messages[0]["content"][0]["text"] = "edited"
+    await agent.invoke_async("more")
+    assert '"arguments": {"malformed_call": "{]"}' in tokenizer().decode(client.prompts[-1])
+
+
+async def test_hooks_may_read_the_arguments_of_a_malformed_call() -> None:
+    model, _ = make(["<tool_call>{]</tool_call>", "sorry"])
+    agent = make_agent(model)
+    seen: list[Any] = []
+    agent.add_hook(lambda event: seen.append(event.tool_use["input"].get("a")), BeforeToolCallEvent)
+    result = await agent.invoke_async("q")
+    assert (str(result).strip(), seen) == ("sorry", [None])
+
+
+@pytest.mark.parametrize("how", ["reset", "other model"])
+async def test_an_old_malformed_call_does_not_answer_a_later_call(how: str) -> None:
+    model, _ = make(["<tool_call>{]</tool_call>", "sorry", call(1, 2), "3"])
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    if how == "reset":
+        model.token_manager.reset()
+        agent = make_agent(model)
+    else:
+        agent.messages.clear()
+        agent.model, _ = make([call(1, 2), "3"])
+    await agent.invoke_async("q")
+    result = agent.messages[2]["content"][0]["toolResult"]
+    assert (result["status"], result["content"][0]["text"]) == ("success", "3")
+
+
+async def test_a_stop_token_that_ends_the_call_is_part_of_the_call() -> None:
+    end = tokenizer().convert_tokens_to_ids("</tool_call>")
+    ids = list(completion(call(1, 2), stop=False).ids or ())
+    assert ids[-1] == end
+    model, client = make([Reply(ids=ids, matched=end), "3"], sampling_params={"stop_token_ids": [end]})
+    agent = make_agent(model)
+    await agent.invoke_async("q")
+    assert agent.messages[2]["content"][0]["toolResult"]["status"] == "success"
+    assert_prefix_law(client, model)
+
+
+async def test_lone_surrogates_are_a_typed_error_that_names_the_block() -> None:
+    @tool
+    async def broken() -> str:
+        """Broken."""
+        return "a\ud800b"
+
+    model, _ = make(['<tool_call>{"name": "broken", "arguments": {}}</tool_call>'])
+    with pytest.raises(EventLoopException) as caught:
+        await make_agent(model, [broken]).invoke_async("q")
+    assert isinstance(caught.value.__cause__, MessageConversionError)
+    assert "lone surrogates" in str(caught.value)
 
 
 async def test_a_valid_call_beside_a_malformed_one_runs() -> None:

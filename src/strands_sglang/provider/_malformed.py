@@ -31,9 +31,14 @@ def calling_agent(
 
 
 class MalformedCallGuard:
-    """Keeps malformed calls of one model from being run."""
+    """Keeps malformed calls of one model from being run.
 
-    def __init__(self) -> None:
+    Args:
+        model: The model; calls an agent makes with another model are none of its business.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
         self._answers: dict[str, str] = {}
         self._guarded: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -56,5 +61,5 @@ class MalformedCallGuard:
 
     def _answer(self, event: BeforeToolCallEvent[Any]) -> None:
         answer = self._answers.get(event.tool_use["toolUseId"])
-        if answer is not None:
+        if answer is not None and getattr(event.agent, "model", None) is self._model():
             event.cancel_tool = answer

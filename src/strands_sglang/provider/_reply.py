@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..messages import MALFORMED_KEY
 from ..reasoning import DEFAULT_THINK_TOKENS, split_reasoning
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..trajectory import CallRecord, Completion, FinishType
@@ -54,7 +55,7 @@ def read_reply(
             them.
         next_call_id: Gives a fresh id.
     """
-    text = tokens.decode(_without_stop(completion))
+    text = tokens.decode(_without_stop(completion, tokens, parser))
     finish = completion.finish.type
     if parser is None or finish in (FinishType.LENGTH, FinishType.ABORT):
         think = think_tokens if parser is None else parser.think_tokens
@@ -74,9 +75,13 @@ def read_reply(
     return ReadReply(reply=reply, records=tuple(records))
 
 
-def _without_stop(completion: Completion) -> array[int]:
+def _without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolParser | None) -> array[int]:
+    """The ids without a stop token that only ends the turn; one that ends a call, or is ordinary text, is read."""
     ids, stop_id = completion.output_ids, completion.finish.stop_token_id
-    return ids[:-1] if stop_id is not None and ids and ids[-1] == stop_id else ids
+    if stop_id is None or ids[-1:].tolist() != [stop_id]:
+        return ids
+    ends_call = parser is not None and tokens.token_text(stop_id) in parser.tool_call_tokens
+    return ids if ends_call or not tokens.is_control(stop_id) else ids[:-1]
 
 
 def _error(result: ToolParseResult) -> str | None:
@@ -87,6 +92,6 @@ def _emit(call_id: str, result: ToolParseResult, *, guarded: bool) -> EmittedCal
     error = _error(result)
     if error is None:
         return EmittedCall(id=call_id, name=result.name, input=result.input)
-    # Not an object: even if nothing else stopped it, no tool could take it for arguments.
+    # What was written is kept, in an object: hooks read arguments, and templates that print the history iterate them.
     name = result.name if guarded else f"{result.name}: {error}"
-    return EmittedCall(id=call_id, name=name, input=result.raw or "")
+    return EmittedCall(id=call_id, name=name, input={MALFORMED_KEY: result.raw or ""})

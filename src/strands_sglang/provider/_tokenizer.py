@@ -41,6 +41,19 @@ class TokenizerAdapter:
         """Text of one token."""
         return self.decode([token_id])
 
+    def is_control(self, token_id: int) -> bool:
+        """Whether a token only structures the text: a stop token of the model, or one flagged special."""
+        if token_id in self._control_ids:
+            return True
+        added = getattr(self.tokenizer, "added_tokens_decoder", None)
+        token = added.get(token_id) if isinstance(added, dict) else None
+        return bool(getattr(token, "special", False)) or self.token_text(token_id) in self.stop_tokens
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        ids = getattr(self.tokenizer, "all_special_ids", ())
+        return frozenset(ids) if isinstance(ids, list | tuple | set) else frozenset()
+
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Every added or special token of the tokenizer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..exceptions import TrajectoryError
 from ._forest import TrajectoryForest
@@ -17,10 +17,12 @@ class TokenManager(SegmentSequence):
 
     Args:
         forest: The forest to view, or None for a manager filled by hand.
+        on_reset: What `reset` does on a view; by default the forest is reset.
     """
 
-    def __init__(self, forest: TrajectoryForest | None = None) -> None:
+    def __init__(self, forest: TrajectoryForest | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
         self._forest = forest
+        self._on_reset = on_reset or (forest.reset if forest is not None else None)
         self._own: list[Segment] = []
         self._cached: tuple[int, int, list[Segment]] | None = None
 
@@ -93,11 +95,11 @@ class TokenManager(SegmentSequence):
         )
 
     def reset(self) -> None:
-        """Forget all tokens; on a model's view, all its trajectories."""
+        """Forget all tokens; on a model's view this is the model's `reset`."""
         self._own = []
         self._cached = None
-        if self._forest is not None:
-            self._forest.reset()
+        if self._on_reset is not None:
+            self._on_reset()
 
     def __repr__(self) -> str:
         segments = self._get_segments()
