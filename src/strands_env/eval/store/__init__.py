@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .config import RunConfig, load_run
-from .log import ResultLog, StorePaths, read_results
+from .log import ResultLog, StorePaths
+from .reader import ResultReader, read_results
 from .writer import ResultWriter
 
-__all__ = ["ResultLog", "ResultWriter", "RunConfig", "StorePaths", "load_run", "read_results"]
+__all__ = ["ResultLog", "ResultReader", "ResultWriter", "RunConfig", "StorePaths", "load_run", "read_results"]

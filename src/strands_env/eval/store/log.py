@@ -243,34 +243,3 @@ class ResultLog:
             setattr(self, name, None)
             if fd is not None:
                 os.close(fd)
-
-
-def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Iterator[EvalSample]:
-    """Samples of a finished or running run, without locking or changing its files.
-
-    Args:
-        output_path: The `.jsonl` file or its folder.
-        with_tokens: Read the tokens too.
-
-    Raises:
-        FileNotFoundError: There are no results.
-    """
-    paths = StorePaths.of(output_path)
-    latest: dict[bytes, int] = {}
-    with paths.results.open("rb") as file:
-        for number, line in enumerate(file):
-            if (record := decode(line)) is not None and line.endswith(b"\n"):
-                latest[bytes.fromhex(record["id"])] = number
-        file.seek(0)
-        frames = FrameReader(paths.tokens)
-        try:
-            for number, line in enumerate(file):
-                record = decode(line)
-                if record is None or latest.get(bytes.fromhex(record["id"])) != number:
-                    continue
-                sample = to_sample(record)
-                if with_tokens and record.get("tokens"):
-                    frames.fill(sample.step_result, record["tokens"])
-                yield sample
-        finally:
-            frames.close()

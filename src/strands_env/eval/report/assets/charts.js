@@ -1,0 +1,69 @@
+// Curves and bars.
+
+const W = 520, H = 210, PAD = { left: 40, right: 14, top: 10, bottom: 30 };
+
+function ticks(low, high, count) {
+  const step = Math.pow(10, Math.floor(Math.log10((high - low) / count || 1)));
+  const nice = [1, 2, 5, 10].map((factor) => factor * step).find((value) => (high - low) / value <= count) || step * 10;
+  const found = [];
+  for (let value = Math.ceil(low / nice) * nice; value <= high + nice * 1e-6; value += nice) found.push(Math.round(value * 1e6) / 1e6);
+  return found;
+}
+
+// One or two lines over x, the first with a band. A point is [x, y, low, high].
+function lineChart({ label, lines, xLabel, yRange, integer }) {
+  const points = lines.flat();
+  const xs = points.map((p) => p[0]), ys = points.flatMap((p) => p.slice(1)).filter(isNumber);
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  const [y0, y1] = yRange || [Math.min(...ys), Math.max(...ys)];
+  const x = (value) => PAD.left + ((value - x0) / (x1 - x0 || 1)) * (W - PAD.left - PAD.right);
+  const y = (value) => H - PAD.bottom - ((Math.min(y1, Math.max(y0, value)) - y0) / (y1 - y0 || 1)) * (H - PAD.top - PAD.bottom);
+  const path = (list) => list.map((p, i) => `${i ? "L" : "M"}${p[0].toFixed(1)} ${p[1].toFixed(1)}`).join("");
+  const band = lines[0].filter((p) => isNumber(p[2]) && isNumber(p[3]));
+  const area = [...band.map((p) => [x(p[0]), y(p[3])]), ...band.slice().reverse().map((p) => [x(p[0]), y(p[2])])];
+  return s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label },
+    ticks(y0, y1, 5).map((value) => [
+      s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y(value), y2: y(value) }),
+      s("text", { x: PAD.left - 7, y: y(value) + 4, "text-anchor": "end" }, short(value)),
+    ]),
+    ticks(x0, x1, 6).filter((value) => !integer || Number.isInteger(value)).map((value) =>
+      s("text", { x: x(value), y: H - 12, "text-anchor": "middle" }, value.toLocaleString("en"))),
+    s("text", { x: W - PAD.right, y: H, "text-anchor": "end" }, xLabel),
+    area.length ? s("path", { class: "band", d: `${path(area)}Z` }) : null,
+    lines.map((line, i) => s("path", { class: i ? "line second" : "line", d: path(line.map((p) => [x(p[0]), y(p[1])])) })),
+    lines[0].length <= 24 ? lines[0].map((p) => s("circle", { class: "dot", cx: x(p[0]), cy: y(p[1]), r: 3 },
+      s("title", null, `${xLabel} ${p[0]}: ${number(p[1])} [${number(p[2])}, ${number(p[3])}]`))) : null);
+}
+
+function histogram(data, label) {
+  const labels = data.values || data.edges.slice(0, -1).map((edge, i) => (edge + data.edges[i + 1]) / 2);
+  const most = Math.max(...data.counts), width = (W - PAD.left - PAD.right) / labels.length;
+  const every = Math.ceil(labels.length / 10);
+  return s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label },
+    ticks(0, most, 4).map((value) => {
+      const y = H - PAD.bottom - (value / most) * (H - PAD.top - PAD.bottom);
+      return [s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y, y2: y }),
+        s("text", { x: PAD.left - 7, y: y + 4, "text-anchor": "end" }, whole(value))];
+    }),
+    labels.map((value, i) => {
+      const height = (data.counts[i] / most) * (H - PAD.top - PAD.bottom), wide = Math.min(width * 0.8, 80);
+      const center = PAD.left + (i + 0.5) * width;
+      return [s("rect", { class: "bar-shape", x: center - wide / 2, y: H - PAD.bottom - height, width: wide, height, rx: 3 },
+        s("title", null, `reward ${short(value)}: ${whole(data.counts[i])} samples`)),
+      i % every ? null : s("text", { x: center, y: H - 12, "text-anchor": "middle" }, short(value))];
+    }),
+    s("text", { x: W - PAD.right, y: H, "text-anchor": "end" }, "reward"));
+}
+
+const LIMITS = new Set(["max_tool_iterations_reached", "max_tool_calls_reached", "max_tokens_reached", "token_budget_reached",
+  "context_window_overflow"]);
+
+function bars(counts) {
+  const entries = Object.entries(counts), most = Math.max(...entries.map(([, count]) => count));
+  return h("div", { class: "bars" }, entries.map(([name, count]) => {
+    const kind = name === "task_complete" ? "" : LIMITS.has(name) ? " limit" : " failure";
+    return [h("div", { class: "what" }, words(name)),
+      h("div", { class: "track" }, h("div", { class: `fill${kind}`, style: { width: `${(100 * count) / most}%` } })),
+      h("div", { class: "count" }, whole(count))];
+  }));
+}

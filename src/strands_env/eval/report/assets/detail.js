@@ -1,0 +1,64 @@
+// One sample: messages, tokens, branches, data.
+
+function blockView(block) {
+  const tag = (text) => h("span", { class: "tag" }, text);
+  switch (block.kind) {
+    case "call": return h("div", { class: "block call" }, tag(`call ${block.name}`), JSON.stringify(block.input));
+    case "result": return h("div", { class: `block result ${block.status === "error" ? "error" : ""}` }, tag(`result, ${block.status}`),
+      block.blocks.map((inner) => (inner.kind === "text" || inner.kind === "media" ? inner.text : JSON.stringify(inner.value ?? inner, null, 2))).join("\n"));
+    case "json": return h("div", { class: "block json" }, tag("json"), JSON.stringify(block.value, null, 2));
+    case "reasoning": return h("div", { class: "block reasoning" }, tag("reasoning"), block.text);
+    case "media": return h("div", { class: "block media" }, tag("media"), block.text);
+    default: return h("div", { class: "block" }, block.text);
+  }
+}
+
+function messageView(message) {
+  return h("article", { class: `message ${message.role === "assistant" ? "assistant" : ""}` },
+    h("div", { class: "role" }, message.role), message.blocks.length ? message.blocks.map(blockView) : h("div", { class: "block soft" }, "(empty)"));
+}
+
+function errorView(error, title) {
+  return error && h("div", { class: "error-box" }, h("strong", null, `${title} in ${error.where}: ${error.type}`), h("div", null, error.message),
+    error.traceback && h("details", null, h("summary", null, "traceback"), h("pre", null, error.traceback)));
+}
+
+const messagesTab = (sample) => [errorView(sample.error, "error"), errorView(sample.cleanup_error, "cleanup error"), sample.messages.map(messageView)];
+
+function tokensTab(sample, vocabulary, data, state) {
+  const list = sample.trajectories;
+  if (!list) {
+    const why = sample.tokens_left_out ? `${whole(sample.tokens_left_out)} tokens are left out, to keep this file small.` : "No tokens were kept for this sample.";
+    return h("p", { class: "soft" }, why);
+  }
+  state.trajectory = Math.min(state.trajectory, list.length - 1);
+  const view = h("div");
+  const show = () => view.replaceChildren(...tokenView(list[state.trajectory], data.has_texts ? vocabulary : null, state));
+  const label = (item, i) => `${i + 1}: ${item.agent}${item.trainable ? "" : " (frozen)"}${item.discarded ? " (discarded)" : ""}, ${whole(item.ids.length)} tokens`;
+  show();
+  return [data.tokenizer_note && h("p", { class: "soft" }, data.tokenizer_note),
+    list.length > 1 && h("div", { class: "tools" }, h("label", null, "Trajectory ",
+      h("select", { onchange: (event) => { state.trajectory = Number(event.target.value); show(); } },
+        list.map((item, i) => h("option", { value: i, selected: i === state.trajectory }, label(item, i)))))), view];
+}
+
+function branchesTab(sample, open) {
+  if (!sample.trajectories) return h("p", { class: "soft" }, "No tokens were kept for this sample.");
+  const list = sample.trajectories;
+  const node = (item) => {
+    const path = list[item.path];
+    const sampled = path.trained.reduce((sum, [start, end]) => sum + Math.max(0, Math.min(end, item.end) - Math.max(start, item.start)), 0);
+    const ends = item.paths.filter((i) => list[i].ids.length === item.end);
+    const flags = ends.map((i) => `ends trajectory ${i + 1} (${list[i].agent}${list[i].discarded ? ", discarded" : ""}${list[i].trainable ? "" : ", frozen"}${list[i].finish ? `, ${list[i].finish}` : ""})`);
+    return h("li", null, h("button", { class: "node", onclick: () => open(item.path) },
+      h("div", null, `${whole(item.end - item.start)} tokens, ${whole(sampled)} trained`),
+      h("div", { class: "soft" }, `${whole(item.start)} to ${whole(item.end)}${item.paths.length > 1 ? `, shared by ${item.paths.length} trajectories` : ""}${flags.length ? `; ${flags.join("; ")}` : ""}`)),
+    item.children.length ? h("ul", null, item.children.map(node)) : null);
+  };
+  return h("div", { class: "tree panel", "data-testid": "tree" }, h("p", { class: "soft" },
+    `${list.length} ${list.length === 1 ? "trajectory" : "trajectories"} in ${sample.tree.length} ${sample.tree.length === 1 ? "tree" : "trees"}. A node is a run of tokens that its branches share.`),
+  h("ul", null, sample.tree.map(node)));
+}
+
+const dataTab = (sample) => [["Reward details", sample.info], ["Metrics", sample.metrics], ["Identity", { id: sample.id, attempts: sample.attempts }]]
+  .map(([title, value]) => h("section", { class: "panel", style: { marginBottom: "12px" } }, h("h2", null, title), h("pre", null, JSON.stringify(value, null, 2))));

@@ -1,0 +1,134 @@
+// The tokens of one trajectory.
+
+const BATCH = 4000;
+const VERSIONS = 8;
+
+// Lists of runs as one value a token.
+function expand(trajectory) {
+  const count = trajectory.ids.length;
+  const tokens = { sampled: new Uint8Array(count), trained: new Uint8Array(count), turn: new Int32Array(count),
+    logprob: new Array(count).fill(null), version: new Array(count).fill(undefined), drift: new Array(count).fill(null), starts: new Map() };
+  trajectory.segments.forEach(([isOutput, start, end, turn]) => {
+    tokens.sampled.fill(isOutput, start, end);
+    tokens.turn.fill(turn, start, end);
+    tokens.starts.set(start, isOutput ? `turn ${turn + 1}: sampled` : start === 0 ? "first prompt" : `turn ${turn + 1}: prompt`);
+  });
+  trajectory.trained.forEach(([start, end]) => tokens.trained.fill(1, start, end));
+  trajectory.logprobs.forEach(([start, values]) => values.forEach((value, i) => { tokens.logprob[start + i] = value; }));
+  trajectory.versions.forEach(([version, start, end]) => tokens.version.fill(version, start, end));
+  (trajectory.drift || []).forEach((span) => tokens.drift.fill(span, span[1] > span[0] ? span[0] : Math.max(0, span[0] - 1), Math.max(span[1], span[0] || 1)));
+  return tokens;
+}
+
+// Likely tokens stay pale, unlikely ones are red: the darker, the less likely.
+function heat(logprob) {
+  if (!isNumber(logprob)) return "";
+  const surprise = Math.min(1, -logprob / 6);
+  const dark = document.documentElement.dataset.theme === "dark";
+  return dark ? `hsl(${120 - 120 * surprise} ${25 + 45 * surprise}% ${20 + 12 * surprise}%)`
+    : `hsl(${120 - 120 * surprise} ${40 + 45 * surprise}% ${91 - 21 * surprise}%)`;
+}
+
+function visible(text) {
+  const parts = [];
+  for (const piece of text.split(/(\n|\t)/)) {
+    if (piece === "\n") parts.push(h("span", { class: "ws" }, "⏎"), "\n");
+    else if (piece === "\t") parts.push(h("span", { class: "ws" }, "⇥"), "\t");
+    else if (piece) parts.push(piece);
+  }
+  return parts;
+}
+
+function tokenView(trajectory, vocabulary, state) {
+  const tokens = expand(trajectory), count = trajectory.ids.length;
+  const versions = [...new Set(trajectory.versions.map(([version]) => version))];
+  const inspect = h("div", { class: "inspect soft", "aria-live": "polite" }, "Point at a token, or move with the arrow keys.");
+  const body = h("div", { class: "tokens", "data-testid": "tokens" });
+  let shown = 0;
+
+  function describe(i) {
+    const facts = [`token ${i} of ${count}`, `id ${trajectory.ids[i]}`, `turn ${tokens.turn[i] + 1}`,
+      tokens.trained[i] ? "sampled, trained" : tokens.sampled[i] ? "sampled, no loss here" : "prompt or tool result"];
+    const logprob = tokens.logprob[i];
+    if (isNumber(logprob)) facts.push(`logprob ${logprob.toFixed(4)} (p = ${(100 * Math.exp(logprob)).toFixed(2)} %)`);
+    if (tokens.version[i] !== undefined) facts.push(`weights ${tokens.version[i] === null ? "not reported" : tokens.version[i]}`);
+    const drift = tokens.drift[i];
+    if (drift) facts.push(`re-tokenising gives ${JSON.stringify(drift[3])} (${words(drift[2])})`);
+    return facts.join("  ·  ");
+  }
+
+  function paint(element, i) {
+    const mode = state.mode;
+    let name = "tok";
+    if (mode === "loss") name += tokens.trained[i] ? " trained" : tokens.sampled[i] ? " sampled" : " plain";
+    if (mode === "version" && tokens.version[i] !== undefined) name += ` v${versions.indexOf(tokens.version[i]) % VERSIONS}`;
+    if (mode !== "loss" && !tokens.sampled[i]) name += " plain";
+    if (tokens.drift[i]) name += " drift";
+    if (!vocabulary) name += " id";
+    element.className = name;
+    element.style.background = mode === "logprob" ? heat(tokens.logprob[i]) : "";
+  }
+
+  function more() {
+    const end = Math.min(count, shown + BATCH), part = document.createDocumentFragment();
+    for (let i = shown; i < end; i += 1) {
+      if (tokens.starts.has(i)) part.append(h("span", { class: `turn-mark${i ? "" : " first"}` }, tokens.starts.get(i)));
+      const text = vocabulary ? vocabulary[trajectory.ids[i]] : null;
+      const element = h("span", { tabindex: -1, "data-i": i }, text ? visible(text) : String(trajectory.ids[i]));
+      paint(element, i);
+      part.append(element);
+    }
+    shown = end;
+    body.append(part);
+    rest.hidden = shown >= count;
+    rest.textContent = `Show more (${whole(count - shown)} of ${whole(count)} tokens left)`;
+  }
+
+  const rest = h("button", { onclick: () => more() });
+  const at = (i) => { while (shown <= i && shown < count) more(); return body.querySelector(`[data-i="${i}"]`); };
+  const select = (target) => { const token = target.closest && target.closest("[data-i]"); if (token) inspect.textContent = describe(Number(token.dataset.i)); };
+  body.addEventListener("mouseover", (event) => select(event.target));
+  body.addEventListener("focusin", (event) => select(event.target));
+  body.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], token = event.target.closest("[data-i]");
+    if (!step || !token) return;
+    const next = at(Math.max(0, Math.min(count - 1, Number(token.dataset.i) + step)));
+    event.preventDefault();
+    event.stopPropagation();
+    next.focus();
+  });
+
+  const legend = h("div", { class: "legend" });
+  function explain() {
+    const entry = (name, text, color) => h("span", null, h("span", { class: `swatch ${name}`, style: color ? { background: color } : null }), text);
+    const list = {
+      loss: [entry("tok trained", "sampled, carries loss"), entry("tok sampled", "sampled, trained elsewhere or not"), entry("", "prompt and tool results: no loss", "var(--hover)")],
+      logprob: [0, -0.5, -1.5, -3, -6].map((value) => entry("", value === -6 ? "≤ −6" : String(value), heat(value))),
+      version: versions.length ? versions.map((version, i) => entry(`v${i % VERSIONS}`, version === null ? "not reported" : `weights ${version}`)) : ["no weight versions recorded"],
+    }[state.mode];
+    legend.replaceChildren(...list);
+  }
+
+  const modes = [["loss", "Loss mask"], ["logprob", "Log-probability"], ["version", "Weight version"]].map(([mode, label]) =>
+    h("button", { "aria-pressed": String(state.mode === mode), "data-mode": mode, onclick: (event) => {
+      state.mode = mode;
+      for (const button of modes) button.setAttribute("aria-pressed", String(button === event.currentTarget));
+      body.querySelectorAll("[data-i]").forEach((element) => paint(element, Number(element.dataset.i)));
+      explain();
+    } }, label));
+  const drifts = trajectory.drift || [];
+  let driftAt = -1;
+  const driftTool = !trajectory.drift ? h("span", { class: "soft" }, "drift not computed (no tokenizer)")
+    : drifts.length ? h("button", { "data-testid": "drift", onclick: () => {
+      driftAt = (driftAt + 1) % drifts.length;
+      const token = at(Math.min(count - 1, drifts[driftAt][0]));
+      token.scrollIntoView({ block: "center" });
+      token.focus();
+    } }, `Next of ${drifts.length} drifted ${drifts.length === 1 ? "place" : "places"}`)
+      : h("span", { class: "soft", "data-testid": "drift" }, "re-tokenising would change nothing");
+  more();
+  explain();
+  const first = body.querySelector("[data-i]");
+  if (first) first.tabIndex = 0;
+  return [h("div", { class: "tools" }, modes, driftTool), legend, h("p", { class: "sr" }, `${count} tokens`), body, rest, inspect];
+}

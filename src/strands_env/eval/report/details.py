@@ -1,0 +1,196 @@
+"""What the report shows of one sample: messages, tokens, branches, and where re-tokenising would have drifted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from strands_env.core import AgentTrajectory, StepResult, TokenObservation
+from strands_env.eval.sample import EvalSample
+from strands_sglang.drift import find_drift
+
+MAX_TEXT = 100_000
+"""Characters of one block that are kept."""
+
+
+class TokenTexts:
+    """Texts of token ids, decoded once each.
+
+    Args:
+        tokenizer: Hugging Face style tokenizer, None where texts are not known.
+        budget: Tokens the whole report may hold; trajectories beyond it are left out and counted.
+
+    Attributes:
+        left_out: Number of trajectories left out.
+    """
+
+    def __init__(self, tokenizer: Any, budget: int) -> None:
+        self.tokenizer = tokenizer
+        self._texts: dict[int, str] = {}
+        self._budget = budget
+        self.left_out = 0
+
+    def take(self, count: int) -> bool:
+        """Whether so many tokens may still be shown."""
+        if count > self._budget:
+            self.left_out += 1
+            return False
+        self._budget -= count
+        return True
+
+    def text(self, token_id: int) -> str:
+        """The text of one token; a replacement character where it is part of a character."""
+        if token_id not in self._texts:
+            try:
+                self._texts[token_id] = str(self.tokenizer.decode([token_id]))
+            except Exception:  # an id the tokenizer does not have is shown by its number
+                self._texts[token_id] = ""
+        return self._texts[token_id]
+
+
+def details(sample: EvalSample, texts: TokenTexts, vocabulary: dict[int, str]) -> dict[str, Any]:
+    """JSON values of a sample.
+
+    Args:
+        sample: The sample, with its tokens.
+        texts: Texts of tokens.
+        vocabulary: Gets the texts of all ids that occur.
+    """
+    result = sample.step_result
+    truth = sample.action.task_context.ground_truth
+    trajectories = _trajectories(result)
+    shown: dict[str, Any] = {
+        "id": sample.id,
+        "attempts": sample.attempts,
+        "truth": None if truth is None else _cut(str(truth)),
+        "messages": [_message(message) for message in result.observation.messages]
+        or [{"role": "user", "blocks": [{"kind": "text", "text": _cut(sample.action.text)}]}],
+        "metrics": result.observation.metrics,
+        "info": None if result.reward is None else result.reward.info,
+        "error": None if result.error is None else _error(result.error),
+        "cleanup_error": None if result.cleanup_error is None else _error(result.cleanup_error),
+    }
+    if trajectories and texts.take(sum(len(item.tokens) for item in trajectories)):
+        shown["trajectories"] = [_trajectory(item, texts, vocabulary) for item in trajectories]
+        shown["tree"] = branches([item.tokens.token_ids_array for item in trajectories])
+    elif trajectories:
+        shown["tokens_left_out"] = sum(len(item.tokens) for item in trajectories)
+    return shown
+
+
+def branches(paths: Sequence[Any]) -> list[dict[str, Any]]:
+    """The paths as a forest of shared prefixes: `{start, end, path, children}`, tokens `[start, end)` of path `path`.
+
+    A node without children is the end of its path; `paths` names all that run through it.
+    """
+    return _branch(list(range(len(paths))), paths, 0)
+
+
+def _branch(members: list[int], paths: Sequence[Any], start: int) -> list[dict[str, Any]]:
+    nodes = []
+    groups: dict[int, list[int]] = {}
+    for member in members:
+        if len(paths[member]) > start:
+            groups.setdefault(int(paths[member][start]), []).append(member)
+    for group in groups.values():
+        first = paths[group[0]]
+        end = min(start + _shared(first[start:], paths[other][start:]) for other in group)
+        nodes.append(
+            {"start": start, "end": end, "path": group[0], "paths": group, "children": _branch(group, paths, end)}
+        )
+    return nodes
+
+
+def _shared(one: Any, two: Any) -> int:
+    length = min(len(one), len(two))
+    differing = np.flatnonzero(one[:length] != two[:length])
+    return int(differing[0]) if differing.size else length
+
+
+def _trajectories(result: StepResult) -> list[AgentTrajectory]:
+    if result.trajectories:
+        return result.trajectories
+    tokens = result.observation.tokens
+    return [] if tokens is None else [AgentTrajectory(agent_name="agent", tokens=tokens)]
+
+
+def _trajectory(item: AgentTrajectory, texts: TokenTexts, vocabulary: dict[int, str]) -> dict[str, Any]:
+    tokens = item.tokens
+    ids = tokens.token_ids
+    shown: dict[str, Any] = {
+        "agent": item.agent_name,
+        "trainable": item.trainable,
+        "discarded": item.is_discarded,
+        "finish": item.finish_reason,
+        "images": len(item.images),
+        "prompt": tokens.prompt_length,
+        "ids": ids,
+        "segments": [[int(part.is_output), part.start, part.end, part.turn] for part in tokens.segments],
+        "trained": _runs(tokens),
+        "logprobs": _logprobs(tokens),
+        "versions": [[span.version, span.start, span.end] for span in tokens.weight_versions],
+    }
+    if texts.tokenizer is not None:
+        vocabulary.update((token, texts.text(token)) for token in ids if token not in vocabulary)
+        shown["drift"] = [
+            [span.start, span.end, span.kind.value, [texts.text(token) for token in span.retokenized_ids[:32]]]
+            for span in find_drift(ids, texts.tokenizer)
+        ]
+    return shown
+
+
+def _runs(tokens: TokenObservation) -> list[list[int]]:
+    """`[start, end)` of every run of tokens with loss."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], tokens.loss_mask_array, [0]]).astype(np.int8)))
+    return [[int(start), int(end)] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _logprobs(tokens: TokenObservation) -> list[list[Any]]:
+    """`[start, [logprob, ...]]` of every stretch that has them; None within it where there is none."""
+    stretches = []
+    values = tokens.logprobs_array
+    for part in tokens.segments:
+        here = values[part.start : part.end]
+        if not np.isnan(here).all():
+            rounded = [None if np.isnan(value) else round(max(float(value), -999.0), 4) for value in here]
+            stretches.append([part.start, rounded])
+    return stretches
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    return {"role": str(message.get("role")), "blocks": [_block(block) for block in message.get("content") or []]}
+
+
+def _block(block: Any) -> dict[str, Any]:
+    match block:
+        case {"text": text}:
+            return {"kind": "text", "text": _cut(str(text))}
+        case {"toolUse": {"name": name, **rest}}:
+            return {"kind": "call", "name": str(name), "id": str(rest.get("toolUseId")), "input": rest.get("input")}
+        case {"toolResult": dict() as result}:
+            inner = [_block(item) for item in result.get("content") or []]
+            status = str(result.get("status", "success"))
+            return {"kind": "result", "id": str(result.get("toolUseId")), "status": status, "blocks": inner}
+        case {"reasoningContent": {"reasoningText": {"text": text}}}:
+            return {"kind": "reasoning", "text": _cut(str(text))}
+        case {"json": value}:
+            return {"kind": "json", "value": value}
+        case {"image": dict() as image} | {"document": dict() as image} | {"video": dict() as image}:
+            size = len(image.get("source", {}).get("bytes") or b"")
+            return {"kind": "media", "text": f"{next(iter(block))} ({image.get('format')}, {size:,} bytes)"}
+    return {"kind": "json", "value": block}
+
+
+def _error(error: Any) -> dict[str, str]:
+    return {
+        "type": error.type,
+        "message": _cut(error.message),
+        "traceback": _cut(error.traceback),
+        "where": str(error.where),
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"

@@ -1,0 +1,120 @@
+"""What the report shows of a whole run: numbers, curves, and a row for each prompt and sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.eval.metrics import ScoreTable, summarize
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.store.reader import Entry
+
+POINTS = 300
+"""Points of a curve."""
+BINS = 20
+"""Bars of the distribution of rewards."""
+SNIPPET = 160
+"""Characters of a prompt in the table."""
+
+
+class Overview:
+    """Collects the overview, a sample at a time in the order they were finished.
+
+    Args:
+        reward_threshold: A sample passes with at least this reward.
+        seed: Seed of the confidence intervals.
+    """
+
+    def __init__(self, *, reward_threshold: float, seed: int) -> None:
+        self._threshold = reward_threshold
+        self._seed = seed
+        self._table = ScoreTable()
+        self._reasons: dict[str, int] = {}
+        self._prompts: dict[str, dict[str, Any]] = {}
+        self._rows: dict[tuple[str, int], list[Any]] = {}
+
+    def add(self, sample: EvalSample) -> None:
+        """Add a sample."""
+        self._table.add(sample.prompt_id, sample)
+        result = sample.step_result
+        truth = sample.action.task_context.ground_truth
+        self._prompts.setdefault(
+            sample.prompt_id,
+            {
+                "text": " ".join(sample.action.text.split())[:SNIPPET],
+                "truth": None if truth is None else str(truth)[:80],
+            },
+        )
+        output = result.observation.metrics.get("output_tokens")
+        self._rows[(sample.prompt_id, sample.index)] = [
+            None if sample.reward is None else round(sample.reward, 6),
+            self._reasons.setdefault(result.termination_reason.value, len(self._reasons)),
+            int(sample.aborted),
+            round(sample.duration_s, 3),
+            output.get("total") if isinstance(output, dict) else output,
+            result.observation.metrics.get("tool_calls"),
+        ]
+
+    def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
+        """JSON values.
+
+        Args:
+            order: All samples in the order of the report: prompt by prompt.
+        """
+        listed = list(order)
+        most = max((score.n for score in self._table.by_prompt()), default=1)
+        summary = summarize(
+            self._table, k_values=_k_values(most), reward_threshold=self._threshold, seed=self._seed
+        ).to_dict()
+        prompts: list[list[Any]] = []
+        for number, entry in enumerate(listed):
+            if not prompts or prompts[-1][0] != entry.prompt_id:
+                about = self._prompts[entry.prompt_id]
+                prompts.append([entry.prompt_id, about["text"], about["truth"], number, 0])
+            prompts[-1][4] += 1
+        rows = [[entry.index, *self._rows[(entry.prompt_id, entry.index)]] for entry in listed]
+        return {
+            "summary": summary,
+            "reasons": list(self._reasons),
+            "prompts": prompts,
+            "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(7)],
+            "running": _running_mean(self._table.rewards),
+            "distribution": _distribution(self._table.rewards),
+        }
+
+
+def _k_values(most: int) -> list[int]:
+    """Up to 24 values of k, dense where the curve bends."""
+    if most <= 24:
+        return list(range(1, max(1, most) + 1))
+    return sorted({round(value) for value in np.geomspace(1, most, 24)})
+
+
+def _running_mean(rewards: NDArray[np.float64]) -> list[list[float]]:
+    """`[samples, mean, low, high]`: the mean reward over the first scored samples, with its normal 95 % interval."""
+    scored = rewards[~np.isnan(rewards)]
+    if scored.size == 0:
+        return []
+    counts = np.arange(1, scored.size + 1)
+    means = np.cumsum(scored) / counts
+    spread = np.sqrt(np.maximum(0.0, np.cumsum(scored**2) / counts - means**2) / counts) * 1.96
+    shown = np.unique(np.linspace(0, scored.size - 1, min(POINTS, scored.size)).round().astype(int))
+    return [
+        [int(counts[i]), *(round(float(value), 5) for value in (means[i], means[i] - spread[i], means[i] + spread[i]))]
+        for i in shown
+    ]
+
+
+def _distribution(rewards: NDArray[np.float64]) -> dict[str, Any] | None:
+    scored = rewards[~np.isnan(rewards)]
+    if scored.size == 0:
+        return None
+    values, counts = np.unique(scored, return_counts=True)
+    if values.size <= BINS:
+        return {"values": [float(value) for value in values], "counts": counts.tolist()}
+    counts, edges = np.histogram(scored, bins=BINS)
+    return {"edges": [round(float(edge), 6) for edge in edges if math.isfinite(edge)], "counts": counts.tolist()}

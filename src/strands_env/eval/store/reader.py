@@ -1,0 +1,101 @@
+"""Reading results, of a finished or of a running run, without locking or changing its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from strands_env.eval.errors import StoreCorruptError
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.store.log import StorePaths
+from strands_env.eval.store.records import decode, to_sample
+from strands_env.eval.store.tokens import FrameReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a sample is: the prompt's id, its index, and the offset of its line."""
+
+    prompt_id: str
+    index: int
+    offset: int
+
+
+class ResultReader:
+    """Finds every sample of a results file; of one that was tried again the last. A torn last line is left out.
+
+    Args:
+        output_path: The `.jsonl` file or its folder.
+
+    Attributes:
+        paths: The files.
+        entries: One for each sample, in the order they were finished.
+
+    Raises:
+        FileNotFoundError: There are no results.
+    """
+
+    def __init__(self, output_path: str | Path) -> None:
+        self.paths = StorePaths.of(output_path)
+        self._file = self.paths.results.open("rb")
+        self._frames = FrameReader(self.paths.tokens)
+        found: dict[bytes, Entry] = {}
+        offset = 0
+        for line in self._file:
+            record = decode(line) if line.endswith(b"\n") else None
+            if record is not None:
+                key = bytes.fromhex(record["id"])
+                found.pop(key, None)
+                found[key] = Entry(prompt_id=record["prompt_id"], index=record["index"], offset=offset)
+            offset += len(line)
+        self.entries = list(found.values())
+
+    def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
+        """The sample of an entry.
+
+        Args:
+            entry: One of `entries`.
+            with_tokens: Read its tokens too.
+
+        Raises:
+            StoreCorruptError: The file was changed meanwhile, or its tokens are damaged.
+        """
+        self._file.seek(entry.offset)
+        record: dict[str, Any] | None = decode(self._file.readline())
+        if record is None:
+            raise StoreCorruptError(f"{str(self.paths.results)!r} was changed while it was read")
+        sample = to_sample(record)
+        if with_tokens and record.get("tokens"):
+            self._frames.fill(sample.step_result, record["tokens"])
+        return sample
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        self._frames.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Iterator[EvalSample]:
+    """All samples of a run, in the order they were finished.
+
+    Args:
+        output_path: The `.jsonl` file or its folder.
+        with_tokens: Read the tokens too.
+
+    Raises:
+        FileNotFoundError: There are no results.
+    """
+    with ResultReader(output_path) as reader:
+        for entry in reader.entries:
+            yield reader.read(entry, with_tokens=with_tokens)

@@ -1,0 +1,110 @@
+"""A real Chromium for tests, driven over its debugging protocol: no driver, no further package."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+
+class Page:
+    """One tab.
+
+    Attributes:
+        problems: Exceptions and errors of the page, violations of its policy, and what it tried to load.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self.problems: list[str] = []
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        while True:
+            message = json.loads((await self._socket.receive(timeout=60)).data)
+            if message.get("id") == number:
+                if "error" in message:
+                    raise RuntimeError(message["error"])
+                return message["result"]
+            self._note(message)
+
+    async def open(self, path: Path) -> None:
+        await self.call("Page.navigate", url=path.as_uri())
+        await self.until("document.querySelector('.page') !== null")
+
+    async def run(self, script: str) -> Any:
+        answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
+        return answer["result"].get("value")
+
+    async def until(self, condition: str) -> None:
+        for _ in range(600):
+            if await self.run(condition):
+                return
+            await asyncio.sleep(0.05)
+        raise TimeoutError(f"{condition} did not come true; {self.problems}")
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+            await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+            await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def _note(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"method": "Runtime.exceptionThrown", "params": params}:
+                self.problems.append(json.dumps(params["exceptionDetails"]))
+            case {"method": "Log.entryAdded", "params": {"entry": {"level": "error", "text": text}}}:
+                self.problems.append(text)
+            case {"method": "Network.requestWillBeSent", "params": {"request": {"url": url}}} if not url.startswith(
+                "file:"
+            ):
+                self.problems.append(f"loads {url}")
+
+
+@asynccontextmanager
+async def chromium(profile: Path) -> AsyncIterator[Page]:
+    """A page in a browser of its own; `profile` is an empty folder."""
+    assert CHROMIUM is not None
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--remote-debugging-port=0", "--window-size=1280,900", f"--user-data-dir={profile}"]
+    process = subprocess.Popen(
+        [CHROMIUM, *options, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        port = await _port(profile / "DevToolsActivePort")
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                tabs = await answer.json()
+            address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    await page.call(f"{domain}.enable")
+                yield page
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _port(file: Path) -> int:
+    for _ in range(600):
+        if file.exists() and (lines := file.read_text().split()):
+            return int(lines[0])
+        await asyncio.sleep(0.05)
+    raise TimeoutError("Chromium did not start")

@@ -1,0 +1,213 @@
+"""The report in a real browser: it draws, it can be used with the keyboard, and nothing in a sample is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from strands_env.core import (
+    Action,
+    AgentTrajectory,
+    ErrorRecord,
+    Observation,
+    Phase,
+    RewardResult,
+    StepResult,
+    TaskContext,
+    TerminationReason,
+    TokenObservation,
+)
+from strands_env.core.types import WeightVersionSpan
+from strands_env.eval import EvalSample, read_results
+from strands_env.eval.report import write_report
+from strands_env.eval.store import ResultLog, StorePaths
+from tests.integration.chromium import CHROMIUM, chromium
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian package 'chromium')")
+
+HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b>"
+
+
+class ByteTokenizer:
+    """A token is a byte; encoding `ss` gives one token 200, so that a sampled `s`, `s` drifts."""
+
+    def decode(self, ids, **options):
+        return "".join("ss" if token == 200 else chr(token) for token in ids)
+
+    def encode(self, text, **options):
+        return [200 if part == "\0" else ord(part) for part in text.replace("ss", "\0")]
+
+
+def tokens(prompt: str, answer: str) -> TokenObservation:
+    ids = [*prompt.encode(), *answer.encode()]
+    start = len(prompt)
+    half = start + len(answer) // 2
+    return TokenObservation(
+        token_ids=ids,
+        prompt_length=start,
+        loss_mask=[0] * start + [1] * len(answer),
+        logprobs=[None] * start + [-0.5] * len(answer),
+        weight_versions=[
+            WeightVersionSpan(version="1", start=start, end=half),
+            WeightVersionSpan(version="2", start=half, end=len(ids)),
+        ],
+    )
+
+
+def make_sample(number: int, index: int) -> EvalSample:
+    failed = number % 5 == 4
+    main, other = tokens("question ", "pass it"), tokens("question ", "no")
+    error = ErrorRecord(type="TimeoutError", message=HOSTILE, traceback=HOSTILE, where=Phase.MODEL)
+    result = StepResult(
+        observation=Observation(
+            messages=[
+                {"role": "user", "content": [{"text": f"question {number} {HOSTILE}"}]},
+                {"role": "assistant", "content": [
+                    {"toolUse": {"toolUseId": "c1", "name": HOSTILE, "input": {"x": HOSTILE}}}]},
+                {"role": "user", "content": [
+                    {"toolResult": {"toolUseId": "c1", "status": "error", "content": [{"text": HOSTILE}]}}]},
+                {"role": "assistant", "content": [{"text": "pass it"}]},
+            ],
+            tokens=main,
+            metrics={"output_tokens": {"total": 7}, "tool_calls": 1},
+        ),
+        reward=None if failed else RewardResult(reward=float((number + index) % 2), info={"why": HOSTILE}),
+        termination_reason=TerminationReason.TIMEOUT if failed else TerminationReason.TASK_COMPLETE,
+        error=error if failed else None,
+        trajectories=[
+            AgentTrajectory(agent_name="agent", tokens=main),
+            AgentTrajectory(agent_name=HOSTILE, tokens=other, is_discarded=True),
+        ],
+    )  # fmt: skip
+    return EvalSample(
+        action=Action(
+            message=f"question {number} {HOSTILE}", task_context=TaskContext(id=f"p{number}", ground_truth=HOSTILE)
+        ),
+        step_result=result,
+        id=f"{number * 100 + index:032x}",
+        prompt_id=f"p{number}",
+        task_digest=f"{number:032x}",
+        index=index,
+    )
+
+
+def make_report(folder, prompts: int, n: int, *, tokenizer=None):
+    log = ResultLog(StorePaths.of(folder), fsync_interval=None)
+    for number in range(prompts):
+        log.append([make_sample(number, index) for index in range(n)])
+    log.close()
+    return write_report(folder, folder / "report.html", tokenizer=tokenizer, title=f"run {HOSTILE}")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return make_report(tmp_path_factory.mktemp("small"), 40, 2, tokenizer=ByteTokenizer())
+
+
+async def opened(page, report):
+    await page.open(report.path)
+    return page
+
+
+async def test_it_shows_the_numbers_and_nothing_of_a_sample_is_run(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        text = await page.run("document.body.innerText")
+        assert "Mean reward\n0.500" in text
+        assert "Samples\n80\nof 40 prompts" in text
+        assert "model: TimeoutError" in text
+        await page.press("Enter")
+        await page.until("document.querySelectorAll('.message').length === 4")
+        for tab in "1234":
+            await page.press(tab)
+        assert await page.run("document.title") == f"run {HOSTILE}"
+        assert await page.run("document.querySelectorAll('img, b, iframe').length") == 0
+        assert page.problems == []
+
+
+async def test_it_is_used_with_the_keyboard_alone(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.run("document.querySelector('[data-testid=prompts]').focus()")
+        await page.press("ArrowDown", "j", "ArrowUp", "Enter")
+        await page.until("document.querySelector('.drawer h2').textContent === 'p1, sample 0'")
+        await page.until("document.querySelectorAll('.message').length > 0")
+        await page.press("ArrowRight")
+        await page.until("document.querySelector('.drawer h2').textContent === 'p1, sample 1'")
+        assert await page.run("location.hash") == "#3"
+        await page.press("Escape")
+        assert await page.run("document.querySelector('.drawer').hidden")
+        assert await page.run("document.activeElement.dataset.testid") == "prompts"
+        await page.press("?")
+        assert not await page.run("document.querySelector('[data-testid=help]').hidden")
+        await page.press("Escape", "/")
+        assert await page.run("document.activeElement.type") == "search"
+
+
+async def test_search_and_filters(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.press("/", *"question 39")
+        await page.until("document.querySelector('[data-testid=count]').textContent === '1 of 40'")
+        choose = (
+            "const s = document.querySelector('select'); s.value = 'unscored'; s.dispatchEvent(new Event('change'))"
+        )
+        await page.run(f"(() => {{ const q = document.querySelector('input'); q.value = ''; {choose} }})()")
+        await page.until("document.querySelector('[data-testid=count]').textContent === '8 of 40'")
+
+
+async def test_tokens_have_their_colours_drift_and_branches(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.press("Enter")
+        await page.until("document.querySelectorAll('.message').length > 0")
+        await page.press("2")
+        assert await page.run("document.querySelectorAll('.tokens .tok.trained').length") == len("pass it")
+        assert await page.run("document.querySelectorAll('.tokens .tok.plain').length") == len("question ")
+        drifted = "[...document.querySelectorAll('.tokens .tok.drift')].map(t => t.textContent).join('|')"
+        assert await page.run(drifted) == "s|s|s|s"  # of the question and of the answer
+        await page.run("document.querySelector('[data-testid=drift]').click()")
+        assert 're-tokenising gives ["ss"]' in await page.run("document.querySelector('.inspect').textContent")
+        await page.run("document.querySelector('[data-mode=logprob]').click()")
+        heat = "document.querySelector('[data-i=\"9\"]').style.background"
+        assert (await page.run(heat)).startswith("rgb")
+        await page.run("document.querySelector('[data-mode=version]').click()")
+        assert await page.run("document.querySelectorAll('.tokens .tok.v0').length") == 3
+        assert await page.run("document.querySelectorAll('.tokens .tok.v1').length") == 4
+        await page.press("3")
+        nodes = await page.run(
+            "[...document.querySelectorAll('.node > :first-child')].map(n => n.textContent).join('|')"
+        )
+        assert nodes == "9 tokens, 0 trained|7 tokens, 7 trained|2 tokens, 2 trained"
+        assert page.problems == []
+
+
+async def test_light_and_dark(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        background = "getComputedStyle(document.body).backgroundColor"
+        await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        await page.open(small.path)
+        assert await page.run(background) == "rgb(18, 21, 26)"
+        await page.press("t")
+        assert await page.run(background) == "rgb(246, 247, 249)"
+
+
+async def test_ten_thousand_samples_need_only_the_rows_in_sight(tmp_path):
+    report = make_report(tmp_path / "run", 2500, 4)
+    assert report.samples == 10_000
+    (tmp_path / "profile").mkdir()
+    async with chromium(tmp_path / "profile") as page:
+        await page.open(report.path)
+        assert await page.run("document.querySelector('[data-testid=count]').textContent") == "2,500 of 2,500"
+        assert await page.run("document.querySelectorAll('.row').length") < 60
+        await page.run("document.querySelector('[data-testid=prompts]').focus()")
+        await page.press("End", "Enter")
+        await page.until("document.querySelectorAll('.message').length === 4")
+        assert await page.run("document.querySelector('.drawer h2').textContent") == "p2499, sample 0"
+        assert await page.run("document.querySelectorAll('.row').length") < 60
+        assert page.problems == []
+
+
+def test_without_a_tokenizer_it_says_so_and_shows_ids(tmp_path):
+    report = make_report(tmp_path, 1, 1)
+    assert report.path.read_text().count("<script") == 1 + 2  # the program and two data islands
+    assert len(list(read_results(tmp_path))) == 1
