@@ -19,6 +19,7 @@ import asyncio
 import gc
 import hashlib
 import json
+import logging
 import os
 import sys
 import time
@@ -40,6 +41,8 @@ async def serve(options: argparse.Namespace) -> None:
     from strands_sglang.testing import FaultyServer, faults
     from strands_sglang.testing.replies import hash_reply
 
+    # A server that stops while it answers hundreds of requests is noisy; it is meant to.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL + 1)
     attempts: Counter[int] = Counter()
     injected: Counter[str] = Counter()
     restart_at: int | None = None
