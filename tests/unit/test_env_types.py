@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -181,3 +182,40 @@ def test_other_values_are_refused_with_the_value() -> None:
 def test_reward_that_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match=r"got 1\.0"):
         as_reward_function(1.0)
+
+
+LONE = "a \ud83d b"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"__bytes_encoded__": True, "data": 5},
+        {"__bytes_encoded__": True, "data": "A"},
+        {"__bytes_encoded__": True, "data": "AAAA"},
+        {"__bytes_encoded__": "utf-8", "data": "AAAA"},
+        {"!__utf-8__AAAA": {"__bytes_encoded__": True, "data": "AAAA"}},
+        LONE,
+        {LONE: [LONE, b"\xff"]},
+    ],
+)
+def test_what_a_model_writes_survives_construction_and_json(value: Any) -> None:
+    block = {"toolUse": {"toolUseId": "1", "name": "f", "input": {"x": value}}}
+    result = StepResult(
+        observation=Observation(messages=[{"role": "assistant", "content": [block]}], metrics={"x": value}),
+        reward=RewardResult(info={"x": value}),
+    )
+    assert result.observation.messages[0]["content"][0]["toolUse"]["input"]["x"] == value
+    assert StepResult.from_json(result.to_json()) == result
+    assert StepResult.model_validate(json.loads(result.to_json())) == result
+
+
+def test_action_of_text_with_a_lone_surrogate_survives_json() -> None:
+    action = Action(message=LONE)
+    assert Action.model_validate_json(action.model_dump_json()) == action
+
+
+def test_error_record_of_an_error_with_a_lone_surrogate_survives_json() -> None:
+    record = ErrorRecord.from_exception(ValueError(LONE), Phase.LOOP)
+    result = StepResult(observation=Observation(), error=record)
+    assert StepResult.from_json(result.to_json()) == result

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from .jsonable import JsonValues, StoredModel
 from .task import Action, JsonMessages, MessageDict
 from .termination import ErrorRecord, TerminationReason
 from .tokens import TokenObservation
@@ -18,7 +19,7 @@ from .tokens import TokenObservation
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class Observation(BaseModel):
+class Observation(StoredModel):
     """What one step produced.
 
     Attributes:
@@ -31,7 +32,7 @@ class Observation(BaseModel):
 
     messages: JsonMessages = Field(default_factory=list)
     tokens: TokenObservation | None = None
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: JsonValues = Field(default_factory=dict)
 
     @property
     def final_response(self) -> str | None:
@@ -88,7 +89,7 @@ class SpanReward:
     reward: float
 
 
-class RewardResult(BaseModel):
+class RewardResult(StoredModel):
     """A score, or none.
 
     Attributes:
@@ -101,12 +102,12 @@ class RewardResult(BaseModel):
     model_config = _JSON
 
     reward: FiniteFloat | None = None
-    info: dict[str, Any] = Field(default_factory=dict)
+    info: JsonValues = Field(default_factory=dict)
     turn_rewards: dict[int, FiniteFloat] = Field(default_factory=dict)
     span_rewards: list[SpanReward] = Field(default_factory=list)
 
 
-class StepResult(BaseModel):
+class StepResult(StoredModel):
     """The result of `Environment.step`.
 
     Attributes:

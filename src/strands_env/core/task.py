@@ -5,32 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
-from strands.types.session import encode_bytes_values
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+
+from .jsonable import StoredModel, decode_stored, encode
 
 MessageDict: TypeAlias = dict[str, Any]
 """A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
 
-_BYTES_MARK = "__bytes_encoded__"
-
-
-def _holds_encoded_bytes(value: Any) -> bool:
-    if isinstance(value, dict):
-        return value.get(_BYTES_MARK) is True or any(map(_holds_encoded_bytes, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_encoded_bytes, value))
-
-
-def _decode_bytes(value: Any) -> Any:
-    """Undo the SDK's byte encoding; an object that holds none is returned as it is, not copied."""
-    from strands.types.session import decode_bytes_values
-
-    return decode_bytes_values(value) if _holds_encoded_bytes(value) else value
-
-
 JsonMessages = Annotated[
     list[MessageDict],
-    BeforeValidator(_decode_bytes),
-    PlainSerializer(encode_bytes_values, when_used="json"),
+    BeforeValidator(decode_stored),
+    PlainSerializer(encode, when_used="json"),
 ]
 """Messages that survive JSON: images and documents are bytes, and are written as the SDK's sessions write them.
 
@@ -38,7 +23,7 @@ Plain dictionaries on purpose: a typed message would drop the keys its type does
 """
 
 
-class TaskContext(BaseModel):
+class TaskContext(StoredModel):
     """What the reward needs to know about a task; any further field is kept.
 
     Attributes:
@@ -54,15 +39,16 @@ class TaskContext(BaseModel):
     conversation_history: JsonMessages = Field(default_factory=list)
 
 
-def _check_message(message: Any) -> Any:
+def _check_message(message: Any, info: ValidationInfo) -> Any:
+    message = decode_stored(message, info)
     if isinstance(message, dict) and not isinstance(message.get("content"), list):
         raise ValueError(
             f"a message is {{'role': ..., 'content': [blocks]}}, got {message!r}: give the content as a list of blocks"
         )
-    return _decode_bytes(message)
+    return message
 
 
-class Action(BaseModel):
+class Action(StoredModel):
     """One task for the agent.
 
     Attributes:
@@ -75,7 +61,7 @@ class Action(BaseModel):
     message: Annotated[
         str | MessageDict | list[dict[str, Any]],
         BeforeValidator(_check_message),
-        PlainSerializer(encode_bytes_values, when_used="json"),
+        PlainSerializer(encode, when_used="json"),
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 

@@ -72,10 +72,22 @@ class ErrorRecord:
         name = type(cause).__qualname__
         return cls(
             type=name if module == "builtins" else f"{module}.{name}",
-            message=str(cause),
-            traceback="".join(traceback.format_exception(error)),
+            message=_printable(_text(cause)),
+            traceback=_printable("".join(traceback.format_exception(error))),
             where=where,
         )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"<its text cannot be had: {type(failure).__name__}>"
+
+
+def _printable(text: str) -> str:
+    """Text that any file and any JSON takes: lone surrogates as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class EpisodeTimeoutError(TimeoutError):
