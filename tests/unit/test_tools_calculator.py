@@ -111,3 +111,9 @@ async def test_tool_answers_with_text() -> None:
 
 async def test_tool_answers_an_error_as_error() -> None:
     assert await calculator("1 / 0") == {"status": "error", "content": [{"text": "Error: division by zero"}]}
+
+
+@pytest.mark.parametrize("expression", ["a" + ".b" * 490, "a" + "()" * 490, "not " * 240 + "1"])
+def test_deep_chain_that_is_no_arithmetic_is_refused(expression: str) -> None:
+    with pytest.raises(CalculatorError, match="arithmetic|nested"):
+        calculate(expression)
