@@ -185,3 +185,22 @@ def test_model_id_without_transformers_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert "strands-rollout[local]" in done.stderr
+
+
+PRINTS_EOS = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = jinja_file(tmp_path, PRINTS_EOS)
+    assert diagnose(file, "--no-tools", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["verdict"], report["assumed"]) == ("EXACT", {"eos_token": "</s>", "bos_token": "<s>"})
+    assert diagnose(file, "--no-tools", "--json", "--eos", "<|e|>", "--bos", "<|b|>") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["assumed"], report["closers"]) == ({}, {"text>user": "<|e|>"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,22 @@ class Source:
         template: The template.
         stop_tokens: Texts of the tokens generation stops on; empty if not known.
         special_tokens: Texts of the special and added tokens.
+        assumed: Special tokens that the template prints and nothing names, with what stands in for them.
     """
 
     template: ChatTemplate
     stop_tokens: tuple[str, ...]
     special_tokens: tuple[str, ...]
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_source(name: str, stop_tokens: Sequence[str] = ()) -> Source:
+def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapping[str, str] | None = None) -> Source:
     """Find a template.
 
     Args:
         name: A jinja file, a folder, or a model id.
         stop_tokens: Stop tokens the user gave; they replace those found.
+        special_values: Values of `eos_token`, `bos_token`, ... for a jinja file, which does not say them.
 
     Raises:
         SourceError: There is none, or a file is broken.
@@ -54,7 +57,7 @@ def load_source(name: str, stop_tokens: Sequence[str] = ()) -> Source:
         if path.is_dir():
             source = _from_folder(path)
         elif path.is_file():
-            source = _from_file(path, stop_tokens)
+            source = _from_file(path, stop_tokens, special_values or {})
         elif path.suffix in (".jinja", ".jinja2", ".json") or name.startswith(("/", ".", "~")) or name.count("/") > 1:
             raise SourceError(f"{name!r} does not exist; give a tokenizer folder, a jinja file or a model id")
         else:
@@ -62,22 +65,32 @@ def load_source(name: str, stop_tokens: Sequence[str] = ()) -> Source:
     except TemplateError as error:
         raise SourceError(f"{name!r}: {error}") from error
     if stop_tokens:
-        return Source(template=source.template, stop_tokens=tuple(stop_tokens), special_tokens=source.special_tokens)
+        return replace(source, stop_tokens=tuple(stop_tokens))
     return source
 
 
 # ---- a jinja file ---------------------------------------------------------------------------------------------------
 
 
-def _from_file(path: Path, stop_tokens: Sequence[str]) -> Source:
+_STAND_INS = {"eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+
+def _from_file(path: Path, stop_tokens: Sequence[str], given: Mapping[str, str]) -> Source:
     if path.suffix == ".json":
         raise SourceError(f"{str(path)!r} is a JSON file; give its folder, or a file with the jinja text")
     text = _read(path)
     if "{{" not in text and "{%" not in text:
         raise SourceError(f"{str(path)!r} holds no jinja text; give a tokenizer folder, a jinja file or a model id")
-    values = {"eos_token": stop_tokens[0]} if stop_tokens else {}
-    specials = tuple(dict.fromkeys(_LOOKS_SPECIAL.findall(text)))
-    return Source(template=ChatTemplate(text, special_values=values), stop_tokens=(), special_tokens=specials)
+    values = ({"eos_token": stop_tokens[0]} if stop_tokens else {}) | dict(given)
+    assumed = {name: token for name, token in _STAND_INS.items() if name in text and name not in values}
+    values |= assumed
+    specials = dict.fromkeys([*_LOOKS_SPECIAL.findall(text), *values.values()])
+    return Source(
+        template=ChatTemplate(text, special_values=values),
+        stop_tokens=(values["eos_token"],) if "eos_token" in values else (),
+        special_tokens=tuple(specials),
+        assumed=assumed,
+    )
 
 
 # ---- a folder -------------------------------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("source", help="tokenizer or model folder, jinja file, or model id")
     parser.add_argument("--stop", action="append", default=[], metavar="TOKEN", help="stop token (repeatable)")
+    parser.add_argument("--eos", metavar="TOKEN", help="end-of-sequence token, for a jinja file that prints it")
+    parser.add_argument("--bos", metavar="TOKEN", help="beginning-of-sequence token, for a jinja file that prints it")
     parser.add_argument("--kwargs", default="{}", metavar="JSON", help="variables of the template, a JSON object")
     parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -71,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         kwargs = _parse_kwargs(args.kwargs)
-        source = load_source(args.source, args.stop)
+        special = {"eos_token": args.eos, "bos_token": args.bos}
+        given = {name: token for name, token in special.items() if token is not None}
+        source = load_source(args.source, args.stop, given)
         renderer = DeltaRenderer(
             source.template,
             tools=None if args.no_tools else probe_tools([]),
@@ -107,6 +111,9 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
     yield f"path       {report.path}"
     stops = " ".join(map(repr, source.stop_tokens))
     yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
+    if source.assumed:
+        shown = ", ".join(f"{name}={token!r}" for name, token in source.assumed.items())
+        yield f"assumed    {shown}: the file does not say what they are; pass --eos and --bos"
     yield "turn ends"
     for shape, closer in report.closers.items():
         yield f"  {shape:<15} {closer!r}" if closer else f"  {shape:<15} (none printed)"
@@ -151,6 +158,7 @@ def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, A
         "verdict": report.verdict,
         "path": report.path,
         "stop_tokens": source.stop_tokens,
+        "assumed": dict(source.assumed),
         "closers": report.closers,
         "flags": sorted(report.flags),
         "refused": report.refused,
