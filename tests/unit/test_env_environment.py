@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
@@ -19,6 +20,7 @@ from strands_env.core import Action, Environment, RewardFunction, RewardResult, 
 from strands_env.core.scope import TURNS_PER_INVOCATION
 from strands_env.core.types import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
+from strands_env.tools import with_limits
 
 
 @tool
@@ -389,3 +391,86 @@ async def test_mocked_reward_function_is_awaited_once(agent_class: MagicMock) ->
     result = await Environment(model_factory=MagicMock, reward_fn=reward).step(ACTION)
     reward.compute.assert_awaited_once()
     assert result.reward == RewardResult(reward=1.0)
+
+
+class SlowToolsEnv(Environment):
+    release = threading.Event()
+
+    def get_tools(self) -> list[Any]:
+        @tool
+        def hang() -> str:
+            """Never return."""
+            self.release.wait(60)
+            return "late"
+
+        @tool
+        async def flood() -> str:
+            """Answer with a lot."""
+            return "x" * 1_000_000
+
+        @tool
+        def own() -> str:
+            """Answer with a lot, under a limit of its own."""
+            return "x" * 1_000
+
+        return [hang, flood, with_limits(own, max_output_chars=10)]
+
+
+async def test_tool_that_hangs_is_a_tool_result() -> None:
+    env = SlowToolsEnv(model_factory=scripted(call("hang"), "done"), tool_timeout=0.2)
+    result = await env.step(ACTION)
+    env.release.set()
+    assert result.observation.final_response == "done"
+    assert "did not finish within 0.2 seconds" in str(result.observation.messages)
+
+
+async def test_tool_output_is_limited() -> None:
+    env = SlowToolsEnv(model_factory=scripted(call("flood"), "done"))
+    result = await env.step(ACTION)
+    assert 100_000 < len(str(result.observation.messages)) < 101_000
+
+
+async def test_limits_of_tools_may_be_off_and_tools_keep_their_own() -> None:
+    env = SlowToolsEnv(
+        model_factory=scripted(reply("", call("flood"), call("own")), "done"),
+        tool_timeout=None,
+        max_tool_output_chars=None,
+    )
+    flood, own = (await env.step(ACTION)).observation.messages[2]["content"]
+    assert len(flood["toolResult"]["content"][0]["text"]) == 1_000_000
+    assert "[990 characters left out]" in own["toolResult"]["content"][0]["text"]
+
+
+async def test_sync_tools_and_rewards_run_beside_a_full_default_pool() -> None:
+    loop = asyncio.get_running_loop()
+    pool = ThreadPoolExecutor(1)
+    loop.set_default_executor(pool)
+    release = threading.Event()
+    stuck = loop.run_in_executor(None, release.wait, 60)
+
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            def sync() -> str:
+                """Answer."""
+                return "fine"
+
+            return [sync]
+
+    env = Env(model_factory=scripted(call("sync"), "done"), reward_fn=lambda action, result: 1.0, reward_timeout=30)
+    try:
+        result = await asyncio.wait_for(env.step(ACTION), 30)
+    finally:
+        release.set()
+        await stuck
+    assert "fine" in str(result.observation.messages)
+    assert result.reward is not None
+
+
+async def test_deadline_of_a_sync_reward_that_hangs_holds() -> None:
+    release = threading.Event()
+    env = ToolEnv(model_factory=scripted("3"), reward_fn=lambda *_: release.wait(60), reward_timeout=0.2)  # type: ignore[arg-type,return-value]
+    result = await asyncio.wait_for(env.step(ACTION), 30)
+    release.set()
+    assert result.termination_reason is TerminationReason.TIMEOUT
+    assert result.reward is None

@@ -47,8 +47,9 @@ SGLANG_LAYERS = [
     ["testing", "cli"],
 ]
 ENV_LAYERS = [
+    ["tools"],
     ["core"],
-    ["rewards", "tools"],
+    ["rewards"],
     ["environments"],
     ["eval", "training", "distributed", "utils"],
     ["testing"],

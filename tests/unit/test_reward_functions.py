@@ -287,3 +287,18 @@ def test_span_rewards_go_to_sampled_tokens_only_and_add_up() -> None:
 def test_rewards_without_tokens_are_refused(result: RewardResult) -> None:
     with pytest.raises(ValueError, match=r"no trained token|lies outside"):
         token_rewards(result, TOKENS)
+
+
+async def test_regex_that_explodes_abstains_and_does_not_block_the_loop() -> None:
+    reward = RegexMatchReward(r"(a+)+$", timeout=0.3)
+    task = asyncio.create_task(reward.compute(action("x"), answered("a" * 60 + "!")))
+    await asyncio.sleep(0)
+    assert not task.done()
+    result = await asyncio.wait_for(task, 60)
+    assert result.reward is None
+    assert result.info["reason"] == "timeout"
+
+
+async def test_regex_group_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no such group"):
+        await RegexMatchReward("a", group=3).compute(action("x"), answered("a"))

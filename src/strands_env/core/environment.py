@@ -17,6 +17,9 @@ from strands.agent.agent_result import AgentResult
 from strands.agent.conversation_manager import ConversationManager, NullConversationManager
 from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
+from strands.types.tools import AgentTool
+
+from strands_env.tools.limits import LimitedTool, with_limits
 
 from .deadline import to_the_end, within
 from .history import History, skip_unrecorded_messages
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
     from .models import ModelFactory
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_TOOL_TIMEOUT = 300.0
+"""Seconds one tool call may take."""
+DEFAULT_MAX_TOOL_OUTPUT_CHARS = 100_000
+"""Characters of text in one tool result."""
 
 
 class Environment:
@@ -47,6 +55,10 @@ class Environment:
         max_tool_iters: Number of replies with tool calls after which the loop ends.
         max_tool_calls: Number of tool calls after which the loop ends.
         max_parallel_tool_calls: Number of calls of one reply that are run; further ones are answered with an error.
+        tool_timeout: Seconds one tool call may take; then it is answered with an error. None for no limit. Agents as
+            tools have none.
+        max_tool_output_chars: Characters of text in one tool result; what is longer keeps its beginning and end. None
+            for no limit.
         max_total_tokens: Budget of the whole trajectory in tokens, prompt and tool results included. Exact with
             `SGLangModel`; checked before each model call with other providers.
         verbose: Print the agent's output as it comes.
@@ -80,6 +92,8 @@ class Environment:
         reward_timeout: float | None = None,
         cleanup_timeout: float | None = 60.0,
         agent_name: str = "agent",
+        tool_timeout: float | None = DEFAULT_TOOL_TIMEOUT,
+        max_tool_output_chars: int | None = DEFAULT_MAX_TOOL_OUTPUT_CHARS,
     ) -> None:
         self.model_factory = model_factory
         self.system_prompt = self._default_system_prompt() if system_prompt is None else system_prompt
@@ -94,9 +108,13 @@ class Environment:
         self.reward_timeout = reward_timeout
         self.cleanup_timeout = cleanup_timeout
         self.agent_name = agent_name
+        self.tool_timeout = tool_timeout
+        self.max_tool_output_chars = max_tool_output_chars
         self._new_limiter()  # checks the limits
-        for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout"):
+        for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout"):
             _check_deadline(name, getattr(self, name))
+        if max_tool_output_chars is not None and not max_tool_output_chars > 0:
+            raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
         self._reward = None if reward_fn is None else as_reward_function(reward_fn)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -273,7 +291,7 @@ class Environment:
         )
 
     def _build_agent(self, model: Model, scope: StepScope, history: list[Any]) -> Agent:
-        return Agent(
+        agent = Agent(
             model=model,
             messages=history,
             tools=list(self.get_tools()),
@@ -285,6 +303,15 @@ class Environment:
             name=self.agent_name,
             agent_id=uuid.uuid4().hex,
         )
+        registry = agent.tool_registry.registry
+        registry.update({name: self._limited(tool) for name, tool in registry.items()})
+        return agent
+
+    def _limited(self, tool: AgentTool) -> AgentTool:
+        """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
+        if isinstance(tool, LimitedTool) or tool.tool_type == "agent":
+            return tool
+        return with_limits(tool, timeout=self.tool_timeout, max_output_chars=self.max_tool_output_chars)
 
     async def _run(
         self, agent: Agent, action: Action, scope: StepScope

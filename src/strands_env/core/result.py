@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from strands_env.tools.threads import DaemonThreads
 
 from .jsonable import JsonValues, StoredModel
 from .task import Action, JsonMessages, MessageDict
@@ -161,7 +162,9 @@ class RewardFunction(ABC):
 
 RewardValue: TypeAlias = RewardResult | float | None
 RewardCallable: TypeAlias = Callable[[Action, StepResult], RewardValue | Awaitable[RewardValue]]
-"""A plain function, sync or async. A sync one runs in a worker thread, so that it cannot block other rollouts."""
+"""A plain function, sync or async. A sync one runs in a thread of its own, so that it cannot block other rollouts."""
+
+_threads = DaemonThreads()  # not those of the tools: a tool that hangs must not take a reward's place
 
 
 class FunctionReward(RewardFunction):
@@ -183,7 +186,7 @@ class FunctionReward(RewardFunction):
         if inspect.iscoroutinefunction(self.function):
             value = await self.function(action, step_result)
         else:
-            value = await asyncio.to_thread(self.function, action, step_result)
+            value = await _threads.run(self.function, action, step_result)
             if inspect.isawaitable(value):
                 value = await value
         return as_reward_result(value)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from strands_env.core.result import RewardFunction, RewardResult, StepResult
 from strands_env.core.task import Action
+
+from ._workers import WorkerPool, WorkerTimeoutError
+
+_WORKERS = WorkerPool(Path(__file__).with_name("_regex_worker.py"), size=2)
+"""Shared by all reward functions of the process; started when first needed."""
 
 
 class ExactMatchReward(RewardFunction):
@@ -45,22 +51,33 @@ class RegexMatchReward(RewardFunction):
     With a group, what the last match captured must also be the ground truth: `RegexMatchReward(r"#### (\S+)", group=1)`
     reads a GSM8K answer.
 
+    The search runs in a worker process. One that takes too long gives no reward, with reason `timeout` in `info`.
+
     Args:
         pattern: The expression, searched for anywhere; None takes the task's ground truth as the expression.
         group: Group to compare with the ground truth, by number or name; None compares nothing.
         flags: Flags of `re`.
+        timeout: Seconds one search may take.
 
     Raises:
-        ValueError: The expression is wrong, or there is a group without one.
+        ValueError: The expression is wrong, there is a group without one, or `timeout` is not positive.
     """
 
     def __init__(
-        self, pattern: str | None = None, *, group: int | str | None = None, flags: re.RegexFlag = re.NOFLAG
+        self,
+        pattern: str | None = None,
+        *,
+        group: int | str | None = None,
+        flags: re.RegexFlag = re.NOFLAG,
+        timeout: float = 5.0,
     ) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if pattern is None and group is not None:
             raise ValueError(f"group={group!r} needs a pattern; the ground truth cannot be both pattern and answer")
         self.group = group
         self.flags = flags
+        self.timeout = timeout
         self._compiled = None if pattern is None else _compiled(pattern, flags)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
@@ -73,12 +90,25 @@ class RegexMatchReward(RewardFunction):
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
         expression = _compiled(str(truth), self.flags) if self._compiled is None else self._compiled
-        found = list(expression.finditer(answer))
-        if not found:
+        try:
+            verdict = await _WORKERS.request(
+                {
+                    "pattern": expression.pattern,
+                    "flags": int(expression.flags & ~re.DEBUG),
+                    "group": self.group,
+                    "text": answer,
+                },
+                self.timeout,
+            )
+        except WorkerTimeoutError:
+            return RewardResult(reward=None, info={**info, "reason": "timeout"})
+        if "error" in verdict:
+            raise ValueError(f"the search for {expression.pattern!r} failed: {verdict['error']}")
+        if not verdict["found"]:
             return RewardResult(reward=0.0, info={**info, "reason": "no_match"})
         if self.group is None:
             return RewardResult(reward=1.0, info={**info, "matched": True})
-        info["extracted"] = found[-1].group(self.group)
+        info["extracted"] = verdict["extracted"]
         info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
         return RewardResult(reward=float(info["matched"]), info=info)
 
