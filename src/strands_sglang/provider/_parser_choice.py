@@ -15,6 +15,8 @@ from ..tool_parsers import ToolParser, get_tool_parser, list_tool_parsers
 
 logger = logging.getLogger(__name__)
 
+_warned: set[tuple[type[ToolParser], PrintedCalls]] = set()
+
 _NAME = "probe_tool"
 _ARGUMENTS = {"city": "Zürich", "note": "two words"}
 
@@ -74,8 +76,9 @@ def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
 
 
 def check_tool_parser(parser: ToolParser, printed: PrintedCalls) -> None:
-    """Warn when a given parser does not read the calls this template prints."""
-    if printed.texts and not printed.read_by(parser):
+    """Warn, once a process, when a given parser does not read the calls this template prints."""
+    if printed.texts and not printed.read_by(parser) and (type(parser), printed) not in _warned:
+        _warned.add((type(parser), printed))
         logger.warning(
             "tool_parser=<%s>, printed_call=<%s> | the tool parser does not read what the chat template prints; "
             "the model's calls will probably not be found",
