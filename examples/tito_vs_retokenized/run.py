@@ -102,7 +102,7 @@ async def evaluate(engine: Any, count: int, seed: int) -> dict[str, float]:
 async def main() -> None:
     """All seeds, both arms."""
     options = parse_arguments()
-    logging.getLogger("strands").setLevel(logging.ERROR)  # a model that learns calls tools that do not exist
+    logging.getLogger("strands").setLevel(logging.CRITICAL)  # a model that learns calls tools that do not exist
     logging.getLogger("strands_env").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     tokenizer = make_tokenizer(options.vocabulary)

@@ -543,6 +543,15 @@ async def test_evaluation_returns_one_sample_and_takes_no_session(rig: Rig, monk
     assert "second" in sample.response
 
 
+async def test_evaluation_needs_no_training_data(rig: Rig) -> None:
+    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 2, 2
+    rig.args.rollout_top_p = 0.9
+    client = rig.serve(completion("3"))
+    sample = await rig.run(evaluation=True)
+    assert sample.status is Sample.Status.COMPLETED
+    assert not client.requests[0].fields.get("return_routed_experts")
+
+
 async def test_a_model_without_tokenizer_or_server_works(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         globals(), "ENVIRONMENT", lambda model_factory, **o: AddEnv(model_factory=lambda: ScriptedModel(["hi"]), **o)

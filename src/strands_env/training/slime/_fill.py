@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,29 +24,43 @@ def set_status(sample: Any, status: SampleStatus) -> None:
     sample.status = getattr(type(sample).Status, _STATUS[status])
 
 
-def wants_experts(args: Any) -> bool:
-    """Whether the trainer replays routed experts."""
-    return bool(getattr(args, "use_rollout_routing_replay", False))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The optional data that every sample of a run must have, by its arguments alone.
+
+    Attributes:
+        experts_shape: `(layers, top_k)` where the trainer replays routed experts, else None.
+        top_p: Whether it replays the survivors of top-p.
+    """
+
+    experts_shape: tuple[int, int] | None = None
+    top_p: bool = False
+
+    @classmethod
+    def of(cls, args: Any, *, evaluation: bool) -> Needs:
+        """What training needs; an evaluation needs nothing, and samples with parameters of its own."""
+        if evaluation:
+            return cls()
+        replays = bool(getattr(args, "use_rollout_routing_replay", False))
+        return cls(
+            experts_shape=(int(args.num_layers), int(args.moe_router_topk)) if replays else None,
+            top_p=float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
+        )
 
 
-def wants_top_p(args: Any) -> bool:
-    """Whether the trainer replays top-p survivors."""
-    return float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0
-
-
-def fill(sample: Any, source: TrainingSample, args: Any, *, response: str) -> None:
-    """Write a training sample into slime's sample. Which fields are set depends on the arguments alone.
+def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) -> None:
+    """Write a training sample into slime's sample. Which fields are set depends on `needs` alone.
 
     Raises:
-        InvalidSampleError: What the arguments ask for is missing: a log-probability, experts, top-p data.
+        InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data.
     """
     source.validate(logprobs_required=True)
     experts = kept = None
-    if wants_experts(args):
+    if needs.experts_shape is not None:
         experts = source.experts_array()
         if experts is None:
             raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
-    if wants_top_p(args):
+    if needs.top_p:
         kept = source.kept.part(source.prompt_length, len(source)) if source.kept is not None else None
         if kept is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
@@ -73,7 +87,7 @@ def versions_of(source: TrainingSample) -> list[str]:
     return versions
 
 
-def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, *, prompt_ids: Sequence[int]) -> None:
+def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, needs: Needs) -> None:
     """Make a sample that slime can carry and that trains nothing: mask 0, removed, with a numeric reward.
 
     The fields are those that every sample of the run has, for slime decides by the first sample of a batch. A rollout
@@ -85,13 +99,13 @@ def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, *, prom
         values = np.where(np.isfinite(logprobs), logprobs, 0.0)
         sample.weight_versions = versions_of(source)
     else:
-        prompt = list(prompt_ids) or (source.token_ids.tolist() if source is not None else []) or [0]
+        prompt = (source.token_ids.tolist() if source is not None else []) or [0]
         ids, prompt_length = np.array([*prompt, prompt[-1]], dtype=np.int32), len(prompt)
         values = np.zeros(1)
     length = len(ids) - prompt_length
     experts = None
-    if wants_experts(args):
-        layers, top_k = int(args.num_layers), int(args.moe_router_topk)
+    if needs.experts_shape is not None:
+        layers, top_k = needs.experts_shape
         experts = np.broadcast_to(np.arange(top_k, dtype=np.int32), (len(ids) - 1, layers, top_k)).copy()
     empty = KeptSets(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(length + 1, dtype=np.int64))
     _set_arrays(
@@ -101,7 +115,7 @@ def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, *, prom
         mask=np.zeros(length, dtype=np.uint8),
         logprobs=values.tolist(),
         experts=experts,
-        kept=empty if wants_top_p(args) else None,
+        kept=empty if needs.top_p else None,
     )
     sample.remove_sample = True
     sample.reward = reward_value(args, 0.0)

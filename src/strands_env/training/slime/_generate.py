@@ -53,22 +53,23 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
             "messages or plain text"
         )
     partial = bool(getattr(args, "partial_rollout", False)) and not evaluation
+    needs = _fill.Needs.of(args, evaluation=evaluation)
     state = _generate_state(args)
     episode = SUSPENDED.take(_key(sample)) if partial else None
     try:
         if episode is None:
             _fill.clear(sample)
-            episode = _start(args, sample, sampling_params, evaluation, settings, state, partial)
+            episode = _start(args, sample, sampling_params, evaluation, settings, state, partial, needs)
         result = await episode.run()
         if result is None:
             return _aborted(args, sample, episode, partial)
-        return _finished(args, sample, result, episode, evaluation, settings)
+        return _finished(args, sample, result, episode, evaluation, settings, needs)
     except SlimeConfigError:
         raise
     except Exception as error:  # boundary: slime lets an exception of one rollout end the whole step
         logger.warning("sample=<%s>, error=<%s> | rollout failed", getattr(sample, "index", None), error, exc_info=True)
         record = ErrorRecord.from_exception(error, Phase.LOOP)
-        return _failed(args, sample, None, record, TerminationReason.UNCLASSIFIED_ERROR.value)
+        return _failed(args, sample, None, record, TerminationReason.UNCLASSIFIED_ERROR.value, needs)
 
 
 async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
@@ -128,11 +129,12 @@ def _start(
     settings: SlimeSettings,
     state: Any,
     partial: bool,
+    needs: _fill.Needs,
 ) -> Episode:
     params, budget = sampling_params_of(sampling_params)
     control = RolloutControl(is_aborted=lambda: bool(getattr(state, "aborted", False)), suspends=partial, budget=budget)
     episode = Episode(task=None, control=control)  # type: ignore[arg-type]
-    factory = _model_factory(args, sample, params, settings, state, episode)
+    factory = _model_factory(args, sample, params, settings, state, episode, needs)
     environment = settings.make_environment(model_factory=factory, args=args, sample=sample, evaluation=evaluation)
     action = _action(sample, environment)
     episode.task = asyncio.ensure_future(environment.rollout(action))
@@ -140,7 +142,13 @@ def _start(
 
 
 def _model_factory(
-    args: Any, sample: Any, params: Mapping[str, Any], settings: SlimeSettings, state: Any, episode: Episode
+    args: Any,
+    sample: Any,
+    params: Mapping[str, Any],
+    settings: SlimeSettings,
+    state: Any,
+    episode: Episode,
+    needs: _fill.Needs,
 ) -> Callable[[], Any]:
     """A factory of models for this rollout. Client and tokenizer are looked up when a model is made."""
     budget = episode.control.budget
@@ -165,7 +173,7 @@ def _model_factory(
             "max_sampled_tokens": budget or None,
             "context_window_limit": context or None,
             "chat_template_kwargs": template_kwargs,
-            "return_routed_experts": _fill.wants_experts(args),
+            "return_routed_experts": needs.experts_shape is not None,
             "routing_key": getattr(sample, "session_id", None) if by_key else None,
             **settings.model_options,
         }
@@ -240,17 +248,24 @@ def _aborted(args: Any, sample: Any, episode: Episode, partial: bool) -> Any:
 
 
 def _finished(
-    args: Any, sample: Any, result: StepResult, episode: Episode, evaluation: bool, settings: SlimeSettings
+    args: Any,
+    sample: Any,
+    result: StepResult,
+    episode: Episode,
+    evaluation: bool,
+    settings: SlimeSettings,
+    needs: _fill.Needs,
 ) -> Any:
     _count(sample, episode)
-    shape = (int(args.num_layers), int(args.moe_router_topk)) if _fill.wants_experts(args) else None
-    sources = samples_from_step(result, rollout_id=str(sample.index), models=episode.models, experts_shape=shape)
+    sources = samples_from_step(
+        result, rollout_id=str(sample.index), models=episode.models, experts_shape=needs.experts_shape
+    )
     sources = [_completed_data(source, args, episode) for source in sources]
     reason = result.termination_reason.value
     if not sources or sources[0].status in (SampleStatus.FAILED, SampleStatus.ABORTED):
         if sources and sources[0].status is SampleStatus.ABORTED and episode.control.is_aborted():
             return _aborted(args, sample, episode, partial=False)
-        return _failed(args, sample, sources[-1] if sources else None, result.error, reason)
+        return _failed(args, sample, sources[-1] if sources else None, result.error, reason, needs)
     if evaluation or not settings.fanout:
         sources = [_main_path(sources, result)]
     samples = [sample, *(_fill.sibling_of(sample) for _ in sources[1:])]
@@ -259,10 +274,10 @@ def _finished(
     for target, source in zip(samples, sources, strict=True):
         try:
             response = _text(episode, source.token_ids[source.prompt_length :].tolist(), _final_text(result))
-            _fill.fill(target, source, args, response=response)
+            _fill.fill(target, source, needs, response=response)
         except (InvalidSampleError, ValueError) as error:
             record = ErrorRecord.from_exception(error, Phase.LOOP)
-            return _failed(args, sample, source, record, reason)
+            return _failed(args, sample, source, record, reason, needs)
         target.remove_sample = scored and reward is None  # the reward function abstains
         target.reward = _fill.reward_value(args, reward or 0.0) if scored else None
         target.metadata = {**(target.metadata or {}), METADATA_KEY: _notes(result, episode, source.agent_name)}
@@ -302,8 +317,15 @@ def _common_prefix(one: Any, other: Sequence[int]) -> int:
     return int(different[0]) if len(different) else length
 
 
-def _failed(args: Any, sample: Any, source: TrainingSample | None, error: ErrorRecord | None, reason: str) -> Any:
-    _fill.fill_unusable(sample, source, args, prompt_ids=())
+def _failed(
+    args: Any,
+    sample: Any,
+    source: TrainingSample | None,
+    error: ErrorRecord | None,
+    reason: str,
+    needs: _fill.Needs,
+) -> Any:
+    _fill.fill_unusable(sample, source, args, needs)
     _fill.set_status(sample, SampleStatus.FAILED)
     notes: dict[str, Any] = {"termination_reason": reason}
     if error is not None:
