@@ -20,6 +20,7 @@ import pytest
 from strands_env.tools.sandbox import Outcome, Sandbox
 from strands_env.tools.sandbox import _bubblewrap as bubblewrap
 from strands_env.tools.sandbox import _cgroup as cgroup
+from strands_env.tools.sandbox._seccomp import seccomp_program
 
 from .sandbox_support import LIMITS, MIB, assert_nothing_left, leftovers, requires_isolation, system_python
 
@@ -132,6 +133,62 @@ async def test_memory_bomb(own_watch: Sandbox, kind: str) -> None:
     assert "more than 192 MiB of memory" in result.note
     assert peak < 1500 * MIB
     assert (await own_watch.run_python("1")).stdout == "1\n"
+
+
+MEMFD = """
+import os
+held, total = [], 0
+for _ in range(12):
+    held.append(os.memfd_create("x"))
+    for _ in range(12): total += os.write(held[-1], b"x" * (1 << 20))
+"""
+SYSTEM_V = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(10):
+    number = libc.shmget(0, ctypes.c_size_t(40 << 20), 0o1600)
+    if number < 0: raise OSError(ctypes.get_errno(), "shmget")
+    place = libc.shmat(number, None, 0)
+    ctypes.memset(ctypes.c_void_p(place), 1, 40 << 20)
+    libc.shmdt(ctypes.c_void_p(place))
+"""
+
+
+@pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
+@pytest.mark.parametrize("code", [MEMFD, SYSTEM_V], ids=["memfd", "system-v"])
+async def test_memory_of_no_process_is_not_to_be_had(own_watch: Sandbox, code: str) -> None:
+    result = await own_watch.run_python(code)
+    assert "[Errno 38]" in result.stderr
+
+
+@pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
+async def test_semaphores_and_queues_of_system_v_are_not_to_be_had(own_watch: Sandbox) -> None:
+    code = (
+        "import ctypes\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.semget(0, 100, 0o1600), ctypes.get_errno(), libc.msgget(0, 0o1600), ctypes.get_errno())"
+    )
+    assert (await own_watch.run_python(code)).stdout == "-1 38 -1 38\n"
+
+
+async def test_shared_memory_of_python_is_counted(own_watch: Sandbox) -> None:
+    """It lies in `/dev/shm`, a file system of bounded size."""
+    code = (
+        "import os\n"
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "blocks = []\n"
+        "def take(size):\n"
+        "    blocks.append(SharedMemory(create=True, size=size))\n"
+        "    os.posix_fallocate(blocks[-1]._fd, 0, size)\n"
+        "    blocks[-1].buf[size - 1] = 7\n"
+        "take(4 << 20)\n"
+        "print(blocks[0].buf[(4 << 20) - 1])\n"
+        "try: take(14 << 20)\n"
+        "except OSError as error: print(error.strerror)\n"
+        "for block in blocks: block.close(); block.unlink()"
+    )
+    assert (await own_watch.run_python(code)).stdout == "7\nNo space left on device\n"
 
 
 @pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")

@@ -1,8 +1,9 @@
 """A filter of system calls: what namespaces leave open and code in a sandbox has no use for.
 
-The program is classic BPF, as `seccomp(2)` takes it. It closes three gaps: new namespaces (a large attack surface of
-the kernel), sockets of families that no network namespace confines (vsock reaches the hypervisor), and calls such as
-`ptrace` and `bpf`. Elsewhere than on x86-64 and 64-bit ARM there is no filter.
+The program is classic BPF, as `seccomp(2)` takes it. It closes four gaps: new namespaces (a large attack surface of
+the kernel), sockets of families that no network namespace confines (vsock reaches the hypervisor), calls such as
+`ptrace` and `bpf`, and memory that belongs to no process and so escapes the watch over them (`memfd_create`, System V
+shared memory, semaphores and queues). Elsewhere than on x86-64 and 64-bit ARM there is no filter.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ class _Machine:
     clone3: int
     socket: tuple[int, ...]
     denied: tuple[int, ...]
+    absent: tuple[int, ...]
+    """As if the kernel had been built without them, so that programs take another way (files in `/dev/shm`)."""
 
 
 # denied: ptrace, process_vm_readv/writev, unshare, setns, mount, umount2, pivot_root, chroot, key calls, bpf,
 # perf_event_open, userfaultfd, io_uring, modules, kexec, file handles, the new mount calls, syslog, swap, reboot, acct,
 # quotactl, pidfd_getfd, kcmp, lookup of other processes' memory.
+# absent: memfd_create, memfd_secret, shmget, shmat, shmctl, shmdt, semget, semop, semctl, semtimedop, msgget, msgsnd,
+# msgrcv, msgctl.
 _NEW_MOUNT_CALLS = (428, 429, 430, 431, 432, 433, 442)
 _IO_URING = (425, 426, 427)
 _MACHINES = {
@@ -48,6 +53,7 @@ _MACHINES = {
             *_IO_URING,
             *_NEW_MOUNT_CALLS,
         ),
+        absent=(319, 447, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71),
     ),
     "aarch64": _Machine(
         audit=0xC00000B7,
@@ -60,6 +66,7 @@ _MACHINES = {
             *_IO_URING,
             *_NEW_MOUNT_CALLS,
         ),
+        absent=(279, 447, 194, 196, 195, 197, 190, 193, 191, 192, 186, 189, 188, 187),
     ),
 }
 
@@ -92,5 +99,7 @@ def seccomp_program(machine: str | None = None) -> bytes | None:
         body += [(_JUMP_EQUAL, 0, len(block), number), *block]
     for number in known.denied:
         body += [(_JUMP_EQUAL, 0, 1, number), deny]
+    for number in known.absent:
+        body += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     body.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in body)
