@@ -13,7 +13,7 @@ from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
 from strands_env.testing import ScriptedModel, call
-from strands_env.tools.limits import limit_content, shorten, with_limits, with_timeout
+from strands_env.tools.limits import MAX_WAITING_EVENTS, limit_content, shorten, with_limits, with_timeout
 from strands_env.tools.threads import DaemonThreads
 
 
@@ -280,11 +280,106 @@ async def test_error_of_a_raw_tool_passes_through() -> None:
     assert (result["status"], "broken" in text_of(result)) == ("error", True)
 
 
+async def stream(wrapped: AgentTool) -> list[Any]:
+    """All events of one call."""
+    return [event async for event in wrapped.stream({"toolUseId": "1", "name": wrapped.tool_name, "input": {}}, {})]
+
+
+async def test_endless_stream_without_a_pause_is_a_timeout() -> None:
+    seen = 0
+
+    @tool
+    async def flood() -> Any:
+        """Flood."""
+        nonlocal seen
+        while seen < 300_000:  # so that the test ends where the limit does not hold
+            seen += 1
+            yield "x" * 1000
+
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0.01)
+
+    other = asyncio.create_task(beat())
+    result = await run(with_limits(flood, timeout=0.3))
+    other.cancel()
+    assert "did not finish within 0.3 seconds" in text_of(result)
+    assert beats > 3
+    assert seen < 300_000
+
+
+async def test_endless_stream_does_not_run_ahead_of_its_reader() -> None:
+    made = 0
+
+    @tool
+    async def flood() -> Any:
+        """Flood."""
+        nonlocal made
+        while True:
+            made += 1
+            yield made
+
+    events = with_limits(flood).stream({"toolUseId": "1", "name": "flood", "input": {}}, {})
+    await anext(events)
+    for _ in range(100):  # a slow reader
+        await asyncio.sleep(0)
+    await events.aclose()
+    assert made <= MAX_WAITING_EVENTS + 3
+
+
+async def test_too_many_events_are_left_out_but_not_the_result() -> None:
+    @tool
+    async def steps() -> Any:
+        """Stream."""
+        for index in range(100):
+            yield index
+
+    events = await stream(with_limits(steps, max_events=5))
+    assert [event["tool_stream_event"]["data"] for event in events[:-1]] == [0, 1, 2, 3, 4]
+    assert text_of(events[-1].tool_result) == "99"
+
+
+async def test_too_large_events_are_left_out_but_not_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.tools.limits.MAX_EVENT_CHARS", 10)
+
+    @tool
+    async def steps() -> Any:
+        """Stream."""
+        yield "a" * 8
+        yield {"part": ["b" * 8]}
+        yield "end"
+
+    events = await stream(with_limits(steps))
+    assert [event["tool_stream_event"]["data"] for event in events[:-1]] == ["a" * 8]
+    assert text_of(events[-1].tool_result) == "end"
+
+
+async def test_last_event_of_a_raw_tool_is_its_result_whatever_its_number() -> None:
+    class Raw(AgentTool):
+        tool_name = "raw"
+        tool_type = "python"
+
+        @property
+        def tool_spec(self) -> ToolSpec:
+            return {"name": "raw", "description": "raw", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+
+        async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+            for index in range(20):
+                yield {"note": index}
+            yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "result"}]}
+
+    assert text_of(await run(with_limits(Raw(), max_events=3))) == "result"
+
+
 def test_wrapping_twice_replaces_the_limits() -> None:
     assert with_limits(with_limits(add, timeout=1), timeout=2).wrapped is add  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("limits", [{"timeout": 0}, {"timeout": -1}, {"max_output_chars": 0}])
+@pytest.mark.parametrize("limits", [{"timeout": 0}, {"timeout": -1}, {"max_output_chars": 0}, {"max_events": 0}])
 def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         with_limits(add, **limits)

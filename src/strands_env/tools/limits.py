@@ -28,6 +28,13 @@ DEFAULT_MAX_OUTPUT_CHARS = 20_000
 GRACE_SECONDS = 1.0
 """Seconds a cancelled tool may take to unwind before it is left behind."""
 
+DEFAULT_MAX_EVENTS = 1_000
+"""Progress events of a call that are passed on; later ones are not, except for the last, which is the result."""
+MAX_EVENT_CHARS = 1_000_000
+"""Characters of text in all progress events of a call that are passed on."""
+MAX_WAITING_EVENTS = 16
+"""Events a tool may be ahead of the one who reads them."""
+
 _END = object()
 
 
@@ -36,17 +43,22 @@ def with_limits(
     *,
     timeout: float | None = DEFAULT_TIMEOUT,
     max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+    max_events: int | None = DEFAULT_MAX_EVENTS,
     threads: DaemonThreads | None = None,
 ) -> AgentTool:
     """The tool with limits. Its name, description and input schema stay the same.
 
-    A sync tool runs in a daemon thread of its own, outside asyncio's small shared pool.
+    A sync tool runs in a daemon thread of its own, outside asyncio's small shared pool. An async tool shares the event
+    loop with everything else: it is stopped where it awaits, or between two values it yields. One that computes or
+    blocks without either holds up the whole process and cannot be stopped; make such a tool a sync one.
 
     Args:
         tool: What to wrap.
         timeout: Seconds a call may take; then it is cancelled and answered with an error. A thread cannot be cancelled:
             it is left behind, and counts against `threads` until it ends. None for no limit.
         max_output_chars: Characters of text in a result; what is longer keeps its beginning and end. None for no limit.
+        max_events: Progress events of a tool that streams that are passed on, with at most `MAX_EVENT_CHARS` characters
+            of text altogether; later ones are left out, the result is not. None for no limit.
         threads: Threads of sync tools; those of the process if None.
 
     Raises:
@@ -59,7 +71,7 @@ def with_limits(
         if not callable(tool) or inspect.isclass(tool):
             raise TypeError(f"expected a tool or a function to make one from, got {tool!r}")
         tool = decorate(tool)
-    return LimitedTool(tool, timeout, max_output_chars, threads or default_threads)
+    return LimitedTool(tool, timeout, max_output_chars, threads or default_threads, max_events)
 
 
 def with_timeout(tool: ToolLike, timeout: float) -> AgentTool:
@@ -71,14 +83,22 @@ class LimitedTool(AgentTool):
     """A tool with limits; made by `with_limits`."""
 
     def __init__(
-        self, tool: AgentTool, timeout: float | None, max_output_chars: int | None, threads: DaemonThreads
+        self,
+        tool: AgentTool,
+        timeout: float | None,
+        max_output_chars: int | None,
+        threads: DaemonThreads,
+        max_events: int | None = DEFAULT_MAX_EVENTS,
     ) -> None:
         super().__init__()
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
         if max_output_chars is not None and not max_output_chars > 0:
             raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        if max_events is not None and not max_events > 0:
+            raise ValueError(f"max_events must be a positive number or None, got {max_events!r}")
         self.wrapped = tool
+        self.max_events = max_events
         self.timeout = timeout
         self.max_output_chars = max_output_chars
         self._threads = threads
@@ -101,29 +121,42 @@ class LimitedTool(AgentTool):
 
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Run the tool within its limits."""
+        loop = asyncio.get_running_loop()
+        end = None if self.timeout is None else loop.time() + self.timeout
         events: asyncio.Queue[Any] = asyncio.Queue()
+        room = asyncio.Semaphore(MAX_WAITING_EVENTS)
 
         async def pump() -> None:
             try:
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
+                    await room.acquire()
                     events.put_nowait(event)
+                    await asyncio.sleep(0)  # a tool that never awaits would let nothing else run
             finally:
                 events.put_nowait(_END)
 
         # The tool gets a task of its own: it must not be able to outlive its deadline by ignoring a cancellation.
         task = asyncio.ensure_future(pump())
+        passed = _Passed(self.max_events)
+        held: Any = None
         try:
-            try:
-                async with asyncio.timeout(self.timeout) as deadline:
-                    async for event in _until_end(events):
-                        rest = deadline.when()
-                        deadline.reschedule(None)  # the consumer's time is not the tool's
-                        yield self._limited(event)
-                        deadline.reschedule(rest)
-            except TimeoutError:
-                yield ToolResultEvent(self._timed_out(tool_use))
-                return
+            while True:
+                try:
+                    event = await _next(events, task, end)
+                except TimeoutError:
+                    yield ToolResultEvent(self._timed_out(tool_use))
+                    return
+                if event is _END:
+                    break
+                room.release()
+                if passed.admits(event):
+                    held = None
+                    yield self._limited(event)
+                else:
+                    held = event  # the last event is the result, whatever its kind
             await task  # raises what the tool raised
+            if held is not None:
+                yield self._limited(held)
         finally:
             await _stop(task, self.tool_name)
 
@@ -176,9 +209,49 @@ def shorten(text: str, max_chars: int) -> str:
     return text[:head] + note + (text[-tail:] if tail else "")
 
 
-async def _until_end(events: asyncio.Queue[Any]) -> Any:
-    while (event := await events.get()) is not _END:
-        yield event
+async def _next(events: asyncio.Queue[Any], task: asyncio.Future[None], end: float | None) -> Any:
+    """The next event of a running tool, within its time; those of a tool that has ended come without haste."""
+    if task.done():
+        return await events.get()
+    if end is not None and asyncio.get_running_loop().time() >= end:
+        raise TimeoutError  # events that keep coming would let no timer have its turn
+    async with asyncio.timeout_at(end):
+        return await events.get()
+
+
+class _Passed:
+    """Which events of a call are passed on: results, and progress until there is too much of it."""
+
+    def __init__(self, max_events: int | None) -> None:
+        self._events = max_events
+        self._chars = MAX_EVENT_CHARS
+
+    def admits(self, event: Any) -> bool:
+        if self._events is None or isinstance(event, ToolResultEvent):
+            return True
+        if self._events <= 0 or self._chars < 0:
+            return False
+        self._events -= 1
+        payload = event.get("tool_stream_event", event) if isinstance(event, dict) else event
+        data = payload.get("data", payload) if isinstance(payload, dict) else payload
+        self._chars -= _text_size(data, self._chars)
+        return self._chars >= 0
+
+
+def _text_size(value: Any, enough: int) -> int:
+    """Characters of all text in a value; counting ends where it is more than enough."""
+    size, pending = 0, [value]
+    while pending and size <= enough:
+        match pending.pop():
+            case str() | bytes() as text:
+                size += len(text)
+            case dict() as mapping:
+                size += len(mapping)
+                pending += mapping.values()
+            case list() | tuple() as items:
+                size += len(items)
+                pending += items
+    return size
 
 
 async def _stop(task: asyncio.Future[None], name: str) -> None:
