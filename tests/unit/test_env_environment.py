@@ -14,6 +14,7 @@ from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
 from strands import Agent, tool
+from strands.agent.conversation_manager import ConversationManager, SlidingWindowConversationManager
 from strands.hooks import AfterToolsEvent, BeforeModelCallEvent, BeforeToolCallEvent
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
@@ -474,3 +475,18 @@ async def test_deadline_of_a_sync_reward_that_hangs_holds() -> None:
     release.set()
     assert result.termination_reason is TerminationReason.TIMEOUT
     assert result.reward is None
+
+
+@pytest.mark.parametrize("before", [0, 4])
+async def test_messages_that_a_conversation_manager_drops_are_kept_in_the_result(before: int) -> None:
+    class Env(ToolEnv):
+        def get_conversation_manager(self) -> ConversationManager:
+            return SlidingWindowConversationManager(window_size=4)
+
+    pair = [{"role": role, "content": [{"text": "earlier"}]} for role in ("user", "assistant")]
+    action = Action(message="go", task_context=TaskContext(conversation_history=pair * before))
+    env = Env(model_factory=scripted(*(call("add", a=1, b=i) for i in range(5)), "3"))
+    observation = (await env.step(action)).observation
+    assert observation.final_response == "3"
+    assert [message["role"] for message in observation.messages] == ["user", "assistant"] * 6
+    assert observation.messages[0]["content"] == [{"text": "go"}]

@@ -336,7 +336,7 @@ class Environment:
         return self.max_total_tokens is not None and limiter.total_tokens >= self.max_total_tokens
 
     def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
-        messages: list[Any] = list(agent.messages)[seen:]
+        messages = scope.recorder.recorded(list(agent.messages), seen)
         model = scope.models[0].model
         recorder, limiter = scope.recorder, scope.limiter
         error: ErrorRecord | None = None

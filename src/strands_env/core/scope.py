@@ -117,6 +117,7 @@ class LoopRecorder(HookProvider):
         model_latencies: Seconds of every model call.
         tool_seconds: Seconds in which at least one tool ran.
         model_error: What the last model call failed with, or None.
+        messages: Every message that was added, also those that a conversation manager has dropped since.
     """
 
     def __init__(self) -> None:
@@ -128,12 +129,14 @@ class LoopRecorder(HookProvider):
         self.model_latencies: list[float] = []
         self.tool_seconds = 0.0
         self.model_error: BaseException | None = None
+        self.messages: list[Any] = []
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Register with an agent; the stop is asked for after every other hook has had its say."""
         registry.add_callback(BeforeModelCallEvent, self._leave_tools, order=HookOrder.SDK_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._before_model, order=HookOrder.SDK_LAST)
         registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_FIRST)
+        registry.add_callback(MessageAddedEvent, self._message_added)
         registry.add_callback(BeforeToolsEvent, self._before_tools)
         registry.add_callback(AfterToolsEvent, self._after_tools, order=HookOrder.SDK_LAST)
 
@@ -153,6 +156,17 @@ class LoopRecorder(HookProvider):
             return TerminationReason.TOOL_ERROR
         return TerminationReason.UNCLASSIFIED_ERROR
 
+    def recorded(self, messages: list[Any], seen: int) -> list[Any]:
+        """The messages of this step, from the agent's own list where that still has them all.
+
+        Args:
+            messages: The agent's messages now.
+            seen: Number of messages before the step.
+        """
+        own = messages[seen:]
+        kept = {id(message) for message in own}
+        return own if all(id(message) in kept for message in self.messages) else list(self.messages)
+
     def is_paused(self, stop_reason: object, cancel_signal: threading.Event | None) -> bool:
         """Whether the loop stopped only to be entered again."""
         paused, self._paused = self._paused, False
@@ -170,6 +184,9 @@ class LoopRecorder(HookProvider):
         if self._model_started is not None:
             self.model_latencies.append(time.perf_counter() - self._model_started)
             self._model_started = None
+
+    def _message_added(self, event: MessageAddedEvent[Any]) -> None:
+        self.messages.append(event.message)
 
     def _before_tools(self, event: BeforeToolsEvent) -> None:
         self._tools_started = time.perf_counter()
