@@ -105,3 +105,64 @@ def test_model_outside_a_step_is_refused() -> None:
     env = Environment(model_factory=lambda: ScriptedModel([]))
     with pytest.raises(RuntimeError, match="needs a running step"):
         env.model_for("critic")
+
+
+@tool
+async def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+class CriticEnv(Environment):
+    script: Any = ()
+    model: ScriptedModel
+
+    def get_tools(self) -> list[Any]:
+        self.model = ScriptedModel(self.script)
+        model = self.model_for("critic", model_factory=lambda: self.model)
+        critic = Agent(model=model, name="critic", tools=[ping], callback_handler=None, retry_strategy=None)
+        return [critic.as_tool()]
+
+
+def critic_env(script: Any, *, replies: int = 1, **options: Any) -> CriticEnv:
+    asked = [call("critic", input="?")] * replies
+    env = CriticEnv(model_factory=lambda: ScriptedModel([*asked, "done"]), reward_fn=lambda *_: 0.0, **options)
+    env.script = script
+    return env
+
+
+async def test_unreachable_server_of_a_sub_agent_is_no_wrong_answer() -> None:
+    result = await critic_env([ConnectionError("gone")]).step(ACTION)
+    assert result.termination_reason is TerminationReason.CONNECTION_ERROR
+    assert result.error is not None
+    assert result.error.message == "gone"
+    assert result.reward is None
+
+
+async def test_sub_agent_whose_next_call_goes_well_has_not_failed() -> None:
+    result = await critic_env([ConnectionError("gone"), "fine"], replies=2).step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.reward is not None
+
+
+async def test_sub_agent_of_hundreds_of_turns_does_not_recurse() -> None:
+    result = await critic_env([*[call("ping")] * 400, "enough"]).step(ACTION)
+    assert "enough" in str(result.observation.messages[2])
+    assert "pong" not in str(result.observation.messages[2])
+
+
+async def test_limit_of_tokens_holds_for_models_of_sub_agents() -> None:
+    class Budgeted(ScriptedModel):
+        def __init__(self, script: Any) -> None:
+            super().__init__(script)
+            self.update_config(max_trajectory_tokens=None)
+
+    made: list[Any] = []
+
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            made.append(self.model_for("critic", model_factory=lambda: Budgeted(["x"])))
+            return []
+
+    await Env(model_factory=lambda: ScriptedModel(["done"]), max_total_tokens=1234).step(ACTION)
+    assert made[0].config["max_trajectory_tokens"] == 1234

@@ -25,7 +25,8 @@ from .deadline import to_the_end, within
 from .history import History, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize
 from .result import AgentTrajectory, Observation, RewardCallable, RewardFunction, StepResult, as_reward_function
-from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .scope import TURNS_PER_INVOCATION, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .subagents import watch
 from .task import Action
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
 from .tokens import TokenObservation
@@ -261,7 +262,9 @@ class Environment:
     def model_for(self, agent_name: str, *, trainable: bool = True, model_factory: ModelFactory | None = None) -> Model:
         """A model for a sub-agent of the running step (agent as tool, Graph node, Swarm member).
 
-        Its trajectories appear in `StepResult.trajectories` under this name.
+        Its trajectories appear in `StepResult.trajectories` under this name, and each has the budget
+        `max_total_tokens`. A step in which such a model failed ends with that failure and without a reward, for the
+        calling agent only sees a tool result.
 
         Args:
             agent_name: Name of the sub-agent.
@@ -277,6 +280,8 @@ class Environment:
                 f"model_for({agent_name!r}) needs a running step: make sub-agents in get_tools(), get_hooks() or a tool"
             )
         model = (model_factory or self.model_factory)()
+        self._apply_budget(model)
+        watch(model, scope, TURNS_PER_INVOCATION)
         scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
         return model
 
@@ -330,7 +335,21 @@ class Environment:
             record = ErrorRecord.from_exception(error, where)
             logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
             return reason, record
-        return TerminationReason.from_stop_reason(getattr(outcome, "stop_reason", None)), None
+        stop_reason = getattr(outcome, "stop_reason", None)
+        reason = TerminationReason.from_stop_reason(stop_reason)
+        if outcome is None or reason is TerminationReason.UNCLASSIFIED_ERROR:
+            unknown = ValueError(
+                f"the agent loop ended with the unknown stop reason {stop_reason!r}: interact() gave back {outcome!r}, "
+                "and must return the AgentResult of its last invoke()"
+            )
+            return TerminationReason.UNCLASSIFIED_ERROR, ErrorRecord.from_exception(unknown, Phase.LOOP)
+        if not reason.is_failure and scope.sub_agent_failures:
+            failed = next(iter(scope.sub_agent_failures.values()))
+            reason = TerminationReason.from_error(failed, default=TerminationReason.MODEL_ERROR)
+            record = ErrorRecord.from_exception(failed, Phase.MODEL)
+            logger.warning("reason=<%s>, error=<%s> | a sub-agent's model failed", reason, record.type)
+            return reason, record
+        return reason, None
 
     def _is_budget_used_up(self, limiter: EpisodeLimiter) -> bool:
         return self.max_total_tokens is not None and limiter.total_tokens >= self.max_total_tokens

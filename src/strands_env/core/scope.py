@@ -84,12 +84,14 @@ class StepScope:
         limiter: Limits of the agent loop.
         cancel_signal: Set by the caller to end the loop, or None.
         models: Every model made for the step.
+        sub_agent_failures: What the last call of a sub-agent's model failed with, by the model's id.
     """
 
     recorder: LoopRecorder
     limiter: EpisodeLimiter
     cancel_signal: threading.Event | None = None
     models: list[TrackedModel] = field(default_factory=list)
+    sub_agent_failures: dict[int, Exception] = field(default_factory=dict)
 
     @staticmethod
     def current() -> StepScope | None:
