@@ -490,3 +490,15 @@ async def test_messages_that_a_conversation_manager_drops_are_kept_in_the_result
     assert observation.final_response == "3"
     assert [message["role"] for message in observation.messages] == ["user", "assistant"] * 6
     assert observation.messages[0]["content"] == [{"text": "go"}]
+
+
+async def test_interact_that_forgets_its_result_is_a_failure_that_says_so() -> None:
+    class Env(ToolEnv):
+        async def interact(self, agent: Agent, action: Action) -> Any:
+            await self.invoke(agent, action.prompt)
+
+    result = await Env(model_factory=scripted("3"), reward_fn=lambda *_: 1.0).step(ACTION)
+    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
+    assert result.error is not None
+    assert "must return the AgentResult" in result.error.message
+    assert result.reward is None

@@ -143,3 +143,17 @@ def test_record_names_the_wrapped_error_and_keeps_the_whole_traceback() -> None:
     assert "EventLoopException" in record.traceback
     assert "KeyError: 'inner'" in record.traceback
     assert record.where == "model"
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "expected"),
+    [
+        ("end_turn", TerminationReason.TASK_COMPLETE),
+        ("stop_sequence", TerminationReason.TASK_COMPLETE),
+        ("content_filtered", TerminationReason.CONTENT_FILTERED),
+        ("guardrail_intervened", TerminationReason.CONTENT_FILTERED),
+        ("weird", TerminationReason.UNCLASSIFIED_ERROR),
+    ],
+)
+def test_only_known_ends_are_a_completed_task(stop_reason: object, expected: TerminationReason) -> None:
+    assert TerminationReason.from_stop_reason(stop_reason) is expected

@@ -150,6 +150,8 @@ class TerminationReason(StrEnum):
     """The server aborted the request (weight update, shutdown); the partial answer is not an answer."""
     INTERRUPTED = "interrupted"
     """The agent waits for a human (a Strands interrupt), which a rollout has not."""
+    CONTENT_FILTERED = "content_filtered"
+    """The model's service withheld the answer (a content filter, a guardrail)."""
     THROTTLED = "throttled"
     """The model's service refused for load, after all retries."""
     CONNECTION_ERROR = "connection_error"
@@ -203,8 +205,10 @@ class TerminationReason(StrEnum):
 
     @classmethod
     def from_stop_reason(cls, stop_reason: object) -> TerminationReason:
-        """The reason a Strands stop reason of a loop that returned stands for."""
-        return _BY_STOP_REASON.get(str(stop_reason), cls.TASK_COMPLETE)
+        """The reason that the stop reason of a loop that returned stands for; an unknown one is no success."""
+        if not isinstance(stop_reason, str):
+            return cls.TASK_COMPLETE
+        return _BY_STOP_REASON.get(stop_reason, cls.UNCLASSIFIED_ERROR)
 
 
 _LIMITS = frozenset(
@@ -218,6 +222,11 @@ _LIMITS = frozenset(
 )
 
 _BY_STOP_REASON: dict[str, TerminationReason] = {
+    "end_turn": TerminationReason.TASK_COMPLETE,
+    "stop_sequence": TerminationReason.TASK_COMPLETE,
+    "tool_use": TerminationReason.TASK_COMPLETE,  # a structured output or a delegated answer ends the loop so
+    "content_filtered": TerminationReason.CONTENT_FILTERED,
+    "guardrail_intervened": TerminationReason.CONTENT_FILTERED,
     "cancelled": TerminationReason.CANCELLED,
     "aborted": TerminationReason.ABORTED,
     "interrupt": TerminationReason.INTERRUPTED,
