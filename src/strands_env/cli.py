@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = cast(_Command, import_module(_COMMANDS[chosen][0]))
         command.add_arguments(parsers[chosen])
         return int(command.run(parser.parse_args(arguments)))
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # `strands-env view RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -164,7 +164,7 @@ async def test_tokens_have_their_colours_drift_and_branches(small, tmp_path):
         assert await page.run("document.querySelectorAll('.tokens .tok.trained').length") == len("pass it")
         assert await page.run("document.querySelectorAll('.tokens .tok.plain').length") == len("question ")
         drifted = "[...document.querySelectorAll('.tokens .tok.drift')].map(t => t.textContent).join('|')"
-        assert await page.run(drifted) == "s|s|s|s"  # of the question and of the answer
+        assert await page.run(drifted) == "s|s"
         await page.run("document.querySelector('[data-testid=drift]').click()")
         assert 're-tokenising gives ["ss"]' in await page.run("document.querySelector('.inspect').textContent")
         await page.run("document.querySelector('[data-mode=logprob]').click()")

@@ -133,7 +133,8 @@ def _resolve(args: argparse.Namespace) -> dict[str, Any]:
         saved = document.get("about", {}).get("options") or {}
         if not saved:
             raise EvalError(f"{args.from_run!r} was not saved by 'strands-env eval': it has no options to take over")
-    options = {**_DEFAULTS, **saved, **{name: value for name, value in given.items() if value not in (None, False)}}
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
+    options = {**_DEFAULTS, **saved, **chosen}
     for name in given:
         options.setdefault(name, None)
     if not options["benchmark"]:

@@ -1,0 +1,340 @@
+"""Benchmarks on small files the tests write; the hub is never asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from strands_env.core import Action, Observation, StepResult, TaskContext, TerminationReason
+from strands_env.eval import (
+    AIMEEvaluator,
+    DatasetError,
+    EvalError,
+    Evaluator,
+    UnknownBenchmarkError,
+    describe_benchmarks,
+    get_benchmark,
+    list_benchmarks,
+    register_eval,
+)
+from strands_env.eval import registry as registry_module
+from strands_env.eval.benchmarks.gpqa import ChoiceReward
+from strands_env.eval.benchmarks.ifeval import CHECKS, InstructionReward
+from strands_env.eval.benchmarks.simpleqa import Grade, SimpleQAReward
+from strands_env.testing import ScriptedModel, call
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def load(name: str, path: Path | None = None, **options) -> list[Action]:
+    return list(get_benchmark(name)(lambda: None, data_path=path, **options).load_dataset())
+
+
+def answered(text: str) -> StepResult:
+    messages = [{"role": "assistant", "content": [{"text": text}]}]
+    return StepResult(observation=Observation(messages=messages), termination_reason=TerminationReason.TASK_COMPLETE)
+
+
+async def reward(function, text: str, truth: str | None = None, **context) -> float | None:
+    action = Action(message="q", task_context=TaskContext(id="t", ground_truth=truth, **context))
+    return (await function.compute(action, answered(text))).reward
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_aime_rows_become_problems(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"id": 60, "problem": "Find x.", "answer": "204"}, {"problem": "no answer"}])
+    (action,) = load("aime-2024", path)
+    assert (action.message, action.task_context.ground_truth) == ("Find x.", "204")
+    assert action.task_context.id == "aime-2024_60"
+
+
+def test_aime_of_a_year_names_itself(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"problem": "p", "answer": 1}])
+    evaluator = AIMEEvaluator(lambda: None, data_path=path)
+    assert [action.task_context.id for action in evaluator.load_dataset("2025")] == ["aime-2025_0"]
+    with pytest.raises(ValueError, match="2024, 2025"):
+        evaluator.load_dataset("1999")
+
+
+def test_gsm8k_takes_what_follows_the_mark(tmp_path):
+    rows = [{"question": "How many?", "answer": "2+3\n#### 1,005"}, {"question": "?", "answer": "no mark"}]
+    (action,) = load("gsm8k", write(tmp_path / "d.jsonl", rows))
+    assert action.task_context.ground_truth == "1005"
+
+
+def test_math_500_keeps_subject_and_level(tmp_path):
+    rows = [{"unique_id": "a/1.json", "problem": "p", "answer": "1", "level": 5, "subject": "Algebra"}]
+    (action,) = load("math-500", write(tmp_path / "d.jsonl", rows))
+    assert (action.task_context.level, action.task_context.subject) == (5, "Algebra")
+
+
+def test_hmmt_is_named_by_its_problem(tmp_path):
+    (action,) = load(
+        "hmmt-feb-2025", write(tmp_path / "d.jsonl", [{"problem_idx": 3, "problem": "p", "answer": "1/2"}])
+    )
+    assert action.task_context.id == "hmmt-feb-2025_3"
+
+
+GPQA = {
+    "Question": "Which?",
+    "Correct Answer": "right",
+    "Incorrect Answer 1": "w1",
+    "Incorrect Answer 2": "w2",
+    "Incorrect Answer 3": "w3",
+}
+
+
+def test_gpqa_shuffles_by_seed_and_keeps_the_letter(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{**GPQA, "Record ID": f"r{i}"} for i in range(40)])
+    actions = load("gpqa-diamond", path)
+    assert [a.message for a in actions] == [a.message for a in load("gpqa-diamond", path)]
+    assert [a.message for a in actions] != [a.message for a in load("gpqa-diamond", path, seed=1)]
+    assert {a.task_context.ground_truth for a in actions} == set("ABCD")
+    assert all(f"({a.task_context.ground_truth}) right" in a.message for a in actions)
+
+
+def test_parquet_and_json_are_read_too(tmp_path):
+    rows = [{"id": i, "problem": f"p{i}", "answer": str(i)} for i in range(3)]
+    (tmp_path / "d.json").write_text(json.dumps(rows))
+    assert len(load("aime-2024", tmp_path / "d.json")) == 3
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "d.parquet")
+    assert [a.message for a in load("aime-2024", tmp_path / "d.parquet", limit=2)] == ["p0", "p1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("d.jsonl", '{"a": 1}\n{broken\n', "line 2 of .* is not JSON"),
+        ("d.jsonl", "[1]\n", "line 1 of .* must be a JSON object"),
+        ("d.json", "{}", "a JSON list"),
+        ("d.csv", "", "ends in .jsonl"),
+    ],
+)
+def test_damaged_files_are_named(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DatasetError, match=message):
+        load("aime-2024", tmp_path / name)
+
+
+def test_without_datasets_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DatasetError, match=r"strands-rollout\[eval\]"):
+        load("aime-2024")
+
+
+def test_a_limit_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="limit"):
+        load("arithmetic", limit=0)
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def test_arithmetic_is_the_same_for_a_seed_and_right():
+    actions = load("arithmetic", limit=50)
+    assert [a.message for a in actions] == [a.message for a in load("arithmetic", limit=50)]
+    assert [a.message for a in actions] != [a.message for a in load("arithmetic", limit=50, seed=1)]
+    for action in actions:
+        first, sign, second = action.message.removeprefix("What is ").removesuffix("?").split()
+        value = {"+": int(first) + int(second), "-": int(first) - int(second), "*": int(first) * int(second)}[sign]
+        assert str(value) == action.task_context.ground_truth
+
+
+async def test_arithmetic_runs_with_a_calculator_and_scores_the_last_number():
+    def script(messages):
+        if messages[-1]["content"][0].get("toolResult"):
+            return f"So it is {messages[-1]['content'][0]['toolResult']['content'][0]['text']}."
+        return call("calculator", expression=messages[-1]["content"][0]["text"].removeprefix("What is ").rstrip("?"))
+
+    kind = get_benchmark("arithmetic")
+    evaluator = kind(kind.environment(lambda: ScriptedModel(script)), limit=5)
+    results = await evaluator.run()
+    assert [samples[0].reward for samples in results.values()] == [1.0] * 5
+    assert results["arithmetic_0-0"][0].action.task_context.conversation_history == []
+
+
+# ---- rewards ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Answer: B", 1.0),
+        ("I doubt (A). The correct answer is (B).", 1.0),
+        ("The answer is A, no: Answer: **B**", 1.0),
+        ("(A) is wrong, so (B)", 1.0),
+        ("Answer: C", 0.0),
+        ("A good question.", 0.0),
+        ("", 0.0),
+    ],
+)
+async def test_choices(text, expected):
+    assert await reward(ChoiceReward(), text, "B") == expected
+
+
+@pytest.mark.parametrize(
+    ("grade", "expected"), [(Grade.CORRECT, 1.0), (Grade.INCORRECT, 0.0), (Grade.NOT_ATTEMPTED, 0.0)]
+)
+async def test_a_judge_grades_facts(grade, expected):
+    judge = ScriptedModel([json.dumps({"grade": grade})])
+    assert await reward(SimpleQAReward(judge), "Bonn", "Bonn") == expected
+
+
+async def test_a_judge_that_fails_gives_no_reward():
+    assert await reward(SimpleQAReward(ScriptedModel([ConnectionError("down")])), "Bonn", "Bonn") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "good", "bad"),
+    [
+        ("keywords:existence", {"keywords": ["moon", "sun"]}, "Sun and moon.", "Sunny."),
+        ("keywords:forbidden_words", {"forbidden_words": ["sun"]}, "sunny", "The sun."),
+        ("keywords:frequency", {"keyword": "a", "relation": "at least", "frequency": 2}, "a b a", "a b"),
+        ("keywords:letter_frequency", {"letter": "z", "let_relation": "less than", "let_frequency": 2}, "Zoo", "zz"),
+        ("length_constraints:number_words", {"relation": "less than", "num_words": 3}, "two words", "three words here"),
+        ("punctuation:no_comma", {}, "none here", "one, here"),
+        ("change_case:english_lowercase", {}, "all low 1", "One"),
+        ("change_case:english_capital", {}, "ALL UP 1", "One"),
+        ("startend:quotation", {}, '"quoted"', "not"),
+        ("startend:end_checker", {"end_phrase": "The end."}, "So. the END.", "The end. Not."),
+        ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a}"),
+        ("detectable_format:title", {}, "<<A title>>\ntext", "<< >>"),
+        ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a"),
+        ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "*a* and **b**", "*a*"),
+        ("detectable_content:number_placeholders", {"num_placeholders": 1}, "Dear [name]", "Dear you"),
+        ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Bye\nP.S. more", "Bye"),
+        ("combination:repeat_prompt", {"prompt_to_repeat": "Say it"}, "Say it. Done.", "Done."),
+        ("combination:two_responses", {}, "one ****** two", "one ****** one"),
+    ],
+)
+async def test_instructions(name, arguments, good, bad):
+    context = {"instructions": [name], "arguments": [arguments]}
+    assert await reward(InstructionReward(), good, **context) == 1.0
+    assert await reward(InstructionReward(), bad, **context) == 0.0
+
+
+def test_every_check_is_tested():
+    cases = next(m for m in test_instructions.pytestmark if m.name == "parametrize").args[1]
+    assert {case[0] for case in cases} == set(CHECKS)
+
+
+async def test_an_instruction_that_cannot_be_checked_gives_no_reward():
+    context = {"instructions": ["language:response_language", "punctuation:no_comma"], "arguments": [{}, {}]}
+    assert await reward(InstructionReward(), "text", **context) is None
+
+
+def test_ifeval_rows_lose_the_arguments_that_are_empty(tmp_path):
+    row = {
+        "key": 7,
+        "prompt": "Write.",
+        "instruction_id_list": ["keywords:existence"],
+        "kwargs": [{"keywords": ["a"], "num_words": None}],
+    }
+    (action,) = load("ifeval", write(tmp_path / "d.jsonl", [row]))
+    assert action.task_context.arguments == [{"keywords": ["a"]}]
+
+
+# ---- Harbor ----------------------------------------------------------------------------------------------------------
+
+
+def test_harbor_reads_task_folders(tmp_path):
+    folder = tmp_path / "tasks" / "fix-it"
+    folder.mkdir(parents=True)
+    (folder / "task.toml").write_text('[metadata]\ndifficulty = "easy"\n[agent]\ntimeout_sec = 60.0\n')
+    (folder / "instruction.md").write_text("Fix it.\n")
+    (action,) = load("harbor", tmp_path)
+    assert (action.message, action.task_context.id) == ("Fix it.", "fix-it")
+    assert (action.task_context.timeout_s, action.task_context.difficulty) == (60.0, "easy")
+    assert Path(action.task_context.task_dir) == folder.resolve()
+
+
+def test_harbor_names_what_is_missing(tmp_path):
+    with pytest.raises(DatasetError, match="no task in Harbor's format"):
+        load("harbor", tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "task.toml").write_text("")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        load("harbor", tmp_path)
+
+
+# ---- registry --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean_registry(monkeypatch):
+    monkeypatch.setattr(registry_module, "_registered", {})
+
+
+def test_every_built_in_benchmark_loads():
+    assert all(info.is_available and info.description for info in describe_benchmarks())
+    assert {"arithmetic", "aime-2024", "aime-2025", "math-500", "gsm8k", "ifeval"} <= set(list_benchmarks())
+
+
+def test_registering(clean_registry):
+    @register_eval("mine")
+    class Mine(Evaluator):
+        """Mine."""
+
+    assert get_benchmark("mine") is Mine
+    with pytest.raises(ValueError, match="already registered"):
+        register_eval("mine")(type("Other", (Evaluator,), {}))
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(UnknownBenchmarkError, match="arithmetic"):
+        get_benchmark("nothing")
+    with pytest.raises(KeyError):
+        get_benchmark("nothing")
+
+
+def test_entry_points_of_other_packages(monkeypatch, clean_registry):
+    points = {
+        "theirs": metadata.EntryPoint("theirs", "tests.unit.eval_hooks:EvaluatorClass", registry_module.ENTRY_POINTS),
+        "broken": metadata.EntryPoint("broken", "no.such.module:X", registry_module.ENTRY_POINTS),
+        "wrong": metadata.EntryPoint("wrong", "tests.unit.eval_hooks:NOT_A_FUNCTION", registry_module.ENTRY_POINTS),
+    }
+    monkeypatch.setattr(registry_module, "_points", lambda: points)
+    assert get_benchmark("theirs").benchmark_name == "mine"
+    with pytest.raises(EvalError, match="cannot be loaded"):
+        get_benchmark("broken")
+    with pytest.raises(EvalError, match="subclass"):
+        get_benchmark("wrong")
+    states = {info.name: info.is_available for info in describe_benchmarks() if info.name in points}
+    assert states == {"theirs": True, "broken": False, "wrong": False}
+
+
+def test_a_benchmark_without_an_environment_says_what_to_do():
+    with pytest.raises(NotImplementedError, match="--env"):
+        get_benchmark("harbor").environment(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["aime-2024", "gsm8k", "gpqa-diamond", "simpleqa-verified", "ifeval"])
+def test_default_environments_run(name, tmp_path):
+    if name in ("aime-2024", "gsm8k"):
+        pytest.importorskip("math_verify")
+    rows = {
+        "aime-2024": {"problem": "p", "answer": "4"},
+        "gsm8k": {"question": "p", "answer": "#### 4"},
+        "gpqa-diamond": GPQA,
+        "simpleqa-verified": {"problem": "p", "answer": "4"},
+        "ifeval": {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+    }
+    kind = get_benchmark(name)
+    path = write(tmp_path / "d.jsonl", [rows[name]])
+    judge = {"judge_model": lambda: ScriptedModel(['{"grade": "correct"}'])} if name == "simpleqa-verified" else {}
+    environment = kind.environment(lambda: ScriptedModel([r"It is \boxed{4}. Answer: A"]), **judge)
+    results = asyncio.run(kind(environment, data_path=path).run())
+    ((sample,),) = results.values()
+    assert sample.reward in (0.0, 1.0)
+    assert sample.reward == 1.0 or name == "gpqa-diamond"

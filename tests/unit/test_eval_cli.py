@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from strands_env.cli import main
+from strands_env.commands.display import LiveDisplay, PlainDisplay, format_seconds, make_display
+from strands_env.eval import read_results
+from strands_env.eval.progress import ProgressState
+from tests.conftest import ROOT
+
+HOOKS = "tests.unit.eval_hooks"
+FAST = ["--backend", "scripted", "--script", "The answer is 4.", "-q"]
+
+
+def evaluate(*arguments: str) -> int:
+    return main(["eval", *arguments])
+
+
+def run_mine(folder, *arguments: str) -> int:
+    return evaluate(f"{HOOKS}:three_tasks", "--env", HOOKS, *FAST, "-o", str(folder), *arguments)
+
+
+def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys):
+    assert evaluate("arithmetic", *FAST, "--limit", "3", "-o", str(tmp_path)) == 0
+    assert "3 of 3 prompts, 3 scored" in capsys.readouterr().out
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_hook_a_function_of_tasks_and_a_configuration(tmp_path, capsys):
+    assert run_mine(tmp_path, "--env-config", '{"reward": 0.5}', "-n", "2", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["samples"], shown["mean_reward"]["value"], shown["status"]) == (6, 0.5, "ok")
+
+
+def test_an_evaluator_class_and_a_hook_of_plain_options(tmp_path):
+    assert evaluate(HOOKS, "--env", f"{HOOKS}:with_config", *FAST, "-o", str(tmp_path)) == 0
+    answers = {sample.step_result.observation.final_response for sample in read_results(tmp_path)}
+    assert answers == {"scripted"}
+
+
+def test_an_environment_class_as_hook(tmp_path):
+    assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:PlainEnv", *FAST, "-o", str(tmp_path)) == 0
+    assert [sample.reward for sample in read_results(tmp_path)] == [None] * 3
+
+
+def test_rollouts_in_processes(tmp_path):
+    assert run_mine(tmp_path, "--executor", "processes", "--workers", "1") == 0
+    assert len(list(read_results(tmp_path))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "unknown benchmark 'nothing'; known are aime-2024"),
+        ([], "name a benchmark"),
+        (["no.such.module:x", "--env", HOOKS], "no module 'no.such.module'"),
+        ([f"{HOOKS}:missing", "--env", HOOKS], "has no 'missing'"),
+        ([f"{HOOKS}:NOT_A_FUNCTION", "--env", HOOKS], "an Evaluator class or a function"),
+        ([f"{HOOKS}:three_tasks"], "no environment of its own"),
+        (["arithmetic", "--env", f"{HOOKS}:NOT_A_FUNCTION"], "must be a function or an Environment class"),
+        (["arithmetic", "--env", "tests.unit"], "has no 'create_env_factory'"),
+        (["arithmetic", "--workers", "2"], "--workers is for"),
+        ([HOOKS, "--env", HOOKS, "--limit", "2"], "is no Benchmark"),
+        (["gsm8k", "--data", "missing.jsonl"], "no data file at 'missing.jsonl'"),
+        (["harbor", "--env", HOOKS], "harbor needs the folder"),
+        (["arithmetic", "--from-run", "missing.json"], "no saved run at 'missing.json'"),
+        (["arithmetic", "--sample-timeout", "-1"], "sample_timeout"),
+    ],
+)
+def test_wrong_arguments_say_what_is_wrong(arguments, message, tmp_path, capsys):
+    pytest.importorskip("math_verify") if "gsm8k" in arguments else None
+    assert evaluate(*arguments, *FAST, "-o", str(tmp_path / "out")) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "0"], "whole number of at least 1, got '0'"),
+        (["-c", "many"], "got 'many'"),
+        (["--sampling", "[1]"], "a file with one"),
+        (["--env-config", "{no"], "not JSON"),
+        (["--backend", "abacus"], "invalid choice: 'abacus'"),
+        (["--unknown"], "unrecognized arguments: --unknown"),
+    ],
+)
+def test_arguments_that_cannot_be_read(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        evaluate("arithmetic", *arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_server_that_is_missing_is_named(tmp_path, capsys):
+    assert evaluate("arithmetic", "--backend", "sglang", "-o", str(tmp_path)) == 2
+    assert "--sglang-base-url" in capsys.readouterr().err
+
+
+def test_existing_results_need_resume(tmp_path, capsys):
+    assert run_mine(tmp_path) == 0
+    assert run_mine(tmp_path) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert run_mine(tmp_path, "--resume", "-n", "2") == 0
+    assert len(list(read_results(tmp_path))) == 6
+
+
+def test_resume_under_another_configuration_is_refused(tmp_path, capsys):
+    assert run_mine(tmp_path) == 0
+    assert run_mine(tmp_path, "--resume", "--temperature", "0.5") == 3
+    assert "model.sampling_params.temperature: absent in the file, now 0.5" in capsys.readouterr().err
+
+
+def test_a_saved_run_is_run_again(tmp_path):
+    assert run_mine(tmp_path / "a", "-n", "2", "--env-config", '{"reward": 0.25}') == 0
+    saved = str(tmp_path / "a" / "results.run.json")
+    assert evaluate("--from-run", saved, "-q", "-o", str(tmp_path / "b")) == 0
+    assert [sample.reward for sample in read_results(tmp_path / "b")] == [0.25] * 6
+
+
+def test_zero_is_a_value_like_any_other(tmp_path):
+    assert run_mine(tmp_path, "--temperature", "0") == 0
+    saved = json.loads((tmp_path / "results.run.json").read_text())
+    assert saved["config"]["model"]["sampling_params"] == {"temperature": 0.0}
+
+
+def test_lost_samples_make_the_run_incomplete(tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1"]
+    assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == 1
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_too_many_lost_samples_give_up(tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1", "--max-failures", "0"]
+    assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == 4
+    assert "no sandbox" in capsys.readouterr().err
+
+
+def start_slow(folder) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
+    options = ["--backend", "scripted", "-c", "1", "-o", str(folder)]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(
+        [*command, *options, "--script-delay", "1.0"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_what_runs_and_saves(number, tmp_path):
+    process = start_slow(tmp_path)
+    assert process.stderr.readline().startswith(f"{HOOKS}:three_tasks")
+    time.sleep(0.2)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in out
+    assert len(list(read_results(tmp_path))) == 1
+    assert run_mine(tmp_path, "--resume", "--script", "I do not know.") == 0
+    assert len(list(read_results(tmp_path))) == 3
+
+
+def test_a_second_ctrl_c_cancels_what_runs(tmp_path):
+    process = start_slow(tmp_path)
+    process.stderr.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert list(read_results(tmp_path)) == []
+
+
+# ---- the other commands ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    for name, reward in (("a", 0.0), ("b", 1.0)):
+        assert run_mine(tmp_path / name, "--env-config", json.dumps({"reward": reward})) == 0
+    return str(tmp_path / "a"), str(tmp_path / "b")
+
+
+def test_compare_says_which_is_better(two_runs, capsys):
+    capsys.readouterr()
+    assert main(["compare", *two_runs]) == 0
+    out = capsys.readouterr().out
+    assert "difference  1.000" in out
+    assert "3 better, 0 worse, 0 equal" in out
+    assert "p-value     0.2500  (exact; not significant at 0.05)" in out
+
+
+def test_compare_as_json_and_as_a_gate(two_runs, capsys):
+    capsys.readouterr()
+    assert main(["compare", *reversed(two_runs), "--json", "--fail-if-worse", "--level", "0.5"]) == 1
+    assert json.loads(capsys.readouterr().out)["significant"] is True
+
+
+def test_compare_without_results(tmp_path, capsys):
+    assert main(["compare", str(tmp_path / "x"), str(tmp_path / "y")]) == 2
+    assert "no results" in capsys.readouterr().err
+
+
+def test_view_lists_prompts_and_shows_samples(two_runs, capsys):
+    capsys.readouterr()
+    assert main(["view", two_runs[1]]) == 0
+    assert "t2  1.000  q2  [1]" in capsys.readouterr().out
+    assert main(["view", two_runs[1], "t2/0"]) == 0
+    out = capsys.readouterr().out
+    assert "The answer is 4." in out and "expected 2" in out and "sampled" in out
+    assert main(["view", two_runs[1], "t9"]) == 2
+
+
+def test_view_does_not_let_a_sample_drive_the_terminal(tmp_path, capsys):
+    options = ["--backend", "scripted", "--script", "red \x1b[31m bell \x07", "-q"]
+    assert evaluate(f"{HOOKS}:three_tasks", "--env", HOOKS, *options, "-o", str(tmp_path)) == 0
+    capsys.readouterr()
+    assert main(["view", str(tmp_path), "t0"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\x07" not in out and "red" in out
+
+
+def test_list_shows_benchmarks_and_runs(two_runs, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    assert "arithmetic" in capsys.readouterr().out
+    assert main(["list", str(tmp_path)]) == 0
+    assert "3 samples of 3 prompts, reward 1.000" in capsys.readouterr().out
+
+
+def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
+    assert main(["report", two_runs[0], "--tokenizer", "./nowhere"]) == 3
+    assert "'./nowhere' cannot be loaded" in capsys.readouterr().err
+
+
+def test_no_command_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+
+
+# ---- display ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_there_are_plain_lines():
+    stream = io.StringIO()
+    display = make_display(stream)
+    assert isinstance(display, PlainDisplay)
+    state = ProgressState(name="b", total=10, done=4, scored=2, reward_sum=1.0)
+    state.failures["timeout"] = 2
+    display.start(state)
+    display.finish(state)
+    assert "b: 10 samples" in stream.getvalue()
+    assert "4/10 samples" in stream.getvalue()
+    assert "mean reward 0.500, timeout 2" in stream.getvalue()
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert isinstance(make_display(Terminal()), PlainDisplay)
+
+
+def test_the_live_display_shows_rate_reward_and_failures():
+    pytest.importorskip("rich")
+    stream = io.StringIO()
+    display = LiveDisplay(stream)
+    state = ProgressState(name="bench", total=10, done=4, scored=4, reward_sum=1.0)
+    state.failures["throttled"] = 3
+    display.start(state)
+    display.update(state)
+    display.finish(state)
+    assert "bench" in stream.getvalue()
+    assert "throttled 3" in stream.getvalue()
+
+
+def test_quiet_has_no_display():
+    assert make_display(quiet=True) is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (3725, "1:02:05"), (None, "-"), (float("inf"), "-")])
+def test_times(seconds, text):
+    assert format_seconds(seconds) == text
