@@ -502,3 +502,41 @@ async def test_interact_that_forgets_its_result_is_a_failure_that_says_so() -> N
     assert result.error is not None
     assert "must return the AgentResult" in result.error.message
     assert result.reward is None
+
+
+class Giving(RewardFunction):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    async def compute(self, action: Action, step_result: StepResult) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [0.5, True, None])
+async def test_reward_function_that_returns_a_number_has_given_a_result(value: Any) -> None:
+    result = await ToolEnv(model_factory=scripted("3"), reward_fn=Giving(value)).step(ACTION)
+    assert result.reward == RewardResult(reward=value)
+
+
+@pytest.mark.parametrize("value", ["0.5", float("nan"), {"reward": 1.0}])
+async def test_reward_function_that_returns_something_else_has_failed(value: Any) -> None:
+    result = await ToolEnv(model_factory=scripted("3"), reward_fn=Giving(value)).step(ACTION)
+    assert result.termination_reason is TerminationReason.REWARD_ERROR
+    assert result.reward is None
+
+
+async def test_reward_function_cannot_change_the_record() -> None:
+    def destroy(action: Action, result: StepResult) -> float:
+        result.observation.messages[0]["content"].clear()
+        result.observation.messages.clear()
+        result.observation.metrics.clear()
+        result.trajectories.clear()
+        result.observation = None  # type: ignore[assignment]
+        return 1.0
+
+    result = await ToolEnv(model_factory=scripted("3"), reward_fn=destroy).step(ACTION)
+    assert result.reward == RewardResult(reward=1.0)
+    assert result.observation.final_response == "3"
+    assert result.observation.messages[0]["content"] == [{"text": "What is 1 + 2?"}]
+    assert result.observation.metrics["message_count"] == 2
+    assert len(result.trajectories) == 1

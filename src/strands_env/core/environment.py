@@ -24,7 +24,15 @@ from strands_env.tools.limits import LimitedTool, with_limits
 from .deadline import to_the_end, within
 from .history import History, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize
-from .result import AgentTrajectory, Observation, RewardCallable, RewardFunction, StepResult, as_reward_function
+from .result import (
+    AgentTrajectory,
+    Observation,
+    RewardCallable,
+    RewardFunction,
+    StepResult,
+    as_reward_function,
+    as_reward_result,
+)
 from .scope import TURNS_PER_INVOCATION, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .subagents import watch
 from .task import Action
@@ -391,9 +399,8 @@ class Environment:
         metrics = result.observation.metrics
         started = time.perf_counter()
         try:
-            result.reward = await within(
-                self._reward.compute(action=action, step_result=result), self.reward_timeout, Phase.REWARD
-            )
+            computed = self._reward.compute(action=action, step_result=_copied(result))
+            result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
         except Exception as error:
             reason = TerminationReason.from_error(error)
             metrics["loop_termination_reason"] = result.termination_reason.value
@@ -420,6 +427,15 @@ class Environment:
     def _default_system_prompt(cls) -> str | None:
         path = cls.default_system_prompt_path
         return None if path is None else Path(path).read_text(encoding="utf-8").strip()
+
+
+def _copied(result: StepResult) -> StepResult:
+    """The result for code that is not ours: what it changes there, the record keeps. Tokens cannot be changed."""
+    seen = result.observation
+    observation = seen.model_copy(
+        update={"messages": copy.deepcopy(list(seen.messages)), "metrics": copy.deepcopy(seen.metrics)}
+    )
+    return result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
 
 
 def _check_deadline(name: str, value: float | None) -> None:
