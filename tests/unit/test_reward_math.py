@@ -50,6 +50,14 @@ def worker_processes() -> list[psutil.Process]:
         (3, "3", 1.0),
         ("4", "The answer is 4.", 1.0),
         ("x^2+1", r"\boxed{1 + x^2}", 1.0),
+        (1e-05, r"\boxed{0.00001}", 1.0),
+        (1e16, r"\boxed{10000000000000000}", 1.0),
+        (1.23e20, r"\boxed{123000000000000000000}", 1.0),
+        ("1e-05", r"\boxed{1e-5}", 1.0),
+        ("10 dollars", r"\boxed{10}", 1.0),
+        ("10 miles per hour", r"\boxed{10}", 1.0),
+        ("10 dollars", r"\boxed{11}", 0.0),
+        ("4", r"\boxed{4} (see \boxed{})", 1.0),
     ],
 )
 async def test_equality_is_mathematical(truth: object, answer: str, reward: float) -> None:
@@ -180,3 +188,26 @@ def test_other_name_of_existing_users() -> None:
     from strands_env.rewards.math_verify_reward import MathVerifyReward
 
     assert MathVerifyReward is MathRewardFunction
+
+
+async def test_ground_truth_that_explodes_is_no_fault_of_the_answer() -> None:
+    reward = MathRewardFunction(timeout=1.0, bad_ground_truth=None)
+    result = await reward.compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
+    assert result.reward is None
+    assert result.info["reason"] == "ground_truth_explodes"
+
+
+async def test_ground_truth_that_is_no_number_is_a_bad_one() -> None:
+    result = await MathRewardFunction(bad_ground_truth=None).compute(action(float("nan")), answered("4"))
+    assert result.reward is None
+    assert result.info["reason"] == "invalid_ground_truth"
+
+
+async def test_verifier_that_fails_gives_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(fields: dict[str, str], seconds: float) -> dict[str, str]:
+        return {"reason": "verifier_error", "error": "KeyError: 1"}
+
+    monkeypatch.setattr(_WORKERS, "request", fail)
+    result = await MathRewardFunction().compute(action("4"), answered("4"))
+    assert result.reward is None
+    assert result.info["error"] == "KeyError: 1"

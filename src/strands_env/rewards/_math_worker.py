@@ -14,11 +14,19 @@ import logging
 import re
 import signal
 import sys
+from decimal import Decimal
 from typing import Any
 
 MEMORY_LIMIT_BYTES = 2 * 1024**3
 
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\s+[A-Za-z]{2,}")
+_EXPONENT = re.compile(r"\s*[-+]?\d+(?:\.\d*)?[eE][-+]?\d{1,3}\s*")
+_AMOUNT = re.compile(r"\s*[-+]?[\d.,/]*\d\s+(?!(?:sin|cos|tan|log|exp|sqrt)\b)[A-Za-z]{3,}[A-Za-z\s]*\.?\s*")
+
+
+def plain(text: str) -> str:
+    """A number in exponent form (`1e-05`) in digits, for `e` is a constant to the parser; other text as it is."""
+    return format(Decimal(text.strip()), "f") if _EXPONENT.fullmatch(text) else text
 
 
 def boxed(text: str) -> list[str]:
@@ -49,10 +57,12 @@ def verify(gold: str, answer: str) -> dict[str, Any]:
         result: list[Any] = parse(text, parsing_timeout=None)
         return result
 
-    expected = parsed(gold if "$" in gold or "\\boxed" in gold or _PROSE.search(gold) else f"${gold}$") or parsed(gold)
+    gold = plain(gold)
+    is_text = "$" in gold or "\\boxed" in gold or _PROSE.search(gold) or _AMOUNT.fullmatch(gold)
+    expected = parsed(gold if is_text else f"${gold}$") or parsed(gold)
     if not expected:
         return {"reason": "gold_parse_failed"}
-    boxes = boxed(answer)
+    boxes = [plain(box) for box in boxed(answer) if box.strip()]
     candidates = [f"$\\boxed{{{boxes[-1]}}}$"] if boxes else [answer]
     if len(boxes) > 1:
         candidates.append(answer)
@@ -96,6 +106,8 @@ def main() -> None:
         _set_alarm(request["seconds"])
         try:
             answer = verify(request["gold"], request["answer"])
+        except (RecursionError, MemoryError) as error:
+            answer = {"reason": "too_complex", "error": type(error).__name__}
         except Exception as error:
             answer = {"reason": "verifier_error", "error": f"{type(error).__name__}: {error}"[:1000]}
         _set_alarm(0.0)

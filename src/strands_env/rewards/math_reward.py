@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ class MathRewardFunction(RewardFunction):
     memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
 
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`:
-    `no_final_response`, `invalid_ground_truth`, `gold_parse_failed`, `answer_parse_failed`, `timeout`.
+    `no_final_response`, `invalid_ground_truth`, `gold_parse_failed`, `answer_parse_failed`, `timeout`, `too_complex`,
+    `ground_truth_explodes`, `verifier_error` (the verifier itself failed: no reward).
 
     Args:
         timeout: Seconds for one verification.
@@ -60,18 +62,38 @@ class MathRewardFunction(RewardFunction):
         truth = action.task_context.ground_truth
         answer = step_result.observation.final_response
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        if isinstance(truth, bool) or not isinstance(truth, str | int | float) or not str(truth).strip():
+        if not _is_usable(truth):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
-        try:
-            verdict = await _WORKERS.request({"gold": str(truth), "answer": answer}, self.timeout)
-        except WorkerTimeoutError:
-            verdict = {"reason": "timeout"}
+        verdict = await self._verdict(str(truth), answer)
+        if verdict.get("reason") in _EXPLOSIONS:
+            # Whose fault it is, a harmless answer to the same ground truth tells.
+            alone = await self._verdict(str(truth), r"\boxed{7}")
+            if alone.get("reason") in _EXPLOSIONS:
+                verdict = {"reason": "ground_truth_explodes"}
         info |= verdict
-        if info.get("reason") == "gold_parse_failed":
-            return RewardResult(reward=self.bad_ground_truth, info=info)
+        match info.get("reason"):
+            case "gold_parse_failed" | "ground_truth_explodes":
+                return RewardResult(reward=self.bad_ground_truth, info=info)
+            case "verifier_error":
+                return RewardResult(reward=None, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
+
+    async def _verdict(self, gold: str, answer: str) -> dict[str, Any]:
+        try:
+            return await _WORKERS.request({"gold": gold, "answer": answer}, self.timeout)
+        except WorkerTimeoutError:
+            return {"reason": "timeout"}
+
+
+_EXPLOSIONS = ("timeout", "too_complex")
+
+
+def _is_usable(truth: Any) -> bool:
+    if isinstance(truth, bool) or not isinstance(truth, str | int | float):
+        return False
+    return math.isfinite(truth) if isinstance(truth, float) else bool(str(truth).strip())
 
 
 def close_math_workers() -> None:
