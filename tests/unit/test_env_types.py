@@ -219,3 +219,26 @@ def test_error_record_of_an_error_with_a_lone_surrogate_survives_json() -> None:
     record = ErrorRecord.from_exception(ValueError(LONE), Phase.LOOP)
     result = StepResult(observation=Observation(), error=record)
     assert StepResult.from_json(result.to_json()) == result
+
+
+def test_step_result_and_observation_survive_bytes() -> None:
+    result = full_result()
+    assert StepResult.from_bytes(result.to_bytes()) == result
+    assert Observation.from_bytes(result.observation.to_bytes()) == result.observation
+    empty = StepResult(observation=Observation())
+    assert StepResult.from_bytes(empty.to_bytes()) == empty
+
+
+def test_bytes_of_a_long_result_are_compact() -> None:
+    tokens = TokenObservation(token_ids=range(100_000), prompt_length=1)
+    trajectory = AgentTrajectory(agent_name="a", tokens=tokens, routed_experts=b"\x00\xff" * 100_000)
+    result = StepResult(observation=Observation(tokens=tokens), trajectories=[trajectory])
+    data = result.to_bytes()
+    assert StepResult.from_bytes(data) == result
+    assert len(data) < 2 * 14 * 100_000 + 200_000
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8, 20, -1])
+def test_damaged_bytes_are_refused(cut: int) -> None:
+    with pytest.raises(ValueError, match=r"expected|damaged"):
+        StepResult.from_bytes(full_result().to_bytes()[:cut])

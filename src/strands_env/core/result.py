@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic_core import from_json
 
 from strands_env.tools.threads import DaemonThreads
 
+from .binary import pack, unpack
 from .jsonable import JsonValues, StoredModel
 from .task import Action, JsonMessages, MessageDict
 from .termination import ErrorRecord, TerminationReason
 from .tokens import TokenObservation
 
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+_OBSERVATION = b"SOBS1\n"
+_RESULT = b"SRES1\n"
 
 
 class Observation(StoredModel):
@@ -34,6 +38,20 @@ class Observation(StoredModel):
     messages: JsonMessages = Field(default_factory=list)
     tokens: TokenObservation | None = None
     metrics: JsonValues = Field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The observation in compact binary form; `from_bytes` gives an equal one back."""
+        return pack(_OBSERVATION, self.model_dump_json(exclude={"tokens"}).encode(), [_token_bytes(self.tokens)])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The observation that `to_bytes` wrote.
+
+        Raises:
+            ValueError: The data is none.
+        """
+        record, blobs = unpack(_OBSERVATION, data)
+        return cls.model_validate({**from_json(record), "tokens": _tokens(blobs[0])})
 
     @property
     def final_response(self) -> str | None:
@@ -141,6 +159,36 @@ class StepResult(StoredModel):
             pydantic.ValidationError: The JSON is not one.
         """
         return cls.model_validate_json(data)
+
+    def to_bytes(self) -> bytes:
+        """The whole result in compact binary form, 13 bytes a token; `from_bytes` gives an equal result back."""
+        blobs = [_token_bytes(self.observation.tokens)]
+        for item in self.trajectories:
+            blobs += [_token_bytes(item.tokens), item.routed_experts]
+        exclude: Any = {"observation": {"tokens"}, "trajectories": {"__all__": {"tokens", "routed_experts"}}}
+        return pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The result that `to_bytes` wrote.
+
+        Raises:
+            ValueError: The data is none.
+        """
+        record, blobs = unpack(_RESULT, data)
+        fields = from_json(record)
+        fields["observation"]["tokens"] = _tokens(blobs[0])
+        for item, tokens, experts in zip(fields["trajectories"], blobs[1::2], blobs[2::2], strict=True):
+            item |= {"tokens": _tokens(tokens), "routed_experts": experts}
+        return cls.model_validate(fields)
+
+
+def _token_bytes(tokens: TokenObservation | None) -> bytes | None:
+    return None if tokens is None else tokens.to_bytes()
+
+
+def _tokens(data: bytes | None) -> TokenObservation | None:
+    return None if data is None else TokenObservation.from_bytes(data)
 
 
 class RewardFunction(ABC):
