@@ -109,6 +109,30 @@ async def test_module_of_the_work_directory_can_be_imported(sandbox: Sandbox) ->
     assert (await sandbox.run_python("import mine\nmine.value")).stdout == "9\n"
 
 
+async def test_fresh_python_shares_the_files_and_nothing_else(sandbox: Sandbox) -> None:
+    await sandbox.run_python("x = 1\nimport math; math.pi = 3\nopen('note', 'w').write('hello')")
+    result = await sandbox.run_python("import math\n'x' in dir(), math.pi > 3, open('note').read()", fresh=True)
+    assert result.stdout == "(False, True, 'hello')\n"
+    await sandbox.run_python("x = 2; open('more', 'w').close()", fresh=True)
+    assert (await sandbox.run_python("import os\nx, os.path.exists('more')")).stdout == "(1, True)\n"
+    assert "NameError" in (await sandbox.run_python("y = x", fresh=True)).stderr
+
+
+async def test_fresh_python_can_be_the_first_call(sandbox: Sandbox) -> None:
+    failed = await sandbox.run_python("assert 1 == 2", fresh=True)
+    assert (failed.outcome, failed.exit_code) == (Outcome.ERROR, 1)
+    assert "NameError" in (await sandbox.run_python("sys")).stderr
+
+
+async def test_fresh_python_that_hangs_or_dies_costs_no_variables(sandbox: Sandbox) -> None:
+    await sandbox.run_python("x = 5")
+    hung = await sandbox.run_python("while True: pass", timeout=0.5, fresh=True)
+    assert (hung.outcome, hung.note) == (Outcome.TIMEOUT, "stopped after the time limit of 0.5 s")
+    died = await sandbox.run_python("import os; os._exit(0)", fresh=True)
+    assert (died.outcome, "lost" in died.note) == (Outcome.DIED, False)
+    assert (await sandbox.run_python("x")).stdout == "5\n"
+
+
 async def test_multiprocessing_works(sandbox: Sandbox) -> None:
     code = (
         "import multiprocessing as mp\n"
@@ -217,6 +241,8 @@ async def test_without_isolation_only_by_its_name() -> None:
     async with Sandbox(limits=LIMITS, isolation=NO_ISOLATION) as sandbox:
         assert (await sandbox.run_python("x = 1\nx")).stdout == "1\n"
         assert (await sandbox.run_shell("(setsid sleep 1000 &); sleep 1000", timeout=0.5)).outcome is Outcome.TIMEOUT
+        assert (await sandbox.run_python("x")).stdout == "1\n"
+        assert "NameError" in (await sandbox.run_python("x", fresh=True)).stderr
         assert (await sandbox.run_python("x")).stdout == "1\n"
         await sandbox.run_shell("mkdir -p a/b && chmod 000 a/b a")
     await assert_nothing_left(before)

@@ -75,6 +75,12 @@ async def test_run_and_close() -> None:
     assert not client.running
 
 
+async def test_fresh_python_clears_the_context_of_the_service() -> None:
+    client = FakeClient(answer("42\n"))
+    await CodeInterpreterSandbox(client).run_python("print(42)", fresh=True)
+    assert client.requests[0]["arguments"] == {"code": "print(42)", "language": "python", "clearContext": True}
+
+
 async def test_result_without_structure_is_read_from_its_text() -> None:
     client = FakeClient([{"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}])
     result = await CodeInterpreterSandbox(client).run_python("x")

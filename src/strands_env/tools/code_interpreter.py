@@ -138,9 +138,16 @@ class CodeInterpreterSandbox:
                 self.quotas.session_semaphore.release()
                 raise
 
-    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
-        """Run Python code; see `CodeSandbox`."""
-        return await self._run("executeCode", {"code": code, "language": "python"}, timeout)
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
+        """Run Python code; see `CodeSandbox`.
+
+        With `fresh` the service is asked to clear its interpreter's context first (`clearContext`), so variables of
+        earlier calls are lost. It does not say whether that is a new process.
+        """
+        arguments: dict[str, Any] = {"code": code, "language": "python"}
+        if fresh:
+            arguments["clearContext"] = True
+        return await self._run("executeCode", arguments, timeout)
 
     async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
         """Run a shell command; see `CodeSandbox`."""

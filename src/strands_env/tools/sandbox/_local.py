@@ -25,8 +25,8 @@ DEFAULT_MAX_SANDBOXES = 128
 class CodeSandbox(Protocol):
     """A place to run code, here or hosted."""
 
-    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
-        """Run Python code in an interpreter that keeps its state between calls."""
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
+        """Run Python code in an interpreter that keeps its state between calls; `fresh` in one of its own."""
 
     async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
         """Run a shell command in the work directory."""
@@ -124,17 +124,21 @@ class Sandbox:
         async with self._lock:
             await self._ready()
 
-    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
         """Run Python code; the value of a last expression is printed, as a notebook does.
 
         Args:
             code: The code.
             timeout: Seconds for this call; at most the limit's.
+            fresh: Run it in a new interpreter that shares only the files with the other calls and ends with this one:
+                for code whose result must be true, such as hidden tests. Earlier code may have changed the lasting
+                interpreter to claim anything. What your code imports or executes from the work directory runs in its
+                process; run that as a process of its own instead (`subprocess`) and judge its output.
 
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the code does raises nothing.
         """
-        return await self._run("python", code, timeout)
+        return await self._run("fresh" if fresh else "python", code, timeout)
 
     async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
         """Run a command in a fresh shell in the work directory.

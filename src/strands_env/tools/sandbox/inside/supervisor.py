@@ -25,10 +25,20 @@ import time
 from typing import Any
 
 from .protocol import await_request, receive, send
-from .system import LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, drop_privileges, other_processes, prctl, set_limit
+from .system import (
+    LINUX,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    drop_privileges,
+    other_processes,
+    prctl,
+    set_limit,
+    stopped_threads,
+)
 from .watch import Child, Watch
 
 KILL_SECONDS = 3.0
+REST_SECONDS = 3.0
 
 
 class Supervisor:
@@ -54,15 +64,25 @@ class Supervisor:
         """Run code and answer how it ended."""
         started = time.monotonic()
         self._mend_work_directory()
-        fresh = False
-        if request["kind"] == "python":
-            child, fresh = self._ready_worker()
+        had_worker = self.worker is not None
+        resting: dict[str, bytes] | None = None
+        if request["kind"] == "fresh":
+            resting = self._rest()
+            child = self._spawn(self.config["worker"], channel=True, cpu=request["cpu"])
+            nonce = self._hand_over(child, request["code"], fresh=True)
+        elif request["kind"] == "python":
+            child = self._ready_worker()
             nonce = self._hand_over(child, request["code"])
         else:
             child, nonce = self._spawn([*self.config["shell"], request["code"]], cpu=request["cpu"]), None
+        had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
-        lost = self._settle(child, report)
+        if resting is not None and self.worker is not None and stopped_threads(self.worker.pid) != resting:
+            report = {"outcome": "died", "detail": "the interpreter of earlier calls ran meanwhile and was ended"}
+            self.worker.status = -1
+        self._settle(child, report)
+        lost = had_worker and self.worker is None
         watch.drain()
         if child is not self.worker:
             child.close()
@@ -75,26 +95,59 @@ class Supervisor:
             "stdout": watch.captures[child.stdout].answer(),
             "stderr": watch.captures[child.stderr].answer(),
             "seconds": round(time.monotonic() - started, 4),
-            "fresh": fresh,
             "lost": lost,
         }
 
-    def _settle(self, child: Child, report: dict[str, Any]) -> bool:
-        """Kill what the code left running, keep the interpreter if it is sound; whether its state is lost."""
-        had_worker = self.worker is not None
+    def _settle(self, child: Child, report: dict[str, Any]) -> None:
+        """Kill what the code left running, keep the interpreter if it is sound."""
         keep = self.worker
         if keep is not None and (keep.status is not None or (child is keep and not report.get("sound"))):
             keep = None
         if keep is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(keep.pid, signal.SIGSTOP)  # its threads rest between calls
+            self._stop(keep)  # its threads rest between calls
+            if keep.status is not None:
+                keep = None
         if not self.kill_others(None if keep is None else keep.pid):
             keep = None
         if self.worker is not None and keep is None:
             if self.worker is not child:
                 self.worker.close()
             self.worker = None
-        return had_worker and keep is None
+
+    def _stop(self, worker: Child) -> None:
+        """Stop the interpreter and wait until it rests, or is seen to have ended (a kill takes a moment)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + REST_SECONDS
+        while LINUX and stopped_threads(worker.pid) is None and time.monotonic() < deadline:
+            self.reap()
+            if worker.status is not None:
+                return
+            time.sleep(0.001)
+
+    def _rest(self) -> dict[str, bytes] | None:
+        """Make sure that nothing of earlier calls runs, and see what the stopped interpreter has done so far.
+
+        It can have arranged to be woken (a timer may send SIGCONT), and could then meddle with code that trusts the
+        result. One that cannot be seen to rest is ended.
+        """
+        self.reap()
+        worker = self.worker
+        if worker is None:
+            self.kill_others(None)
+            return None
+        resting = None
+        if worker.status is None and LINUX:
+            self._stop(worker)
+            if self.kill_others(worker.pid):
+                resting = stopped_threads(worker.pid)
+                if self._alive(worker.pid):  # it was woken in between and has started something
+                    resting = None
+        if resting is None:
+            self.kill_others(None)
+            worker.close()
+            self.worker = None
+        return resting
 
     def _mend_work_directory(self) -> None:
         with contextlib.suppress(OSError):
@@ -103,21 +156,22 @@ class Supervisor:
 
     # ---- the interpreter that keeps its state ------------------------------------------------------------------------
 
-    def _ready_worker(self) -> tuple[Child, bool]:
+    def _ready_worker(self) -> Child:
         self.reap()
         if self.worker is not None and self.worker.status is None:
             os.kill(self.worker.pid, signal.SIGCONT)
-            return self.worker, False
+            return self.worker
         if self.worker is not None:
             self.worker.close()
         self.worker = self._spawn(self.config["worker"], channel=True)
-        return self.worker, True
+        return self.worker
 
-    def _hand_over(self, worker: Child, code: str) -> str:
+    def _hand_over(self, worker: Child, code: str, *, fresh: bool = False) -> str:
         # The answer is only believed with the nonce of this call. The code runs in the worker's process and may claim
-        # success there, as any program may exit with 0; it can claim nothing for other calls, nor lift a limit.
+        # success there, as any program may exit with 0, also for later calls of the same interpreter; it can claim
+        # nothing for a fresh one, nor lift a limit.
         nonce = secrets.token_hex(16)
-        body = json.dumps({"nonce": nonce, "code": code}).encode()
+        body = json.dumps({"nonce": nonce, "code": code, "fresh": fresh}).encode()
         data = struct.pack(">I", len(body)) + body
         os.set_blocking(worker.requests, False)
         deadline = time.monotonic() + 5.0
@@ -213,11 +267,7 @@ class Supervisor:
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:  # each round may meet children born in the one before
             self.reap()
-            alive = [
-                pid
-                for pid, fields in other_processes(self.isolated).items()
-                if pid != keep and fields[0] not in (b"Z", b"X")
-            ]
+            alive = self._alive(keep)
             if not LINUX:
                 alive = [child.pid for child in (self.worker,) if child and child.pid != keep and child.status is None]
             if not alive:
@@ -229,6 +279,11 @@ class Supervisor:
         if self.isolated:
             self._kill_all()  # at one stroke
         return False
+
+    def _alive(self, keep: int | None) -> list[int]:
+        """Every process but this one and `keep` that has not ended."""
+        others = other_processes(self.isolated).items()
+        return [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
 
     def _kill_all(self) -> None:
         assert os.getpid() == 1, "kill(-1) outside a process namespace would kill everything of the user"

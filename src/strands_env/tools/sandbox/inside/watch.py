@@ -164,7 +164,7 @@ class Watch:
             size = struct.unpack(">I", self.result[:4])[0]
             if len(self.result) >= 4 + size:
                 return self._worker_answer(bytes(self.result[4 : 4 + size]), nonce)
-        status = self.child.status if nonce is not None else self.host.reaped.get(self.child.pid)
+        status = self.child.status if self.child.status is not None else self.host.reaped.get(self.child.pid)
         if status is None:
             return None
         code = os.waitstatus_to_exitcode(status)
