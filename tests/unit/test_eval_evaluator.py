@@ -446,3 +446,17 @@ async def test_real_environments_run_whole_and_keep_their_tokens():
 async def test_evaluate_sample_runs_one():
     made = await Evaluator(FakeEnv).evaluate_sample(task("x"))
     assert made.reward == 1.0
+
+
+async def test_factories_tell_their_sampling_so_that_a_change_is_refused(tmp_path):
+    from strands_env.core.models import sglang_model_factory
+
+    def evaluator(temperature: float) -> Evaluator:
+        factory = sglang_model_factory(tokenizer=None, client=None, sampling_params={"temperature": temperature})
+        return Evaluator(
+            lambda action: Environment(model_factory=factory), output_path=tmp_path, retry=RetryPolicy(max_attempts=1)
+        )
+
+    await evaluator(0.0).run(tasks(1))
+    with pytest.raises(ConfigMismatchError, match=r"sampling_params\.temperature: 0\.0 in the file, now 1\.0"):
+        await evaluator(1.0).run(tasks(2))

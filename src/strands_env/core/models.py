@@ -1,6 +1,7 @@
 """Factories of models: each call of a factory makes a fresh model, over a client and tokenizer they all share.
 
 A fresh model per step keeps steps apart. Any callable without arguments that returns a Strands `Model` is a factory.
+Those made here have an attribute `config`: what decides the model's answers, as JSON values; evaluations save it.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ def sglang_model_factory(
             **options,
         )
 
+    factory.config = {  # type: ignore[attr-defined]
+        "model_id": model_id,
+        "sampling_params": dict(params),
+        "enable_thinking": enable_thinking,
+    }
     return factory
 
 
@@ -142,6 +148,7 @@ def openai_model_factory(
         made: Model = provider(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
         return made
 
+    factory.config = {"model_id": model_id, "sampling_params": dict(params)}  # type: ignore[attr-defined]
     return factory
 
 
@@ -179,6 +186,7 @@ def bedrock_model_factory(
         model: Model = made
         return model
 
+    factory.config = {"model_id": model_id, "sampling_params": _with_max_tokens(sampling_params)}  # type: ignore[attr-defined]
     return factory
 
 

@@ -1,0 +1,131 @@
+"""The report's file, without a browser; `tests/integration/test_report_browser.py` looks at it in one."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strands_env.eval.report import write_report
+from strands_env.eval.report.details import branches
+from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from tests.unit.eval_support import sample, with_tokens
+
+
+class LetterTokenizer:
+    def decode(self, ids, **options):
+        return "".join(chr(96 + token) for token in ids)
+
+    def encode(self, text, **options):
+        return [ord(letter) - 96 for letter in text]
+
+
+def write(folder: Path, *samples) -> Path:
+    paths = StorePaths.of(folder)
+    RunConfig(paths.run, {"benchmark": "<b>bench</b>"}).check(has_results=False)
+    log = ResultLog(paths)
+    log.append(list(samples))
+    log.close()
+    return folder
+
+
+def islands(path: Path) -> dict[str, dict]:
+    found = re.findall(r'<script type="text/plain" id="([^"]+)">([A-Za-z0-9+/=]+)</script>', path.read_text())
+    return {name: json.loads(gzip.decompress(base64.b64decode(data))) for name, data in found}
+
+
+def with_token_data(index: int = 0):
+    made = sample(1.0, index)
+    with_tokens(made.step_result)
+    return made
+
+
+def test_it_holds_every_sample_and_the_numbers(tmp_path):
+    write(tmp_path, sample(0.0, prompt="a"), sample(1.0, 1, prompt="a"), sample(None, prompt="b"))
+    result = write_report(tmp_path, tmp_path / "r.html")
+    data = islands(result.path)
+    overview = data["overview"]
+    assert result.samples == 3
+    assert [prompt[0] for prompt in overview["prompts"]] == ["a", "b"]
+    assert overview["samples"][1] == [0.0, 1.0, None]
+    assert overview["summary"]["mean_reward"]["value"] == 0.5
+    assert overview["run"]["config"] == {"benchmark": "<b>bench</b>"}
+    assert len(data["chunk-0"]["samples"]) == 3
+
+
+def test_nothing_outside_is_loaded_and_texts_are_escaped(tmp_path):
+    hostile = sample(1.0)
+    hostile.step_result.observation.messages[1]["content"] = [{"text": "</script><script>alert(1)</script>"}]
+    text = write_report(write(tmp_path, hostile), tmp_path / "r.html").path.read_text()
+    assert "alert(1)" not in text
+    assert "<b>bench" not in text and "&lt;b&gt;bench" in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"(?:src|href)=[\"']?https?:", text)
+
+
+def test_scripts_are_the_ones_the_policy_names(tmp_path):
+    import hashlib
+
+    text = write_report(write(tmp_path, sample(1.0)), tmp_path / "r.html").path.read_text()
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL).group(1)
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in text
+
+
+def test_with_a_tokenizer_tokens_have_texts_and_drift(tmp_path):
+    report = write_report(write(tmp_path, with_token_data()), tmp_path / "r.html", tokenizer=LetterTokenizer())
+    chunk = islands(report.path)["chunk-0"]
+    trajectory = chunk["samples"][0]["trajectories"][0]
+    assert trajectory["ids"] == [1, 2, 3, 4]
+    assert chunk["vocabulary"] == {"1": "a", "2": "b", "3": "c", "4": "d"}
+    assert trajectory["drift"] == []
+    assert trajectory["trained"] == [[2, 4]]
+    assert trajectory["logprobs"] == [[2, [-0.25, -1.5]]]
+
+
+def test_without_a_tokenizer_there_are_ids_and_no_drift(tmp_path):
+    report = write_report(write(tmp_path, with_token_data()), tmp_path / "r.html", tokenizer_note="no tokenizer")
+    data = islands(report.path)
+    assert data["overview"]["has_texts"] is False
+    assert data["overview"]["tokenizer_note"] == "no tokenizer"
+    assert "drift" not in data["chunk-0"]["samples"][0]["trajectories"][0]
+
+
+def test_tokens_beyond_the_budget_are_left_out_and_counted(tmp_path):
+    write(tmp_path, *(with_token_data(index) for index in range(3)))
+    report = write_report(tmp_path, tmp_path / "r.html", token_budget=9)
+    samples = islands(report.path)["chunk-0"]["samples"]
+    assert report.tokens_left_out == 1
+    assert ["trajectories" in item for item in samples] == [True, True, False]
+    assert samples[2]["tokens_left_out"] == 4
+
+
+def test_nan_is_no_obstacle(tmp_path):
+    made = sample(1.0)
+    made.step_result.observation.metrics["rate"] = float("nan")
+    report = write_report(write(tmp_path, made), tmp_path / "r.html")
+    assert islands(report.path)["chunk-0"]["samples"][0]["metrics"]["rate"] == "nan"
+
+
+def test_an_empty_run_has_a_report(tmp_path):
+    data = islands(write_report(write(tmp_path), tmp_path / "r.html").path)
+    assert data["overview"]["prompts"] == [] and data["overview"]["running"] == []
+
+
+def test_a_failure_leaves_no_half_file(tmp_path):
+    write(tmp_path, with_token_data())
+    (tmp_path / "results.tokens").write_bytes(b"broken")
+    with pytest.raises(Exception, match=r"missing|shorter|damaged"):
+        write_report(tmp_path, tmp_path / "r.html")
+    assert [path.name for path in tmp_path.glob("*html*")] == []
+
+
+def test_branches_share_prefixes():
+    forest = branches([np.array(path) for path in ([1, 2, 3, 4], [1, 2, 5], [9], [1, 2])])
+    assert [(node["start"], node["end"], node["paths"]) for node in forest] == [(0, 2, [0, 1, 3]), (0, 1, [2])]
+    children = forest[0]["children"]
+    assert [(node["start"], node["end"], node["path"]) for node in children] == [(2, 4, 0), (2, 3, 1)]
