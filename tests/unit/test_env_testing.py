@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -130,6 +134,16 @@ class LeavesATask(SoundEnv):
         self.task = asyncio.create_task(asyncio.sleep(60))
 
 
+class LeavesAProcess(SoundEnv):
+    async def reset(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(8)"])
+
+
+class LeavesAThread(SoundEnv):
+    async def reset(self) -> None:
+        threading.Thread(target=threading.Event().wait, args=(8,), daemon=True).start()
+
+
 class ScoresFailures(SoundEnv):
     def is_scored(self, reason: Any) -> bool:
         return True
@@ -174,6 +188,8 @@ class ChangesTheAction(SoundEnv):
         (SharedAnswer, "test_environments_run_side_by_side"),
         (SwallowsCancellation, "test_cancelled_episode_is_cleaned_up"),
         (LeavesATask, "test_episode_leaves_no_task_behind"),
+        (LeavesAProcess, "test_episode_leaves_no_thread_or_process_behind"),
+        (LeavesAThread, "test_episode_leaves_no_thread_or_process_behind"),
         (ScoresFailures, "test_failing_model_is_data_without_a_reward"),
         (MetricsThatAreNoJson, "test_result_survives_json"),
         (NamelessTool, "test_tools_are_all_usable"),
@@ -244,6 +260,26 @@ def test_unsound_reward_is_caught(unsound: Any, clause: str) -> None:
 
     with pytest.raises((AssertionError, TypeError)):
         getattr(Suite(), clause)()
+
+
+class Blocking(RewardFunction):
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        time.sleep(5)
+        return RewardResult(reward=0.0)
+
+
+@pytest.mark.parametrize("hanging", [Blocking(), lambda action, result: time.sleep(5)], ids=["async", "sync"])
+def test_reward_that_hangs_is_caught_in_time(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.testing._running.GRACE_SECONDS", 0.5)
+
+    class Suite(RewardFunctionContract):
+        time_limit = 0.2
+
+        def make_reward(self) -> Any:
+            return hanging
+
+    with pytest.raises((AssertionError, TimeoutError)):
+        Suite().test_missing_ground_truth_is_survived()
 
 
 async def test_script_that_has_ended_is_an_error() -> None:

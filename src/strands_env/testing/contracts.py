@@ -38,6 +38,7 @@ from strands_env.core.result import Observation, RewardResult, StepResult, as_re
 from strands_env.core.task import Action, TaskContext
 from strands_env.core.termination import TerminationReason
 
+from ._running import alive, left_behind, run_within
 from .scripted import ScriptedCall, ScriptedModel
 
 T = TypeVar("T")
@@ -139,6 +140,14 @@ class EnvironmentContract(ABC):
 
         assert not self._run(run())
 
+    def test_episode_leaves_no_thread_or_process_behind(self) -> None:
+        """After an episode no thread and no child process of it is alive; what all episodes share may be."""
+        self._run(self._rollout("done"))  # starts what they share
+        before = alive()
+        self._run(self._rollout("done"))
+        left = left_behind(before)
+        assert not left, f"left behind after cleanup(): {', '.join(sorted(left))}"
+
     def test_failing_model_is_data_without_a_reward(self) -> None:
         """A model that fails gives a result with the error and no reward, never an exception or a reward of 0."""
         result = self._run(self._rollout(ConnectionError("server gone")))
@@ -188,7 +197,7 @@ class EnvironmentContract(ABC):
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run(asyncio.wait_for(work, self.time_limit))
+        return run_within(work, self.time_limit)
 
 
 class RewardFunctionContract(ABC):
@@ -261,7 +270,7 @@ class RewardFunctionContract(ABC):
         return self._run(run())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run(asyncio.wait_for(work, self.time_limit))
+        return run_within(work, self.time_limit)
 
 
 ODD_ANSWERS: tuple[str | None, ...] = (
