@@ -32,7 +32,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 def write_report(folder: Path) -> str:
     """Write `table.md` and, where matplotlib is installed, `curves.png`; the table."""
     files = sorted(folder.glob("results*.json"))
-    runs = [run for file in files for run in json.loads(file.read_text())["runs"]]
+    runs = complete([run for file in files for run in json.loads(file.read_text())["runs"]])
     table = make_table(runs)
     (folder / "table.md").write_text(table)
     try:
@@ -40,6 +40,13 @@ def write_report(folder: Path) -> str:
     except ImportError:
         table += "\n(no plots: matplotlib is not installed)\n"
     return table
+
+
+def complete(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of seeds that have both arms, by seed, so that the arms can be paired."""
+    count = len({run["arm"] for run in runs})
+    seeds = [run["seed"] for run in runs]
+    return sorted((run for run in runs if seeds.count(run["seed"]) == count), key=lambda run: run["seed"])
 
 
 def make_table(runs: Sequence[dict[str, Any]]) -> str:

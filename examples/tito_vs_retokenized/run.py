@@ -37,9 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=8, help="rollouts a problem")
     parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
     parser.add_argument("--dropout", type=float, default=0.1, help="BPE dropout of the supervised data")
-    parser.add_argument(
-        "--target", type=float, default=0.4, help="chance of success that ends the supervision"
-    )
+    parser.add_argument("--target", type=float, default=0.4, help="chance of success that ends the supervision")
     parser.add_argument("--vocabulary", type=int, default=600)
     parser.add_argument("--evaluation", type=int, default=128, help="held-out problems before and after")
     parser.add_argument("--output", type=Path, default=Path("outputs/tito_vs_retokenized"))

@@ -115,3 +115,9 @@ def test_the_interval_is_students(example: Any) -> None:
     mean, half = example["report"].interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+
+
+def test_arms_are_paired_by_seed(example: Any) -> None:
+    runs = [{"arm": arm, "seed": seed} for arm, seed in (("a", 2), ("b", 2), ("a", 3), ("a", 0), ("b", 0))]
+    found = [(run["seed"], run["arm"]) for run in example["report"].complete(runs)]
+    assert found == [(0, "a"), (0, "b"), (2, "a"), (2, "b")]
