@@ -23,7 +23,14 @@ from tests.conftest import ROOT
 
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/**/*.md", "tests/**/*.md", "src/**/README.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "benchmarks/**/*.md",
+        "tests/**/*.md",
+        "src/**/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
