@@ -62,6 +62,7 @@ def uninterrupted(tmp_path_factory) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["inline", "processes"])
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_again_and_again_the_results_are_those_of_one_run(kind, seed, uninterrupted, tmp_path):
