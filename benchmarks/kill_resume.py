@@ -33,7 +33,8 @@ def one_round(kind: str, rng: random.Random, expected: dict[str, object]) -> tup
         found = contents(folder)
         if found != expected:
             missing, other = set(expected) - set(found), [i for i in found if found[i] != expected.get(i)]
-            raise SystemExit(f"results differ: {len(missing)} samples missing, {len(other)} others")
+            shown = "".join(f"\n{found[i]!r}\n{expected.get(i)!r}" for i in other[:1])
+            raise SystemExit(f"results differ: {len(missing)} samples missing, {len(other)} others{shown}")
         if (folder / "results.jsonl").read_bytes().count(b"\n") != len(expected):
             raise SystemExit("a sample was written twice")
         return kills, kept
