@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -87,3 +89,31 @@ async def test_closing_touches_only_its_own_actors(cluster):
     assert (await others.rollout(task("t1"))).observation.final_response == "answer t1"
     await others.close()
     assert cluster.is_initialized()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_is_started_once_and_stopped_by_who_started_it():
+    """In a process of its own: this one has a Ray already."""
+    program = f"""
+import asyncio, ray
+from strands_env.distributed import RayExecutor
+from tests.unit.eval_support import task
+
+async def main():
+    async with RayExecutor({HERE + ":plain"!r}, n_workers=3, init_options={{"num_cpus": 1}}) as executor:
+        results = await asyncio.gather(*(executor.rollout(task(f"t{{i}}")) for i in range(3)))
+        assert len(results) == 3 and ray.is_initialized()
+    assert not ray.is_initialized()
+
+asyncio.run(main())
+"""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr

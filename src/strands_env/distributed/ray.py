@@ -73,6 +73,7 @@ class RayExecutor:
         self._actors: list[Any] = [None] * n_workers
         self._loads = [0] * n_workers
         self._locks = [asyncio.Lock() for _ in range(n_workers)]
+        self._joining = asyncio.Lock()
         self._started_ray = False
         self._closed = False
 
@@ -97,13 +98,15 @@ class RayExecutor:
                 with suppress(Exception):
                     self._ray.cancel(reference)
                 raise
-            except self._ray.exceptions.RayActorError as error:
-                if self._actors[place] is actor:
-                    self._actors[place] = None
-                raise WorkerLostError(f"actor {place}", str(error).partition("\n")[0]) from error
             except self._ray.exceptions.RayTaskError as error:
                 cause = getattr(error, "cause", None)
                 raise (cause if isinstance(cause, Exception) else error) from error
+            except self._ray.exceptions.RayError as error:  # the actor, its node or the answer on the way is lost
+                if self._actors[place] is actor:
+                    self._actors[place] = None
+                    with suppress(Exception):
+                        self._ray.kill(actor)
+                raise WorkerLostError(f"actor {place}", str(error).partition("\n")[0]) from error
         finally:
             self._loads[place] -= 1
 
@@ -128,7 +131,8 @@ class RayExecutor:
     async def _actor(self, place: int) -> Any:
         async with self._locks[place]:
             if self._actors[place] is None:
-                await asyncio.to_thread(self._init)
+                async with self._joining:  # places are filled side by side, Ray is started once
+                    await asyncio.to_thread(self._init)
                 actor = self._ray.remote(_RolloutActor).options(**self._options).remote(self._recipe)
                 try:
                     await actor.ready.remote()
