@@ -138,7 +138,7 @@ class WorkerPool:
             if self._pid != os.getpid():
                 self._reset()  # after a fork: the workers are the parent's
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="strands-env-worker")
+                self._threads = ThreadPoolExecutor(self._size, thread_name_prefix=f"strands-env-{self._script.stem}")
                 self._closed = False
             return self._threads
 
