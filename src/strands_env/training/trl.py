@@ -20,6 +20,8 @@ REWARD_FIELD = "strands_reward"
 
 Run = Callable[[Any, Any], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout of a prompt (text or messages) for a trainer, and returns its samples."""
+Prepare = Callable[[Any], Awaitable[None]]
+"""Awaited with the trainer once before the rollouts of a generation."""
 
 
 def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
@@ -51,15 +53,23 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
     return output
 
 
-def make_rollout_func(run: Run) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
+def make_rollout_func(run: Run, *, prepare: Prepare | None = None) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 
-    TRL hands the prompt over once a generation. It runs in a loop of its own, so clients must not be tied to another;
-    `run` must serve the trainer's current weights (for instance `EmbeddedEngine.update_weights(trainer.model)`).
+    TRL hands over every prompt once a generation, that is `num_generations` times in a row. Each call has an event loop
+    of its own, so clients must not be tied to another.
+
+    Args:
+        run: Runs one rollout.
+        prepare: Where the engine gets the trainer's current weights, for instance
+            `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
+            older weights than the trainer thinks.
     """
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         async def run_all() -> list[Sequence[TrainingSample]]:
+            if prepare is not None:
+                await prepare(trainer)
             return await asyncio.gather(*(run(prompt, trainer) for prompt in prompts))
 
         return rollout_output(asyncio.run(run_all()))
