@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,15 +11,25 @@ from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
-    """The path that stands for a rollout where a trainer takes one: that with the most trained tokens, the later of
-    equals. The sampled tokens of the others are not trained.
+    """The path that stands for a rollout where a trainer takes one: that on which most trained tokens were sampled.
+
+    Of equals it is the later. It trains all of them, those too that another path trains where every path is exported;
+    what was sampled on other paths alone is not trained.
 
     Raises:
         InvalidSampleError: There is no sample.
-    """  # noqa: D205
+    """
     if not samples:
         raise InvalidSampleError("the rollout has no sample: nothing was sampled, or nothing that is to be trained")
-    return max(enumerate(samples), key=lambda pair: (pair[1].trained_tokens, pair[0]))[1]
+    paths = [with_all_sampled_tokens(sample) for sample in samples]
+    return max(enumerate(paths), key=lambda pair: (pair[1].trained_tokens, pair[0]))[1]
+
+
+def with_all_sampled_tokens(sample: TrainingSample) -> TrainingSample:
+    """The sample with loss on the tokens that other samples of its rollout train. For a path that is exported alone."""
+    if sample.trained_elsewhere is None:
+        return sample
+    return replace(sample, loss_mask=sample.loss_mask | sample.trained_elsewhere, trained_elsewhere=None)
 
 
 def trained_mask(sample: TrainingSample) -> list[int]:

@@ -170,10 +170,12 @@ def _arrays(tokens: TokenObservation, *, trained: bool) -> dict[str, Any]:
     logprobs = tokens.logprobs_array
     has_logprobs = not len(logprobs) or not np.isnan(logprobs).all()
     mask = tokens.loss_mask_array
+    elsewhere = np.array(tokens.output_mask, dtype=np.uint8) & (1 - mask)
     return {
         "token_ids": tokens.token_ids_array,
         "prompt_length": tokens.prompt_length,
         "loss_mask": mask if trained else np.zeros_like(mask),
+        "trained_elsewhere": elsewhere if trained and elsewhere.any() else None,
         "logprobs": logprobs if has_logprobs else None,
         "weight_versions": tokens.weight_versions,
     }

@@ -62,6 +62,8 @@ class TrainingSample:
         prompt_length: Tokens before the first sampled one.
         loss_mask: uint8[tokens], 1 where this sample trains the token. Each sampled token of a rollout is 1 in one
             sample only.
+        trained_elsewhere: uint8[tokens], 1 where the token was sampled on this path too and another sample of the
+            rollout trains it; None where there is no such token.
         logprobs: float64[tokens], natural logarithms under the weights that sampled; NaN where there is none. None
             when none were asked for.
         weight_versions: Versions of the weights over the sampled tokens, as spans over `token_ids`.
@@ -85,6 +87,7 @@ class TrainingSample:
     prompt_length: int
     loss_mask: NDArray[np.uint8]
     logprobs: NDArray[np.float64] | None = None
+    trained_elsewhere: NDArray[np.uint8] | None = None
     weight_versions: tuple[WeightVersionSpan, ...] = ()
     routed_experts: bytes | None = None
     experts_shape: tuple[int, int] | None = None
@@ -178,6 +181,7 @@ class TrainingSample:
             self,
             token_ids=self.token_ids[:max_tokens],
             loss_mask=self.loss_mask[:max_tokens],
+            trained_elsewhere=None if self.trained_elsewhere is None else self.trained_elsewhere[:max_tokens],
             logprobs=None if self.logprobs is None else self.logprobs[:max_tokens],
             token_rewards=None if self.token_rewards is None else self.token_rewards[:max_tokens],
             weight_versions=spans,
@@ -214,7 +218,7 @@ def _problems(sample: TrainingSample, logprobs_required: bool) -> Any:
         yield f"token_ids holds {int(sample.token_ids.min())}, which is no token id"
     if not 0 <= sample.prompt_length <= count:
         yield f"prompt_length is {sample.prompt_length} of {count} tokens"
-    for name in ("loss_mask", "logprobs", "token_rewards"):
+    for name in ("loss_mask", "trained_elsewhere", "logprobs", "token_rewards"):
         values = getattr(sample, name)
         if values is not None and len(values) != count:
             yield f"{name} has {len(values)} values for {count} tokens"
@@ -222,6 +226,8 @@ def _problems(sample: TrainingSample, logprobs_required: bool) -> Any:
         yield "loss_mask must hold 0 and 1 only"
     if sample.loss_mask[: sample.prompt_length].any():
         yield f"loss_mask is 1 inside the prompt, at token {int(np.argmax(sample.loss_mask))}"
+    if sample.trained_elsewhere is not None and (sample.loss_mask & sample.trained_elsewhere).any():
+        yield f"token {int(np.argmax(sample.loss_mask & sample.trained_elsewhere))} is trained here and elsewhere"
     if sample.logprobs is not None:
         trained = sample.logprobs[sample.loss_mask == 1]
         if (trained > 0).any() or np.isneginf(trained).any():

@@ -89,6 +89,7 @@ def _schema(pa: Any) -> Any:
         ("token_ids", pa.list_(pa.int32())),
         ("prompt_length", pa.int64()),
         ("loss_mask", pa.list_(pa.uint8())),
+        ("trained_elsewhere", pa.list_(pa.uint8())),
         ("logprobs", pa.list_(pa.float64())),
         ("weight_versions", pa.list_(span)),
         ("routed_experts", pa.large_binary()),
@@ -116,6 +117,7 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
         **{name: getattr(sample, name) for name in _PLAIN},
         "token_ids": sample.token_ids,
         "loss_mask": sample.loss_mask,
+        "trained_elsewhere": sample.trained_elsewhere,
         "logprobs": sample.logprobs,
         "token_rewards": sample.token_rewards,
         "weight_versions": [
@@ -137,10 +139,12 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             ids=np.array(row["kept_ids"], dtype=np.int32), offsets=np.array(row["kept_offsets"], dtype=np.int64)
         )
     shape = row["experts_shape"]
+    elsewhere = row.get("trained_elsewhere")
     return TrainingSample(
         **{name: row[name] for name in _PLAIN},
         token_ids=np.array(row["token_ids"], dtype=np.int32),
         loss_mask=np.array(row["loss_mask"], dtype=np.uint8),
+        trained_elsewhere=None if elsewhere is None else np.array(elsewhere, dtype=np.uint8),
         logprobs=_floats(row["logprobs"]),
         token_rewards=_floats(row["token_rewards"]),
         weight_versions=tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
