@@ -67,6 +67,9 @@ class ReasoningSplit:
 BlockReader = Callable[[int], int | None]
 """Takes the offset of a begin marker, gives the offset behind the end of its block, or None when it never ends."""
 
+BlockFinder = Callable[[int], int]
+"""Takes an offset of visible text, gives the first begin of a block at or behind it, or the length of the text."""
+
 
 class _Finder:
     """Finds the next occurrence of a marker; never searches the same stretch twice."""
@@ -91,7 +94,7 @@ def scan(
     *,
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS,
     in_reasoning: bool = False,
-    begin_marker: str | None = None,
+    begin_marker: str | BlockFinder | None = None,
     read_block: BlockReader | None = None,
 ) -> list[Segment]:
     """Cut `text` into segments.
@@ -103,7 +106,7 @@ def scan(
         text: Sampled text, special tokens included.
         think_tokens: Tags of a reasoning block; None when the model has none.
         in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
-        begin_marker: Marker that begins a tool-call block; None when calls are not looked for.
+        begin_marker: Marker that begins a tool-call block, or what finds one; None when calls are not looked for.
         read_block: Finds the end of a block; needed with `begin_marker`.
 
     Returns:
@@ -118,7 +121,7 @@ def scan(
 
     opening = _Finder(text, think_tokens[0]) if think_tokens else None
     closing = _Finder(text, think_tokens[1]) if think_tokens else None
-    begin = _Finder(text, begin_marker) if begin_marker and read_block else None
+    find_begin = _Finder(text, begin_marker).next if isinstance(begin_marker, str) else begin_marker
     close_size = len(think_tokens[1]) if think_tokens else 0
     position = start = 0
     reasoning_seen = inside = in_reasoning and think_tokens is not None
@@ -131,7 +134,7 @@ def scan(
             inside = False
             continue
         open_at = opening.next(position) if opening else size
-        begin_at = begin.next(position) if begin else size
+        begin_at = find_begin(position) if find_begin and read_block else size
         close_at = closing.next(position) if closing and not reasoning_seen else size
         first = min(open_at, begin_at, close_at)
         if first == size:

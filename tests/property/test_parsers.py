@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.reasoning import SegmentKind, split_reasoning
-from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, get_tool_parser
+from strands_sglang.tool_parsers import (
+    TOOL_PARSER_REGISTRY,
+    BareToolParser,
+    Gemma4ToolParser,
+    ToolParser,
+    get_tool_parser,
+)
 
 EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
 every_parser = pytest.mark.parametrize("parser", EVERY, ids=lambda parser: type(parser).__name__)
@@ -48,6 +54,45 @@ PIECES = [
     " ",
     "NaN",
     "<|im_end|>",
+    "<|python_tag|>",
+    '{"name": "f", "parameters": {"x": 1}}',
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "]",
+    ",",
+    "<|start|>assistant",
+    "<|channel|>commentary to=functions.f",
+    "<|channel|>analysis",
+    "<|channel|>final",
+    "<|constrain|>json",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "<|tool_call>",
+    "call:f{",
+    '<|"|>',
+    "x:1",
+    "<tool_call|>",
+    "<｜DSML｜function_calls>",
+    '<｜DSML｜invoke name="f">',
+    '<｜DSML｜parameter name="x" string="',
+    'true">',
+    'false">',
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    "</｜DSML｜function_calls>",
+    "<function_calls>",
+    "f(x=1)",
+    "</function_calls>",
+    "<|tools_prefix|>",
+    '[{"f": {}}]',
+    "<|tools_suffix|>",
+    "<tool_calls>",
+    "</tool_calls>",
+    "<|START_ACTION|>",
+    '[{"tool_name": "f", "parameters": {}}, {}]',
+    "<|END_ACTION|>",
 ]
 
 markup = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=25).map("".join)
@@ -97,8 +142,10 @@ def test_what_is_rendered_is_read_back(parser: ToolParser, name: str, arguments:
     except ToolParserError:
         # Only formats that print values bare may decline, and only for values with their own tags in them.
         printed = json.dumps(arguments)
-        assert "<" in printed or "\\u" in printed
+        assert "<" in printed or "\\u" in printed or isinstance(parser, Gemma4ToolParser)  # whose keys are bare too
         assume(False)
+    if isinstance(parser, BareToolParser):
+        before = ""  # nothing may stand in front
     output = parser.parse_all(before + text, tools=tools)
     assume(parser.think_start_token not in before and parser.tool_start_token not in before)
     assert [(call.name, call.is_error) for call in output.calls] == [(name, False)]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.exceptions import ToolParserError
+from strands_sglang.provider._parser_choice import PrintedCalls, choose_tool_parser
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import get_tool_parser
 from tests.conftest import SHARED, requires_shared
@@ -23,6 +25,33 @@ FAMILIES = {
     "minimax_m2": "minimax-m2 minimax-m2.5",
     "deepseek_v31": "deepseek-v3.1",
     "deepseek_v3": "deepseek-v3-trl deepseek-v3-vllm deepseek-r1-vllm deepseek-r1-distill-qwen",
+    "deepseek_v32": "deepseek-v3.2",
+    "mistral": "mistral-7b-v0.3 mistral-nemo-2407 mistral-vllm mistral-small-3.2 mistral-small-4 mistral-large-3 "
+    "ministral-3-instruct ministral-3-reasoning devstral-small-2507",
+    "llama_json": "llama-3.1-8b llama-3.2-3b llama-3.1-json-vllm llama-4-json-vllm",
+    "gpt_oss": "gpt-oss-120b",
+    "gemma4": "gemma-4-31b gemma-4-31b-interleaved",
+    "granite": "granite-vllm",
+    "nemotron": "nemotron-nano-v2 nemotron-super-49b-v1.5",
+    "command": "command-r7b command-a-plus",
+    "command_r_plus": "command-r-plus",
+    "apertus": "apertus-8b",
+    "minimax_m1": "minimax-m1",
+    "xlam": "xlam-2-8b",
+    "olmo3": "olmo-3-instruct",
+    "longcat": "longcat-flash",
+    "intern_s1": "intern-s1",
+    "gigachat": "gigachat3.1",
+}
+WITHOUT_PARSER = {
+    "falcon3",  # history in another form than the one the system text asks for
+    "functionary-v3.2",  # `>>>NAME` is ordinary text, and so are answers
+    "gemma-3-pythonic-vllm",  # prints no comma between arguments
+    "llama-4",  # text between python tags in the history, bare JSON asked for
+    "minimax-m3",  # nested tags without types: an empty list, object and string look alike
+    "phi-4-mini-vllm",  # prints Python's repr as arguments
+    "solar-open",  # reasoning and text end in the same token, which is a stop token too
+    "step3",  # history with another begin marker than the one the system text asks for
 }
 CASES = [(parser, template) for parser, templates in FAMILIES.items() for template in templates.split()]
 
@@ -43,6 +72,20 @@ SCHEMA = {
     },
     "required": ["text"],
 }
+PROBE_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "probe_tool",
+            "description": "Probes.",
+            "parameters": {
+                "type": "object",
+                "properties": {name: {"type": "string", "description": name} for name in ("city", "note")},
+                "required": ["city"],
+            },
+        },
+    }
+]
 TOOLS = [{"type": "function", "function": {"name": "probe", "description": "Probes.", "parameters": SCHEMA}}]
 
 pytestmark = requires_shared
@@ -59,7 +102,10 @@ def test_the_family_reads_what_its_template_prints(
     rows: dict[str, dict[str, str]], parser_name: str, template: str
 ) -> None:
     printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
-    calls = get_tool_parser(parser_name).parse(printed, tools=TOOLS)
+    parser = get_tool_parser(parser_name)
+    if not printed.rstrip().endswith(parser.tool_end_token):
+        printed += parser.tool_end_token  # a stop token, which the engine gives but a call as printed leaves out
+    calls = parser.parse(printed, tools=TOOLS)
     assert [(call.name, call.input, call.error) for call in calls] == [("probe", arguments(parser_name), None)], printed
 
 
@@ -73,6 +119,17 @@ def test_no_other_family_reads_it_as_another_call(
         assert [call.input for call in good] in ([], [arguments(parser_name)]), (other, printed)
 
 
+def test_every_template_that_prints_calls_has_a_parser(rows: dict[str, dict[str, str]]) -> None:
+    missing = set()
+    for file, row in rows.items():
+        printed = PrintedCalls.of(renderer(row, PROBE_TOOLS))
+        try:
+            choose_tool_parser(printed)
+        except ToolParserError:
+            missing |= {file.removesuffix(".jinja")} if printed.texts else set()
+    assert missing == WITHOUT_PARSER
+
+
 def arguments(parser_name: str) -> dict[str, Any]:
     return STRINGS if parser_name == "seed_oss" else ARGUMENTS
 
@@ -82,15 +139,18 @@ def others(parser_name: str) -> Iterator[str]:
 
 
 def printed_call(row: dict[str, str], arguments: dict[str, Any]) -> str:
-    folder = SHARED / "data" / "chat_templates"
-    special = {name: json.loads(row[name]) for name in ("bos_token", "eos_token")}
-    renderer = DeltaRenderer(
-        ChatTemplate((folder / row["file"]).read_text(encoding="utf-8"), special_values=special),
-        tools=TOOLS,
-        stop_tokens=json.loads(row["stop_tokens"]),
-        special_tokens=json.loads(row["special_tokens"]),
-    )
-    printed = renderer.printed_call("probe", arguments)
+    printed = renderer(row, TOOLS).printed_call("probe", arguments)
     assert printed is not None
     # Kimi's template prints the id of the message; the model's own ids hold the name.
     return re.sub(r"(?<=<\|tool_call_begin\|>)\w+(?=<\|tool_call_argument)", "functions.probe:0", printed)
+
+
+def renderer(row: dict[str, str], tools: list[dict[str, Any]]) -> DeltaRenderer:
+    folder = SHARED / "data" / "chat_templates"
+    special = {name: json.loads(row[name]) for name in ("bos_token", "eos_token")}
+    return DeltaRenderer(
+        ChatTemplate((folder / row["file"]).read_text(encoding="utf-8"), special_values=special),
+        tools=tools,
+        stop_tokens=json.loads(row["stop_tokens"]),
+        special_tokens=json.loads(row["special_tokens"]),
+    )

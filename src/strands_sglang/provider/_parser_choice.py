@@ -53,8 +53,12 @@ def function_id(name: str, index: int) -> str:
 
 
 def _reads(parser: ToolParser, printed: str) -> bool:
-    calls = parser.parse(printed)
-    return len(calls) == 1 and not calls[0].is_error and (calls[0].name, calls[0].input) == (_NAME, _ARGUMENTS)
+    # A stop token that ends the call (gpt-oss, GigaChat) is sampled and read, but not part of what was printed.
+    for text in (printed, printed + parser.tool_end_token):
+        calls = parser.parse(text)
+        if len(calls) == 1 and not calls[0].is_error and (calls[0].name, calls[0].input) == (_NAME, _ARGUMENTS):
+            return True
+    return False
 
 
 def choose_tool_parser(printed: PrintedCalls) -> ToolParser:

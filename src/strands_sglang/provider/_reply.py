@@ -58,8 +58,10 @@ def read_reply(
     text = tokens.decode(_without_stop(completion, tokens, parser))
     finish = completion.finish.type
     if parser is None or finish in (FinishType.LENGTH, FinishType.ABORT):
-        think = think_tokens if parser is None else parser.think_tokens
-        split = split_reasoning(text, think, in_reasoning=in_reasoning)
+        if parser is None:
+            split = split_reasoning(text, think_tokens, in_reasoning=in_reasoning)
+        else:
+            split = parser.split(text, in_reasoning=in_reasoning)
         stop = {FinishType.LENGTH: STOP_MAX_TOKENS, FinishType.ABORT: STOP_ABORTED}.get(finish, STOP_END_TURN)
         reply = Reply(reasoning=split.reasoning.strip(), text=split.text.strip(), calls=(), stop_reason=stop)
         return ReadReply(reply=reply, records=())

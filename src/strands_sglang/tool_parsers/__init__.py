@@ -4,7 +4,10 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 `register_tool_parser(name)` adds one.
 """
 
+from strands_sglang.tool_parsers._bare import BareToolParser
 from strands_sglang.tool_parsers._base import Block, Draft, ToolParser
+from strands_sglang.tool_parsers._json_call import CallKeys
+from strands_sglang.tool_parsers._json_list import JSONListToolParser
 from strands_sglang.tool_parsers._registry import (
     TOOL_PARSER_REGISTRY,
     UnknownToolParserError,
@@ -18,25 +21,63 @@ from strands_sglang.tool_parsers._sections import CallTokens, Header, SectionToo
 from strands_sglang.tool_parsers._tagged import TaggedToolParser
 from strands_sglang.tool_parsers._tags import TagGrammar
 from strands_sglang.tool_parsers.deepseek import DeepSeekV3ToolParser, DeepSeekV31ToolParser
+from strands_sglang.tool_parsers.deepseek_dsml import DeepSeekV32ToolParser
+from strands_sglang.tool_parsers.gemma4 import Gemma4ToolParser
 from strands_sglang.tool_parsers.glm import GLMToolParser
-from strands_sglang.tool_parsers.hermes import HermesToolParser
+from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
+from strands_sglang.tool_parsers.hermes import (
+    GigaChatToolParser,
+    HermesToolParser,
+    InternS1ToolParser,
+    LongCatToolParser,
+)
+from strands_sglang.tool_parsers.json_lists import (
+    ApertusToolParser,
+    CommandRPlusToolParser,
+    CommandToolParser,
+    GraniteToolParser,
+    MiniMaxM1ToolParser,
+    NemotronToolParser,
+    XLAMToolParser,
+)
 from strands_sglang.tool_parsers.kimi_k2 import KimiK2ToolParser
+from strands_sglang.tool_parsers.llama import LlamaJSONToolParser
 from strands_sglang.tool_parsers.minimax_m2 import MiniMaxM2ToolParser
+from strands_sglang.tool_parsers.mistral import MistralToolParser
+from strands_sglang.tool_parsers.olmo3 import Olmo3ToolParser
 from strands_sglang.tool_parsers.qwen_xml import QwenXMLToolParser, SeedOSSToolParser
 
 __all__ = [
     "TOOL_PARSER_REGISTRY",
     "UNKNOWN_TOOL_NAME",
+    "ApertusToolParser",
+    "BareToolParser",
     "Block",
+    "CallKeys",
     "CallTokens",
+    "CommandRPlusToolParser",
+    "CommandToolParser",
     "DeepSeekV3ToolParser",
     "DeepSeekV31ToolParser",
+    "DeepSeekV32ToolParser",
     "Draft",
     "GLMToolParser",
+    "Gemma4ToolParser",
+    "GigaChatToolParser",
+    "GptOssToolParser",
+    "GraniteToolParser",
     "Header",
     "HermesToolParser",
+    "InternS1ToolParser",
+    "JSONListToolParser",
     "KimiK2ToolParser",
+    "LlamaJSONToolParser",
+    "LongCatToolParser",
+    "MiniMaxM1ToolParser",
     "MiniMaxM2ToolParser",
+    "MistralToolParser",
+    "NemotronToolParser",
+    "Olmo3ToolParser",
     "ParameterTypes",
     "ParseOutput",
     "QwenXMLToolParser",
@@ -47,6 +88,7 @@ __all__ = [
     "ToolParseResult",
     "ToolParser",
     "UnknownToolParserError",
+    "XLAMToolParser",
     "get_tool_parser",
     "list_tool_parsers",
     "register_tool_parser",

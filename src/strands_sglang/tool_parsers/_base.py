@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 
 from strands_sglang import reasoning
 from strands_sglang.exceptions import ToolParserError
-from strands_sglang.reasoning import DEFAULT_THINK_TOKENS, SegmentKind, ThinkTokens
+from strands_sglang.reasoning import (
+    DEFAULT_THINK_TOKENS,
+    BlockReader,
+    ReasoningSplit,
+    Segment,
+    SegmentKind,
+    ThinkTokens,
+)
 from strands_sglang.tool_parsers._result import UNKNOWN_TOOL_NAME, ParseOutput, ToolParseResult
 from strands_sglang.tool_parsers._schema import ParameterTypes, ToolSchemas
 
@@ -189,13 +196,7 @@ class ToolParser(ABC):
                 blocks[start] = block
             return block.end if block else None
 
-        segments = reasoning.scan(
-            text,
-            think_tokens=self.think_tokens,
-            in_reasoning=in_reasoning,
-            begin_marker=self.tool_start_token,
-            read_block=read,
-        )
+        segments = self.cut(text, read, in_reasoning=in_reasoning)
         drafts = [
             draft for segment in segments if segment.kind is SegmentKind.BLOCK for draft in blocks[segment.start].drafts
         ]
@@ -209,6 +210,31 @@ class ToolParser(ABC):
             unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
             ends_in_reasoning=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),
             segments=tuple(segments),
+        )
+
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
+        """Cut text into reasoning, visible text and call blocks; a family without a begin marker has its own way.
+
+        Args:
+            text: Sampled text.
+            read_block: Reads the block at an offset; None when calls are not looked for.
+            in_reasoning: The text starts in a reasoning block.
+        """
+        return reasoning.scan(
+            text,
+            think_tokens=self.think_tokens,
+            in_reasoning=in_reasoning,
+            begin_marker=self.tool_start_token,
+            read_block=read_block,
+        )
+
+    def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
+        """Split text into what the user sees and what the model thought; calls are not looked for."""
+        segments = self.cut(text, None, in_reasoning=in_reasoning)
+        return ReasoningSplit(
+            text=reasoning.join(text, segments, SegmentKind.TEXT),
+            reasoning=reasoning.join(text, segments, SegmentKind.REASONING, separator="\n"),
+            is_open=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),
         )
 
     def parse(
@@ -228,12 +254,27 @@ class ToolParser(ABC):
         match = _JSON_NAME.search(markup)
         return match.group(1) if match else ""
 
+    def end_of_turn(self, text: str, start: int, end: int | None = None) -> int:
+        """Where a call without an end marker ends at the latest: at the end of the turn (`end`), or of the reasoning.
+
+        A closing tag behind a call says that the call was drafted in reasoning which the prompt had opened.
+        """
+        end = len(text) if end is None else end
+        close_at = text.find(self.think_tokens[1], start, end) if self.think_tokens else -1
+        return end if close_at < 0 else close_at
+
+    def unclosed_error(self, markup: str) -> str:
+        """What is wrong with a call that begins and never ends; `markup` is what follows its begin marker."""
+        if self.tool_end_token:
+            return f"the call is not closed: {self.tool_end_token} is missing"
+        return "the call does not end with the turn: its JSON is not complete or not valid"
+
     def _unclosed_call(self, unclosed: str, index: int, end: int) -> ToolParseResult:
-        inner = unclosed[len(self.tool_start_token) :]
+        inner = unclosed.removeprefix(self.tool_start_token)
         draft = Draft(
             name=self.guess_name(inner),
             raw=inner.strip(),
-            error=f"the call is not closed: {self.tool_end_token} is missing",
+            error=self.unclosed_error(inner),
             span=(end - len(unclosed), end),
         )
         return _result(index, draft)

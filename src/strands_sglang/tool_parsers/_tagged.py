@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from strands_sglang.tool_parsers._base import Block, Draft, ToolParser
 from strands_sglang.tool_parsers._schema import ParameterTypes
-from strands_sglang.tool_parsers._tags import TagError, TagGrammar, read_tagged_call, skip_space
+from strands_sglang.tool_parsers._tags import TagError, TaggedCall, TagGrammar, read_tagged_call, skip_space
 
 
 class TaggedToolParser(ToolParser):
@@ -18,6 +18,14 @@ class TaggedToolParser(ToolParser):
     GRAMMAR: ClassVar[TagGrammar]
     SEVERAL_CALLS: ClassVar[bool] = False
     """Whether one block may hold several calls."""
+
+    def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
+        """Read every value by the declared type of its parameter.
+
+        Raises:
+            TagError: A value is not what its tag says.
+        """
+        return {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
 
     @abstractmethod
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
@@ -59,6 +67,7 @@ class TaggedToolParser(ToolParser):
                 if drafts and not self.SEVERAL_CALLS:
                     raise TagError(f"found {block[position : position + 40]!r} behind {self.GRAMMAR.call_close}")
                 call = read_tagged_call(block, self.GRAMMAR, position)
+                arguments = self.read_arguments(call, types)
             except TagError as error:
                 if not self.SEVERAL_CALLS:
                     drafts, position = [], 0
@@ -66,8 +75,7 @@ class TaggedToolParser(ToolParser):
                 name = error.name or self.guess_name(raw)
                 span = (offset + position, offset + len(block))
                 return [*drafts, Draft(name=name, raw=raw, error=str(error), span=span)]
-            values = {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
-            drafts.append(Draft(name=call.name, input=values, span=(offset + position, offset + call.end)))
+            drafts.append(Draft(name=call.name, input=arguments, span=(offset + position, offset + call.end)))
             position = skip_space(block, call.end)
         return drafts
 

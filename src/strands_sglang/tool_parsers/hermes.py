@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from strands_sglang.tool_parsers import _json
-from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
+from strands_sglang.tool_parsers._base import Block, ToolParser
+from strands_sglang.tool_parsers._json_call import CallKeys
+from strands_sglang.tool_parsers._json_list import find_json_close
 from strands_sglang.tool_parsers._registry import register_tool_parser
 from strands_sglang.tool_parsers._schema import ParameterTypes
 
@@ -19,6 +21,7 @@ class HermesToolParser(ToolParser):
     string. Any other key makes the call malformed: what it says would be lost.
     """
 
+    KEYS: ClassVar[CallKeys] = CallKeys()
     message_separator: ClassVar[str] = "\n"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
@@ -29,7 +32,8 @@ class HermesToolParser(ToolParser):
         if close is None:
             return None
         end = close + len(end_marker)
-        draft = self._draft(text[inner:close].strip(), (start, end))
+        raw = text[inner:close].strip()
+        draft = self.KEYS.read(raw, (start, end), self.guess_name(raw))
         if draft.raw is not None:
             end = skip_repeated(text, end, end_marker)
         return Block(end=end, drafts=(draft,))
@@ -37,42 +41,30 @@ class HermesToolParser(ToolParser):
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
         """Write one JSON object on a line of its own."""
         begin, end = self.tool_call_tokens
-        return f'{begin}\n{{"name": {dump_json(name)}, "arguments": {dump_json(arguments)}}}\n{end}'
-
-    def _draft(self, raw: str, span: tuple[int, int]) -> Draft:
-        def malformed(error: str, name: str = "") -> Draft:
-            return Draft(name=name, raw=raw, error=error, span=span)
-
-        try:
-            call = _json.loads(raw)
-        except _json.JSONError as error:
-            return malformed(f"the call is not valid JSON: {error}", self.guess_name(raw))
-        if not isinstance(call, dict):
-            return malformed('the call is not a JSON object; expected {"name": ..., "arguments": {...}}')
-        name = call.get("name")
-        if not isinstance(name, str) or not name.strip():
-            return malformed('the call has no "name"; expected {"name": ..., "arguments": {...}}')
-        extra = sorted(call.keys() - {"name", "arguments"})
-        if extra:
-            return malformed(f'unexpected key {extra[0]!r}; expected only "name" and "arguments"', name)
-        arguments = call.get("arguments", {})
-        if not isinstance(arguments, dict):
-            return malformed(NOT_AN_OBJECT, name)
-        return Draft(name=name, input=arguments, span=span)
+        return f"{begin}\n{self.KEYS.write(name, arguments)}\n{end}"
 
 
-NOT_AN_OBJECT = "the arguments are not a JSON object"
+@register_tool_parser("longcat")
+class LongCatToolParser(HermesToolParser):
+    """LongCat-Flash: the format of `HermesToolParser` with markers of its own."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<longcat_tool_call>", "</longcat_tool_call>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<longcat_think>", "</longcat_think>")
 
 
-def find_json_close(text: str, start: int, end_marker: str) -> int | None:
-    """Offset of the end marker behind the JSON value at `start`; of the first one when there is no such value."""
-    value_end = _json.value_end(text, start)
-    if value_end is not None:
-        close = _json.skip_blank(text, value_end)
-        if text.startswith(end_marker, close):
-            return close
-    close = text.find(end_marker, start)
-    return None if close < 0 else close
+@register_tool_parser("intern_s1")
+class InternS1ToolParser(HermesToolParser):
+    """Intern-S1: `<|action_start|><|plugin|>{"name": ..., "parameters": {...}}<|action_end|>`."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|action_start|><|plugin|>", "<|action_end|>")
+    KEYS: ClassVar[CallKeys] = CallKeys(arguments="parameters")
+
+
+@register_tool_parser("gigachat")
+class GigaChatToolParser(HermesToolParser):
+    """GigaChat 3: `<|function_call|>{"name": ..., "arguments": {...}}<|message_sep|>`; the end is a stop token."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|function_call|>", "<|message_sep|>")
 
 
 def skip_repeated(text: str, position: int, marker: str) -> int:

@@ -1,0 +1,160 @@
+"""`<|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>`, strings between `<|"|>`, keys without quotes: Gemma 4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from strands_sglang.exceptions import ToolParserError
+from strands_sglang.tool_parsers import _json
+from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
+from strands_sglang.tool_parsers._registry import register_tool_parser
+from strands_sglang.tool_parsers._schema import ParameterTypes
+from strands_sglang.tool_parsers._tags import TagError, is_name, skip_space
+
+QUOTE = '<|"|>'
+PREFIX = "call:"
+
+_NAME = re.compile(r"\s*call:([^{\s]{1,256})")
+_KEY = re.compile(r"""[^\s:,{}\[\]<>"']{1,256}""")
+_LITERAL = re.compile(r"[-+.\w]+")
+_MAX_DEPTH = 64
+
+
+@register_tool_parser("gemma4")
+class Gemma4ToolParser(ToolParser):
+    """One call per block, several blocks in a row.
+
+    Strings stand between quote tokens with nothing escaped, so a string cannot hold one; any other value is a JSON
+    number, `true`, `false` or `null`, or a list or an object of such. A key has no quotes, so one with blanks,
+    brackets, quotes, colons or commas cannot be written. An end marker inside a string belongs to the string.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_call>", "<tool_call|>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel>thought", "<channel|>")
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one call and the end marker behind it."""
+        begin, end_marker = self.tool_call_tokens
+        inner = start + len(begin)
+        head = _NAME.match(text, inner)
+        reached, name = inner, ""
+        try:
+            if head is None or not is_name(head.group(1)):
+                raise _SyntaxError(f"{PREFIX}NAME{{ was expected", inner)
+            reached, name = head.end(), head.group(1)
+            arguments, reached = _read_object(text, reached, _MAX_DEPTH)
+            close = skip_space(text, reached)
+            if not text.startswith(end_marker, close):
+                raise _SyntaxError(f"found {text[close : close + 40]!r} where {end_marker} was expected", reached)
+        except _SyntaxError as error:
+            close = text.find(end_marker, error.position)
+            if close < 0:
+                return None
+            end = close + len(end_marker)
+            raw = text[inner:close].strip()
+            return Block(end=end, drafts=(Draft(name=name, raw=raw, error=str(error), span=(start, end)),))
+        end = close + len(end_marker)
+        return Block(end=end, drafts=(Draft(name=name, input=arguments, span=(start, end)),))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write one block."""
+        begin, end = self.tool_call_tokens
+        return f"{begin}{PREFIX}{name}{_write(arguments)}{end}"
+
+    def guess_name(self, markup: str) -> str:
+        """What follows `call:`."""
+        match = _NAME.match(markup)
+        return match.group(1) if match and is_name(match.group(1)) else ""
+
+
+class _SyntaxError(TagError):
+    """The text is not of the format; `position` is how far it was."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
+    if text.startswith(QUOTE, position):
+        start = position + len(QUOTE)
+        end = text.find(QUOTE, start)
+        if end < 0:
+            raise _SyntaxError(f"a string is not closed by {QUOTE}", start)
+        return text[start:end], end + len(QUOTE)
+    if text.startswith("{", position):
+        return _read_object(text, position, depth - 1)
+    if text.startswith("[", position):
+        return _read_list(text, position, depth - 1)
+    match = _LITERAL.match(text, position)
+    if match and match.group() == "None":  # as older templates print null
+        return None, match.end()
+    try:
+        return _json.loads(match.group() if match else ""), match.end() if match else position
+    except _json.JSONError:
+        found = text[position : position + 40]
+        raise _SyntaxError(f"found {found!r} where a value was expected", position) from None
+
+
+def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
+    position = _open(text, position, "{", depth)
+    values: dict[str, Any] = {}
+    while not (text.startswith("}", position) and not values):
+        match = _KEY.match(text, position)
+        if match is None:
+            raise _SyntaxError(f"found {text[position : position + 40]!r} where a key was expected", position)
+        key, colon = match.group(), skip_space(text, match.end())
+        if not text.startswith(":", colon):
+            raise _SyntaxError(f"the key {key!r} has no colon behind it", position)
+        if key in values:
+            raise _SyntaxError(f"the key {key!r} is given twice", position)
+        values[key], position = _read_value(text, skip_space(text, colon + 1), depth)
+        position, is_last = _next(text, position, "}")
+        if is_last:
+            return values, position
+    return values, position + 1
+
+
+def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
+    position = _open(text, position, "[", depth)
+    values: list[Any] = []
+    while not (text.startswith("]", position) and not values):
+        value, position = _read_value(text, position, depth)
+        values.append(value)
+        position, is_last = _next(text, position, "]")
+        if is_last:
+            return values, position
+    return values, position + 1
+
+
+def _open(text: str, position: int, bracket: str, depth: int) -> int:
+    if not text.startswith(bracket, position):
+        raise _SyntaxError(f"found {text[position : position + 40]!r} where {bracket} was expected", position)
+    if depth <= 0:
+        raise _SyntaxError("nested too deeply", position)
+    return skip_space(text, position + 1)
+
+
+def _next(text: str, position: int, closing: str) -> tuple[int, bool]:
+    """Offset behind a comma or behind the closing bracket, and whether it was the bracket."""
+    position = skip_space(text, position)
+    if text.startswith(closing, position):
+        return position + 1, True
+    if text.startswith(",", position):
+        return skip_space(text, position + 1), False
+    raise _SyntaxError(f"found {text[position : position + 40]!r} where , or {closing} was expected", position)
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{QUOTE}{value}{QUOTE}"
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ToolParserError(f"the key {key!r} is not a string; the arguments have to be JSON values")
+        return "{" + ",".join(f"{key}:{_write(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_write, value)) + "]"
+    return dump_json(value)

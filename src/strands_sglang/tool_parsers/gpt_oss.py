@@ -1,0 +1,141 @@
+"""`<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>`: gpt-oss (harmony)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from strands_sglang.reasoning import BlockReader, Segment, SegmentKind
+from strands_sglang.tool_parsers import _json
+from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
+from strands_sglang.tool_parsers._registry import register_tool_parser
+from strands_sglang.tool_parsers._schema import ParameterTypes
+from strands_sglang.tool_parsers._tags import is_name, skip_space
+
+_START = "<|start|>assistant"
+_HEADER = re.compile(
+    r"(?:<\|start\|>assistant)?"
+    r"(?: ?to=(?P<before>[^\s<]{1,256}) ?)?"
+    r"<\|channel\|>(?P<channel>\w{1,64})"
+    r"(?: to=(?P<behind>[^\s<]{1,256}))?"
+    r"(?: ?(?:<\|constrain\|>)?(?P<type>\w{1,64}))? ?"
+    r"<\|message\|>"
+)
+_END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|start\|>)")
+_RECIPIENT = "functions."
+
+
+@register_tool_parser("gpt_oss", "gpt-oss", "harmony")
+class GptOssToolParser(ToolParser):
+    """A turn is several messages, each with a channel: `analysis` is reasoning, the others are visible text.
+
+    A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
+    channel. `<|call|>` is a stop token, so a turn has one call at most. Malformed are calls to another recipient, in
+    another channel, of another content type than JSON, and those that end otherwise. An analysis message ends at
+    `<|end|>` and nowhere else: what it drafts is no call. The header has one form, so only the end marker can be
+    replaced.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|channel|>commentary to=functions.", "<|call|>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel|>analysis<|message|>", "<|end|>")
+
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
+        """Cut text into messages; text outside a message is visible."""
+        segments: list[Segment] = []
+
+        def add(kind: SegmentKind, start: int, end: int) -> None:
+            if end > start:
+                segments.append(Segment(kind=kind, start=start, end=end))
+
+        def add_reasoning(start: int) -> int:
+            close = text.find(self.think_tokens[1], start) if self.think_tokens else -1
+            end = len(text) if close < 0 else close
+            add(SegmentKind.REASONING, start, end)
+            position = end if close < 0 or not self.think_tokens else end + len(self.think_tokens[1])
+            add(SegmentKind.TAG, end, position)
+            return position
+
+        position = add_reasoning(0) if in_reasoning and self.think_tokens else 0
+        while position < len(text):
+            header = _HEADER.search(text, position)
+            if header is None:
+                add(SegmentKind.TEXT, position, len(text))
+                break
+            add(SegmentKind.TEXT, position, header.start())
+            body = header.end()
+            if _recipient(header) is not None and read_block is not None:
+                end = read_block(header.start())
+                add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, header.start(), end or len(text))
+                position = end or len(text)
+                continue
+            role_end = header.start() + (len(_START) if text.startswith(_START, header.start()) else 0)
+            add(SegmentKind.TAG, header.start(), role_end)
+            add(SegmentKind.TAG, role_end, body)
+            if header["channel"] == "analysis" and self.think_tokens and _recipient(header) is None:
+                position = add_reasoning(body)
+                continue
+            close = _END.search(text, body)
+            add(SegmentKind.TEXT, body, close.start() if close else len(text))
+            position = close.end() if close else len(text)
+            add(SegmentKind.TAG, close.start() if close else position, position)
+        return segments
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one message to a function, from its header to its end."""
+        header = _HEADER.match(text, start)
+        assert header is not None, "a block begins with its header"
+        end_marker, body = self.tool_end_token, header.end()
+        value_end = _json.value_end(text, body)
+        close = -1 if value_end is None else skip_space(text, value_end)
+        if close < 0 or not text.startswith(end_marker, close):
+            found = _END.search(text, body)
+            if found is None:
+                return None
+            close = found.start()
+        is_closed = text.startswith(end_marker, close)
+        end_match = _END.match(text, close)
+        end = close + len(end_marker) if is_closed else end_match.end() if end_match else close
+        recipient = _recipient(header) or ""
+        raw, name = text[body:close].strip(), recipient.removeprefix(_RECIPIENT)
+        error = _wrong_header(header) or (None if is_closed else f"{end_marker} is missing")
+        arguments: Any = {}
+        if error is None:
+            try:
+                arguments = _json.loads(raw)
+            except _json.JSONError as problem:
+                error = f"the arguments are not valid JSON: {problem}"
+            else:
+                error = None if isinstance(arguments, dict) else "the arguments are not a JSON object"
+        span = (start, end)
+        draft = Draft(name=name, input=arguments, span=span)
+        if error is not None:
+            draft = Draft(name=name, raw=raw, error=error, span=span)
+        return Block(end=end, drafts=(draft,))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write a message in the commentary channel."""
+        begin, end = self.tool_call_tokens
+        return f"{begin}{name} <|constrain|>json<|message|>{dump_json(arguments)}{end}"
+
+    def guess_name(self, markup: str) -> str:
+        """The recipient."""
+        match = re.match(r"[^\s<]{1,256}", markup) or re.search(r"(?<=to=functions\.)[^\s<]{1,256}", markup)
+        return match.group() if match else ""
+
+
+def _recipient(header: re.Match[str]) -> str | None:
+    return header["behind"] or header["before"]
+
+
+def _wrong_header(header: re.Match[str]) -> str | None:
+    recipient = _recipient(header) or ""
+    if header["before"] and header["behind"]:
+        return "the recipient is given twice"
+    if not recipient.startswith(_RECIPIENT) or not is_name(recipient.removeprefix(_RECIPIENT)):
+        return f"the recipient {recipient!r} is not of the form {_RECIPIENT}NAME"
+    if header["channel"] != "commentary":
+        return f"a call stands in the channel 'commentary', not {header['channel']!r}"
+    if header["type"] not in (None, "json"):
+        return f"the content type is {header['type']!r}, not 'json'"
+    return None

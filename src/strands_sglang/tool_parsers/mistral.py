@@ -1,0 +1,89 @@
+"""`[TOOL_CALLS]NAME[ARGS]{...}` and, before that, `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`: Mistral."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from strands_sglang.tool_parsers import _json
+from strands_sglang.tool_parsers._base import Block, Draft, dump_json
+from strands_sglang.tool_parsers._json_call import CallKeys
+from strands_sglang.tool_parsers._json_list import JSONListToolParser
+from strands_sglang.tool_parsers._registry import register_tool_parser
+from strands_sglang.tool_parsers._schema import ParameterTypes
+from strands_sglang.tool_parsers._tags import is_name, skip_space
+
+ARGS = "[ARGS]"
+CALL_ID = "[CALL_ID]"
+
+
+@register_tool_parser("mistral")
+class MistralToolParser(JSONListToolParser):
+    """Both forms of Mistral's calls; they cannot be confused, for no name begins with a bracket.
+
+    One list holds all calls of a turn and ends with it. In the newer form each call has a marker of its own and ends at
+    the next marker or with the turn; some models print `[CALL_ID]ID` behind the name.
+
+    Args:
+        as_list: Whether `render` writes the older form (7B v0.3, Nemo) or the newer (Small 3.2 and later).
+        **options: As for `ToolParser`.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("[TOOL_CALLS]", "")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("[THINK]", "[/THINK]")
+    KEYS: ClassVar[CallKeys] = CallKeys(id="id")
+
+    def __init__(self, *, as_list: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.as_list = as_list
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read a list, or one call of the newer form."""
+        begin = self.tool_start_token
+        inner = start + len(begin)
+        first = skip_space(text, inner)
+        if text.startswith(("[", "{"), first) and not text.startswith(ARGS, first):
+            return super().read_block(text, start, types)
+        separator = text.find(ARGS, inner, inner + 1024)
+        following = text.find(begin, inner)
+        if separator < 0 or 0 <= following < separator:
+            end = self.end_of_turn(text, inner, following if following >= 0 else len(text))
+            error = f"{ARGS} is missing behind the tool name"
+            return self._malformed(text, "", None, (start, inner, end), error)
+        name, _, model_id = text[inner:separator].partition(CALL_ID)
+        name = name.strip()
+        arguments_at = separator + len(ARGS)
+        value_end = _json.value_end(text, arguments_at)
+        following = text.find(begin, value_end or arguments_at)
+        end = self.end_of_turn(text, value_end or arguments_at, following if following >= 0 else len(text))
+        if value_end is None and end == len(text):
+            return None
+        where = (start, arguments_at, end)
+        if not is_name(name):
+            return self._malformed(text, "", None, (start, inner, end), "the call has no valid tool name")
+        try:
+            arguments = _json.loads(text[arguments_at:end].strip())
+        except _json.JSONError as error:
+            return self._malformed(text, name, model_id or None, where, f"the arguments are not valid JSON: {error}")
+        if not isinstance(arguments, dict):
+            return self._malformed(text, name, model_id or None, where, "the arguments are not a JSON object")
+        draft = Draft(name=name, input=arguments, model_id=model_id or None, span=(start, end))
+        return Block(end=end, drafts=(draft,))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write one call in the form of `as_list`."""
+        if self.as_list:
+            return super().write(name, arguments, model_id, types)
+        printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"
+        return f"{self.tool_start_token}{name}{printed_id}{ARGS}{dump_json(arguments)}"
+
+    def guess_name(self, markup: str) -> str:
+        """The text before the arguments, or the `name` of the first object."""
+        name = markup.split(ARGS, 1)[0].split(CALL_ID, 1)[0].strip() if ARGS in markup else ""
+        return name if is_name(name) else super().guess_name(markup)
+
+    @staticmethod
+    def _malformed(text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str) -> Block:
+        start, raw_start, end = where
+        raw = text[raw_start:end].strip()
+        return Block(end=end, drafts=(Draft(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),))
