@@ -52,6 +52,10 @@ def make(**changes: Any) -> TrainingSample:
     return TrainingSample(**{**fields, **changes})
 
 
+def kept(ids: list[int], offsets: list[int]) -> KeptSets:
+    return KeptSets(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
+
+
 @tool
 def echo(text: str) -> str:
     """Say it again.
@@ -255,7 +259,23 @@ def test_a_sample_that_fits_is_not_cut() -> None:
         ({"routed_experts": b"1234"}, "expected 80"),
         ({"routed_experts": b"123", "experts_shape": None}, "not 5 rows"),
         ({"reward": float("nan")}, "missing reward is None"),
+        ({"reward": "1"}, "reward is '1'"),
+        ({"reward": True}, "reward is True"),
         ({"status": SampleStatus.FAILED}, "failed rollout has reward"),
+        ({"trainable": False}, "not meant to be trained"),
+        ({"loss_mask": np.array([0, 0, 1, 1, 0, 1])}, "loss_mask must be uint8 in one dimension"),
+        ({"loss_mask": np.zeros((6, 2), dtype=np.uint8)}, "loss_mask must be uint8 in one dimension"),
+        ({"trained_elsewhere": np.zeros(6)}, "trained_elsewhere must be uint8 in one dimension"),
+        ({"logprobs": np.zeros((6, 1))}, "logprobs must be float64 in one dimension"),
+        ({"token_rewards": np.array([0, 0, np.nan, 0, 0, 0])}, "token_rewards holds nan at token 2"),
+        ({"token_rewards": np.array([0, 0, 0, 0, -np.inf, 0])}, "token_rewards holds -inf at token 4"),
+        ({"weight_versions": (WeightVersionSpan(version="a", start=0, end=6),)}, r"\[0, 6\) begins inside the prompt"),
+        ({"kept": kept([7, 8, 9, 5], [0, 0, 0, 2, 3, 3])}, "kept.offsets has 6 values, expected 7"),
+        ({"kept": kept([7, 8, 9, 5], [1, 1, 1, 2, 3, 3, 4])}, "kept.offsets must begin with 0"),
+        ({"kept": kept([7, 8, 9, 5], [0, 0, 3, 2, 3, 3, 4])}, "kept.offsets decreases at token 2"),
+        ({"kept": kept([7], [0, 0, 0, 2, 3, 3, 4])}, "kept.offsets ends with 4, kept.ids has 1"),
+        ({"kept": kept([7, 8, 9, 5, 6], [0, 0, 0, 2, 3, 3, 4])}, "kept.offsets ends with 4, kept.ids has 5"),
+        ({"kept": kept([7, 8, 9], [0, 0, 0, 2, 3, 3, 3])}, "token 5 is trained and has an empty kept set"),
     ],
 )
 def test_validation_names_the_first_contradiction(changes: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.tokens import WeightVersionSpan
+from strands_env.training._checks import no_logprob, sample_problems
 from strands_sglang.experts import decode_routed_experts
 
 
@@ -154,7 +155,7 @@ class TrainingSample:
         response = slice(self.prompt_length, None)
         mask, values = self.loss_mask[response], self.logprobs[response]
         if np.isnan(values[mask == 1]).any():
-            raise InvalidSampleError(_no_logprob(self))
+            raise InvalidSampleError(no_logprob(self))
         filled: list[float] = np.where(mask == 1, values, 0.0).tolist()
         return filled
 
@@ -200,73 +201,13 @@ class TrainingSample:
         Raises:
             InvalidSampleError: Names the first contradiction.
         """
-        for problem in _problems(self, logprobs_required):
+        for problem in sample_problems(self, logprobs_required=logprobs_required):
             raise InvalidSampleError(problem)
         return self
 
     def equals(self, other: TrainingSample) -> bool:
         """Whether two samples hold the same, NaN equal to NaN."""
         return all(_same(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
-
-
-def _problems(sample: TrainingSample, logprobs_required: bool) -> Any:
-    """What is wrong with a sample, in order."""
-    count = len(sample.token_ids)
-    if sample.token_ids.dtype != np.int32 or sample.token_ids.ndim != 1:
-        yield f"token_ids must be int32 in one dimension, got {sample.token_ids.dtype} of {sample.token_ids.shape}"
-    if count and sample.token_ids.min() < 0:
-        yield f"token_ids holds {int(sample.token_ids.min())}, which is no token id"
-    if not 0 <= sample.prompt_length <= count:
-        yield f"prompt_length is {sample.prompt_length} of {count} tokens"
-    for name in ("loss_mask", "trained_elsewhere", "logprobs", "token_rewards"):
-        values = getattr(sample, name)
-        if values is not None and len(values) != count:
-            yield f"{name} has {len(values)} values for {count} tokens"
-    if not np.isin(sample.loss_mask, (0, 1)).all():
-        yield "loss_mask must hold 0 and 1 only"
-    if sample.loss_mask[: sample.prompt_length].any():
-        yield f"loss_mask is 1 inside the prompt, at token {int(np.argmax(sample.loss_mask))}"
-    if sample.trained_elsewhere is not None and (sample.loss_mask & sample.trained_elsewhere).any():
-        yield f"token {int(np.argmax(sample.loss_mask & sample.trained_elsewhere))} is trained here and elsewhere"
-    if sample.logprobs is not None:
-        trained = sample.logprobs[sample.loss_mask == 1]
-        if (trained > 0).any() or np.isneginf(trained).any():
-            yield f"a trained token has log-probability {float(trained.max())} or {float(trained.min())}"
-    if logprobs_required and (sample.logprobs is None or np.isnan(sample.logprobs[sample.loss_mask == 1]).any()):
-        yield _no_logprob(sample)
-    end = 0
-    for span in sample.weight_versions:
-        if not end <= span.start <= span.end <= count:
-            yield f"weight version span [{span.start}, {span.end}) overlaps the one before or the end ({count})"
-        end = span.end
-    yield from _expert_problems(sample)
-    if sample.kept is not None and len(sample.kept.offsets) != count + 1:
-        yield f"kept.offsets has {len(sample.kept.offsets)} values, expected {count + 1} for {count} tokens"
-    if sample.reward is not None and not np.isfinite(sample.reward):
-        yield f"reward is {sample.reward!r}; a missing reward is None"
-    if sample.reward is not None and sample.status is SampleStatus.FAILED:
-        yield f"a failed rollout has reward {sample.reward!r}; it must have none"
-
-
-def _expert_problems(sample: TrainingSample) -> Any:
-    if sample.routed_experts is None:
-        return
-    size, rows = len(sample.routed_experts), max(len(sample) - 1, 0)
-    if sample.experts_shape is not None:
-        layers, top_k = sample.experts_shape
-        expected = 4 * rows * layers * top_k
-        if size != expected:
-            yield f"routed_experts has {size} bytes, expected {expected} for int32[{rows}, {layers}, {top_k}]"
-    elif size % (4 * rows or 1) or (size and not rows):
-        yield f"routed_experts has {size} bytes, which are not {rows} rows of int32"
-
-
-def _no_logprob(sample: TrainingSample) -> str:
-    where = 0 if sample.logprobs is None else int(np.argmax(np.isnan(sample.logprobs) & (sample.loss_mask == 1)))
-    return (
-        f"token {where} is trained and has no log-probability: sample with return_logprob=True, or leave the rollout "
-        f"out (rollout {sample.rollout_id!r}, agent {sample.agent_name!r})"
-    )
 
 
 def _same(one: Any, other: Any) -> bool:
