@@ -81,7 +81,7 @@ def test_parallel_calls_keep_their_order(name: str, sampled: str) -> None:
 IDS = [
     ("mistral", '[TOOL_CALLS]f[CALL_ID]QZid00001[ARGS]{"x": 1}', "QZid00001"),
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "QZid00001"}]', "QZid00001"),
-    ("command", '<|START_ACTION|>[{"tool_call_id": "3", "tool_name": "f", "parameters": {}}]<|END_ACTION|>', "3"),
+    ("command", '<|START_ACTION|>[{"tool_call_id": "3", "tool_name": "f", "parameters": {}}]<|END_ACTION|>', None),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}', None),
 ]
 
@@ -116,6 +116,9 @@ MALFORMED = [
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": [1]}]', "f", "not a JSON object"),
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}, "id": 7}]', "f", '"id" is not a string'),
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}] ok', "f", "Extra data"),
+    ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "0"}]', "f", "nine letters"),
+    ("mistral", "[TOOL_CALLS]f[CALL_ID]0[ARGS]{}", "f", "nine letters"),
+    ("mistral", "[TOOL_CALLS]f[CALL_ID][ARGS]{}", "f", "nine letters"),
     ("mistral", "[TOOL_CALLS]f[ARGS][1]", "f", "not a JSON object"),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}}', "f", "Extra data"),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1, "x": 2}', "f", "given twice"),

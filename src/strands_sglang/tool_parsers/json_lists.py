@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from strands_sglang.tool_parsers import _json
@@ -36,12 +37,17 @@ class NemotronToolParser(JSONListToolParser):
 class CommandToolParser(JSONListToolParser):
     """Command R7B, A, A+: `<|START_ACTION|>[{"tool_call_id": ..., "tool_name": ..., "parameters": ...}]<|END_ACTION|>`.
 
-    The model numbers its calls over the conversation.
+    The model numbers its calls over the conversation, and so does the template; its number is read but not taken for
+    an id, for nothing makes it unique.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|START_ACTION|>", "<|END_ACTION|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|START_THINKING|>", "<|END_THINKING|>")
     KEYS: ClassVar[CallKeys] = CallKeys(name="tool_name", arguments="parameters", id="tool_call_id")
+
+    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+        """Read one call, without its number."""
+        return replace(super().read_item(raw, span), model_id=None)
 
     def guess_name(self, markup: str) -> str:
         """Value of the first `tool_name`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,13 +17,17 @@ from strands_sglang.tool_parsers._tags import is_name, skip_space
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
 
+_ID = re.compile(r"[A-Za-z0-9]{9}")
+_WRONG_ID = "the id {!r} is not of nine letters and digits"
+
 
 @register_tool_parser("mistral")
 class MistralToolParser(JSONListToolParser):
     """Both forms of Mistral's calls; they cannot be confused, for no name begins with a bracket.
 
     One list holds all calls of a turn and ends with it. In the newer form each call has a marker of its own and ends at
-    the next marker or with the turn; some models print `[CALL_ID]ID` behind the name.
+    the next marker or with the turn; some models print `[CALL_ID]ID` behind the name. An id that is not of nine letters
+    and digits is malformed: the templates refuse it.
 
     Args:
         as_list: Whether `render` writes the older form (7B v0.3, Nemo) or the newer (Small 3.2 and later).
@@ -51,7 +56,7 @@ class MistralToolParser(JSONListToolParser):
             error = f"{ARGS} is missing behind the tool name"
             return self._malformed(text, "", None, (start, inner, end), error)
         name, _, model_id = text[inner:separator].partition(CALL_ID)
-        name = name.strip()
+        name, model_id = name.strip(), model_id.strip()
         arguments_at = separator + len(ARGS)
         value_end = _json.value_end(text, arguments_at)
         following = text.find(begin, value_end or arguments_at)
@@ -61,6 +66,8 @@ class MistralToolParser(JSONListToolParser):
         where = (start, arguments_at, end)
         if not is_name(name):
             return self._malformed(text, "", None, (start, inner, end), "the call has no valid tool name")
+        if CALL_ID in text[inner:separator] and not _ID.fullmatch(model_id):
+            return self._malformed(text, name, None, where, _WRONG_ID.format(model_id))
         try:
             arguments = _json.loads(text[arguments_at:end].strip())
         except _json.JSONError as error:
@@ -69,6 +76,13 @@ class MistralToolParser(JSONListToolParser):
             return self._malformed(text, name, model_id or None, where, "the arguments are not a JSON object")
         draft = Draft(name=name, input=arguments, model_id=model_id or None, span=(start, end))
         return Block(end=end, drafts=(draft,))
+
+    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+        """Read one call of a list; its id has to be one that templates print again."""
+        draft = super().read_item(raw, span)
+        if draft.raw is None and draft.model_id is not None and not _ID.fullmatch(draft.model_id):
+            return Draft(name=draft.name, raw=raw, error=_WRONG_ID.format(draft.model_id), span=span)
+        return draft
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
         """Write one call in the form of `as_list`."""
