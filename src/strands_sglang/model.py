@@ -12,37 +12,35 @@ import logging
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import pydantic
 from strands.models import Model
 from strands.types.content import Messages, SystemContentBlock
-from strands.types.exceptions import ContextWindowOverflowException
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
 from .client import SGLangClient
-from .exceptions import SGLangContextLengthError, StructuredOutputError, TokenBudgetReachedError
+from .exceptions import StructuredOutputError
 from .messages import format_messages, format_tool_specs
+from .provider._budget import Share, SharedBudget
 from .provider._cancel import CallCancelled, run_until_cancelled
 from .provider._events import reply_events, usage_event
-from .provider._generation import GenerateClient, GenerateRequest, generate
+from .provider._generation import GenerateClient
 from .provider._malformed import MalformedCallGuard, calling_agent
-from .provider._options import DEFAULTS, AbortPolicy, ReasoningPolicy, SGLangConfig, merge_options
-from .provider._prompts import Dialect, Prompt, PromptBuilder
+from .provider._options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
+from .provider._prompts import Dialect, PromptBuilder
 from .provider._reply import ReadReply, read_reply
+from .provider._sampler import Call, Sampler
+from .provider._structured import constrained_text, validated
 from .provider._tokenizer import TokenizerAdapter
-from .sampling import GRAMMAR_KEYS, bound_max_new_tokens, validate_input_ids
 from .tool_parsers import ToolParser
 from .trajectory import (
     Completion,
     FinishType,
-    Location,
     TokenManager,
     Trajectory,
     TrajectoryForest,
-    Turn,
     digest,
     encode_value,
     join_routed_experts,
@@ -52,24 +50,6 @@ from .trajectory import (
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=pydantic.BaseModel)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A located and rendered model call."""
-
-    location: Location
-    dialect: Dialect
-    prompt: Prompt
-
-    @property
-    def prompt_length(self) -> int:
-        parent = self.location.parent
-        return len(self.prompt.ids) + (parent.end if parent is not None else 0)
-
-    @property
-    def path(self) -> list[Turn]:
-        return self.location.parent.path() if self.location.parent is not None else []
 
 
 class SGLangModel(Model):
@@ -128,11 +108,12 @@ class SGLangModel(Model):
         if (client is None) == (base_url is None):
             raise TypeError("SGLangModel takes exactly one of client= and base_url=")
         self.client: GenerateClient = client if client is not None else SGLangClient(cast(str, base_url))
-        self.config: SGLangConfig = merge_options(DEFAULTS, options)
+        self.config: SGLangConfig = self._merged(DEFAULTS, options)
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)
         self._prompts = PromptBuilder(self._tokens, chat_template, tool_parser)
-        self._vocab_size = vocab_size
         self._forest = TrajectoryForest()
+        self._sampler = Sampler(self.client, self._tokens, self._forest, vocab_size)
+        self._budget = SharedBudget()
         self._token_manager = TokenManager(self._forest, on_reset=self.reset)
         self._guard = MalformedCallGuard(self)
         self._parse_errors: dict[str, int] = {}
@@ -180,6 +161,7 @@ class SGLangModel(Model):
         self._forest.reset()
         self._prompts.reset()
         self._guard.reset()
+        self._budget = SharedBudget()
         self._parse_errors.clear()
         self._routing_key = uuid.uuid4().hex
 
@@ -192,7 +174,11 @@ class SGLangModel(Model):
             TypeError: An unknown option.
             ValueError: A wrong value.
         """
-        self.config = merge_options(self.config, model_config)
+        self.config = self._merged(self.config, model_config)
+
+    def _merged(self, current: SGLangConfig, changes: Mapping[str, Any]) -> SGLangConfig:
+        extra = getattr(self.client, "extra_sampling_keys", ())
+        return merge_options(current, changes, extra_sampling_keys=extra)
 
     def get_config(self) -> SGLangConfig:
         """The options in force."""
@@ -239,14 +225,15 @@ class SGLangModel(Model):
             logger.debug("tool_choice=<%s> | forced tool choice is not supported and ignored", tool_choice)
         call = self._prepare(messages, tool_specs, system_prompt)
         agent = calling_agent(self, invocation_state, cancel_signal)
-        try:
-            completion = await run_until_cancelled(self._generate(call), cancel_signal)
-        except CallCancelled:
-            return  # a stream without messageStop: the SDK reports the cancellation
-        if cancel_signal is not None and cancel_signal.is_set():
-            return  # the SDK will throw the answer away, so it must not become part of a trajectory
-        read = self._read(call, completion, guarded=self._guard.guard(agent))
-        self._commit(call, completion, read, agent=getattr(agent, "name", None), attempt=_attempt(invocation_state))
+        with self._budget.share() as share:
+            try:
+                completion = await run_until_cancelled(self._generate(call, share), cancel_signal)
+            except CallCancelled:
+                return  # a stream without messageStop: the SDK reports the cancellation
+            if cancel_signal is not None and cancel_signal.is_set():
+                return  # the SDK will throw the answer away, so it must not become part of a trajectory
+            read = self._read(call, completion, guarded=self._guard.guard(agent))
+            self._commit(call, completion, read, agent=getattr(agent, "name", None), attempt=_attempt(invocation_state))
         for event in reply_events(read.reply):
             yield event
         yield usage_event(
@@ -274,18 +261,19 @@ class SGLangModel(Model):
             StructuredOutputError: The answer was cut, or does not validate.
         """
         call = self._prepare(prompt, None, system_prompt, as_root=True)
-        completion = await self._generate(call, json_schema=json.dumps(output_model.model_json_schema()))
-        read = self._read(call, completion, guarded=False)
-        self._commit(call, completion, read)
-        if completion.finish.type in (FinishType.LENGTH, FinishType.ABORT):
+        # The grammar is about the answer: where the prompt ends inside a reasoning block, it waits for the block's end.
+        fields = {"require_reasoning": True} if call.prompt.in_reasoning else {}
+        with self._budget.share() as share:
+            schema = json.dumps(output_model.model_json_schema())
+            completion = await self._generate(call, share, constraints={"json_schema": schema}, fields=fields)
+            self._commit(call, completion, self._read(call, completion, guarded=False))
+        if completion.finish.type is not FinishType.STOP:
             raise StructuredOutputError(
                 f"the answer for {output_model.__name__} was cut ({completion.finish.type}) after "
                 f"{len(completion.output_ids)} tokens; raise max_new_tokens or bound the strings of the schema"
             )
-        try:
-            output = output_model.model_validate_json(read.reply.text)
-        except pydantic.ValidationError as error:
-            raise StructuredOutputError(f"the answer does not validate as {output_model.__name__}: {error}") from error
+        text = constrained_text(completion, self._tokens)
+        output = validated(output_model, text, after_reasoning=call.prompt.in_reasoning)
         yield {"output": output}
 
     async def count_tokens(
@@ -310,7 +298,7 @@ class SGLangModel(Model):
         system_prompt: str | None,
         *,
         as_root: bool = False,
-    ) -> _Call:
+    ) -> Call:
         tools_key = self._tools_key(tool_specs)
         dialect = self._prompts.dialect(
             tools_key,
@@ -327,7 +315,7 @@ class SGLangModel(Model):
             prompt = self._prompts.root(dialect, messages, system_prompt)
         else:
             prompt = self._prompts.delta(dialect, parent, messages, location.first_new, system_prompt)
-        return _Call(location=location, dialect=dialect, prompt=prompt)
+        return Call(location=location, dialect=dialect, prompt=prompt)
 
     def _tools_key(self, tool_specs: Sequence[ToolSpec] | None) -> bytes:
         policy = self.config["reasoning_policy"].value
@@ -347,7 +335,7 @@ class SGLangModel(Model):
         branch = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
         return branch and self._prompts.drops_reasoning(dialect, new)
 
-    def _read(self, call: _Call, completion: Completion, *, guarded: bool) -> ReadReply:
+    def _read(self, call: Call, completion: Completion, *, guarded: bool) -> ReadReply:
         return read_reply(
             completion,
             tokens=self._tokens,
@@ -360,7 +348,7 @@ class SGLangModel(Model):
 
     def _commit(
         self,
-        call: _Call,
+        call: Call,
         completion: Completion,
         read: ReadReply,
         *,
@@ -384,74 +372,9 @@ class SGLangModel(Model):
                 self._guard.answer(record.id, record.error)
                 self._parse_errors[record.name] = self._parse_errors.get(record.name, 0) + 1
 
-    # ---- sampling ------------------------------------------------
-
-    async def _generate(self, call: _Call, **constraints: Any) -> Completion:
-        path = call.path
-        held: list[int] = []
-        for turn in path:
-            held.extend(turn.prompt_ids)
-            held.extend(turn.completion.output_ids)
-        params = {"skip_special_tokens": False, **self.config["sampling_params"], **constraints}
-        images = [image for turn in path for image in turn.images] + list(call.prompt.images)
-        fields = dict(self.config["request_fields"])
-        if images:
-            fields["image_data"] = images
-        fields["routing_key"] = self.config["routing_key"] or self._routing_key
-        budget = self._remaining_budget(call)
-        context = self.config["context_window_limit"] or await self._ask_client("max_model_len")
-        validate_input_ids(call.prompt.ids, self._vocab_size or await self._ask_client("vocab_size"))
-        params["max_new_tokens"] = bound_max_new_tokens(
-            params.get("max_new_tokens"), call.prompt_length, context, budget
-        )
-        if params["max_new_tokens"] == 0 and self.config["sampling_params"].get("max_new_tokens") != 0:
-            raise ContextWindowOverflowException(
-                f"the prompt ({call.prompt_length} tokens) leaves no room to sample in a context of {context} tokens"
-            )
-        try:
-            return await generate(
-                self.client,
-                GenerateRequest(
-                    held_ids=held,
-                    prompt_ids=call.prompt.ids,
-                    sampling_params=params,
-                    fields=fields,
-                    return_logprob=self.config["return_logprob"],
-                    return_prompt_logprobs=self.config["return_prompt_logprobs"],
-                    return_routed_experts=self.config["return_routed_experts"],
-                    return_sampling_mask=self.config["return_sampling_mask"],
-                    # A grammar starts over in a resumed request, so constrained output is never resumed.
-                    abort_policy=AbortPolicy.SURFACE if params.keys() & GRAMMAR_KEYS else self.config["abort_policy"],
-                    abort_timeout=self.config["abort_timeout"],
-                ),
-            )
-        except SGLangContextLengthError as error:
-            raise ContextWindowOverflowException(str(error)) from error
-
-    async def _ask_client(self, name: str) -> int | None:
-        """A fact about the served model that the client may know, as a number or as a coroutine function."""
-        fact = getattr(self.client, name, None)
-        if callable(fact):
-            fact = await fact()
-        return fact if isinstance(fact, int) else None
-
-    def _remaining_budget(self, call: _Call) -> int | None:
-        """Tokens this call may sample, or None without a budget.
-
-        Raises:
-            TokenBudgetReachedError: None are left.
-        """
-        left = []
-        for name, limit, used in (
-            ("max_sampled_tokens", self.config["max_sampled_tokens"], self._forest.sampled_tokens),
-            ("max_trajectory_tokens", self.config["max_trajectory_tokens"], call.prompt_length),
-        ):
-            if limit is None:
-                continue
-            if used >= limit:
-                raise TokenBudgetReachedError(name, limit, used)
-            left.append(limit - used)
-        return min(left, default=None)
+    async def _generate(self, call: Call, share: Share, **more: Mapping[str, Any]) -> Completion:
+        routing_key = self.config["routing_key"] or self._routing_key
+        return await self._sampler.sample(call, self.config, share, routing_key=routing_key, **more)
 
 
 def _attempt(invocation_state: Mapping[str, Any] | None) -> str | None:

@@ -40,16 +40,36 @@ class _Watcher:
         self._watched.pop(task, None)
 
     async def _poll(self) -> None:
-        while self._watched:
-            for task, signal in list(self._watched.items()):
-                if signal.is_set():
-                    self.remove(task)
-                    self.signalled.add(task)
-                    task.cancel()
-            await asyncio.sleep(POLL_INTERVAL)
+        loop = asyncio.get_running_loop()
+        try:
+            while self._watched:
+                for task, signal in list(self._watched.items()):
+                    if signal.is_set():
+                        self.remove(task)
+                        self.signalled.add(task)
+                        task.cancel()
+                await asyncio.sleep(POLL_INTERVAL)
+        finally:
+            _forget(loop, self)
 
 
-_watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watcher] = weakref.WeakKeyDictionary()
+_watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
+_lock = threading.Lock()
+
+
+def _watcher() -> _Watcher:
+    """The watcher of this event loop, there as long as it has something to watch."""
+    with _lock:
+        for loop in [loop for loop in _watchers if loop.is_closed()]:  # closed without ending its tasks
+            del _watchers[loop]
+        return _watchers.setdefault(asyncio.get_running_loop(), _Watcher())
+
+
+def _forget(loop: asyncio.AbstractEventLoop, watcher: _Watcher) -> None:
+    # A weak mapping would not do: the watcher's tasks know their loop.
+    with _lock:
+        if _watchers.get(loop) is watcher:
+            del _watchers[loop]
 
 
 async def run_until_cancelled(call: Coroutine[Any, Any, T], signal: threading.Event | None) -> T:
@@ -64,16 +84,23 @@ async def run_until_cancelled(call: Coroutine[Any, Any, T], signal: threading.Ev
     if signal.is_set():
         call.close()
         raise CallCancelled
-    watcher = _watchers.setdefault(asyncio.get_running_loop(), _Watcher())
+    watcher = _watcher()
     task = asyncio.ensure_future(call)
     watcher.add(task, signal)
+    cancellations = _own_cancellations()
     try:
         return await task
     except asyncio.CancelledError:
-        if task in watcher.signalled and task.done():
+        # Whoever cancels this task waits for a CancelledError, also where the signal came first.
+        if task in watcher.signalled and task.done() and _own_cancellations() == cancellations:
             raise CallCancelled from None
         task.cancel()
         await asyncio.wait({task})
         raise
     finally:
         watcher.remove(task)
+
+
+def _own_cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -15,6 +15,9 @@ STOP_MAX_TOKENS = "max_tokens"
 STOP_ABORTED = "aborted"
 """Not a stop reason of the SDK, which hands unknown ones through and ends the loop: the server aborted the call and the
 model's abort policy is `surface`."""
+STOP_UNFINISHED = "unfinished"
+"""Another one unknown to the SDK: the server named an end that this package does not know, so the reply may lack a part
+and its calls are not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypedDict
 
@@ -87,8 +87,15 @@ _OWN_FIELDS = frozenset(
 )
 
 
-def merge_options(current: SGLangConfig, changes: Mapping[str, Any]) -> SGLangConfig:
+def merge_options(
+    current: SGLangConfig, changes: Mapping[str, Any], *, extra_sampling_keys: Collection[str] = ()
+) -> SGLangConfig:
     """A new configuration with some options changed.
+
+    Args:
+        current: The configuration so far.
+        changes: Options to change.
+        extra_sampling_keys: Sampling parameters to let through unchecked.
 
     Raises:
         TypeError: An option does not exist; the message names the nearest one.
@@ -100,13 +107,14 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any]) -> SGLangCo
             near = difflib.get_close_matches(name, DEFAULTS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(DEFAULTS))}"
             raise TypeError(f"unknown option {name!r} of SGLangModel{hint}")
-        merged[name] = _check(name, value)
+        if name == "sampling_params":
+            merged[name] = validate_sampling_params(value or {}, extra_keys=extra_sampling_keys)
+        else:
+            merged[name] = _check(name, value)
     return merged  # type: ignore[return-value]
 
 
 def _check(name: str, value: Any) -> Any:
-    if name == "sampling_params":
-        return validate_sampling_params(value or {})
     if name in ("chat_template_kwargs", "request_fields"):
         if not isinstance(value, Mapping | None):
             raise ValueError(f"{name} must be a mapping, got {value!r}")

@@ -11,8 +11,23 @@ from ..messages import MALFORMED_KEY
 from ..reasoning import DEFAULT_THINK_TOKENS, split_reasoning
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..trajectory import CallRecord, Completion, FinishType
-from ._events import STOP_ABORTED, STOP_END_TURN, STOP_MAX_TOKENS, STOP_TOOL_USE, EmittedCall, Reply
+from ._events import (
+    STOP_ABORTED,
+    STOP_END_TURN,
+    STOP_MAX_TOKENS,
+    STOP_TOOL_USE,
+    STOP_UNFINISHED,
+    EmittedCall,
+    Reply,
+)
 from ._tokenizer import TokenizerAdapter
+
+_STOP_REASONS = {
+    FinishType.STOP: STOP_END_TURN,
+    FinishType.LENGTH: STOP_MAX_TOKENS,
+    FinishType.ABORT: STOP_ABORTED,
+    FinishType.UNKNOWN: STOP_UNFINISHED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +56,8 @@ def read_reply(
 ) -> ReadReply:
     """Decode, split and parse what was sampled.
 
-    A completion that was cut (length, abort) makes no calls: a call in it may be incomplete, and the SDK would put
-    words of its own in its place. Its markup stays in the text.
+    A completion that was cut (length, abort, an end unknown here) makes no calls: a call in it may be incomplete, and
+    the SDK would put words of its own in its place. Its markup stays in the text.
 
     Args:
         completion: What was sampled.
@@ -55,14 +70,14 @@ def read_reply(
             them.
         next_call_id: Gives a fresh id.
     """
-    text = tokens.decode(_without_stop(completion, tokens, parser))
+    text = tokens.decode(without_stop(completion, tokens, parser))
     finish = completion.finish.type
-    if parser is None or finish in (FinishType.LENGTH, FinishType.ABORT):
+    if parser is None or finish is not FinishType.STOP:
         if parser is None:
             split = split_reasoning(text, think_tokens, in_reasoning=in_reasoning)
         else:
             split = parser.split(text, in_reasoning=in_reasoning)
-        stop = {FinishType.LENGTH: STOP_MAX_TOKENS, FinishType.ABORT: STOP_ABORTED}.get(finish, STOP_END_TURN)
+        stop = _STOP_REASONS[finish]
         reply = Reply(reasoning=split.reasoning.strip(), text=split.text.strip(), calls=(), stop_reason=stop)
         return ReadReply(reply=reply, records=())
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
@@ -77,7 +92,7 @@ def read_reply(
     return ReadReply(reply=reply, records=tuple(records))
 
 
-def _without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolParser | None) -> array[int]:
+def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolParser | None) -> array[int]:
     """The ids without a stop token that only ends the turn; one that ends a call, or is ordinary text, is read."""
     ids, stop_id = completion.output_ids, completion.finish.stop_token_id
     if stop_id is None or ids[-1:].tolist() != [stop_id]:

@@ -70,34 +70,48 @@ class TokenizerAdapter:
         """Stop tokens: the tokenizer's eos, those of `generation_config.json` beside it, and the configured ones."""
         eos = getattr(self.tokenizer, "eos_token", None)
         stops = [eos] if isinstance(eos, str) and eos else []
-        stops += [self.token_text(token_id) for token_id in self._generation_config_ids()]
+        stops += [self.token_text(token_id) for token_id in self._config_eos_ids("generation_config.json")]
         return tuple(dict.fromkeys([*stops, *self._extra_stops]))
 
-    def _generation_config_ids(self) -> list[int]:
+    @cached_property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a turn: eos of the tokenizer and of both model configurations, and the configured tokens."""
+        ids = {*_ids(getattr(self.tokenizer, "eos_token_id", None))}
+        for name in ("generation_config.json", "config.json"):
+            ids.update(self._config_eos_ids(name))
+        for encoded in map(self.encode, self._extra_stops):
+            if len(encoded) == 1:
+                ids.add(encoded[0])
+        return frozenset(ids)
+
+    def _config_eos_ids(self, name: str) -> list[int]:
         source = getattr(self.tokenizer, "name_or_path", None)
         if not isinstance(source, str) or not source:
             return []
-        file = Path(source) / "generation_config.json"
+        file = Path(source) / name
         if not file.is_file():
-            cached = _from_hub_cache(source)
+            cached = _from_hub_cache(source, name)
             if cached is None:
                 return []
             file = cached
         try:
-            eos = json.loads(file.read_text()).get("eos_token_id")
-        except (OSError, ValueError) as error:
-            logger.warning("file=<%s>, error=<%s> | generation config is not readable", file.name, error)
+            return _ids(json.loads(file.read_text(encoding="utf-8")).get("eos_token_id"))
+        except (OSError, ValueError, AttributeError) as error:
+            logger.warning("file=<%s>, error=<%s> | model configuration is not readable", file.name, error)
             return []
-        ids = eos if isinstance(eos, list) else [eos]
-        return [token_id for token_id in ids if isinstance(token_id, int)]
 
 
-def _from_hub_cache(repo_id: str) -> Path | None:
+def _ids(value: Any) -> list[int]:
+    ids = value if isinstance(value, list) else [value]
+    return [token_id for token_id in ids if isinstance(token_id, int) and not isinstance(token_id, bool)]
+
+
+def _from_hub_cache(repo_id: str, name: str) -> Path | None:
     """The file a hub model brought along when its tokenizer was loaded; nothing is fetched."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(repo_id, "generation_config.json")
+        found = try_to_load_from_cache(repo_id, name)
     except Exception:  # not installed, or not a repository id: there is simply no such file
         return None
     return Path(found) if isinstance(found, str) else None

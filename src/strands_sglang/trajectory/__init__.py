@@ -5,7 +5,7 @@ from ._fingerprint import digest, encode_value, observed_reply_digest, reply_dig
 from ._forest import Location, TrajectoryForest
 from ._manager import TokenManager
 from ._segments import Segment, SegmentSequence, Token, WeightSpan, pack_ids, pack_logprobs
-from ._turn import CallRecord, Completion, Finish, FinishType, KeptTokens, Turn
+from ._turn import CallRecord, Completion, Finish, FinishType, KeptTokens, LengthLimit, Turn
 
 __all__ = [
     "CallRecord",
@@ -13,6 +13,7 @@ __all__ = [
     "Finish",
     "FinishType",
     "KeptTokens",
+    "LengthLimit",
     "Location",
     "Segment",
     "SegmentSequence",

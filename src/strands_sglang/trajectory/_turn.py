@@ -21,7 +21,20 @@ class FinishType(StrEnum):
     ABORT = "abort"
     """The server aborted the request; the output is what had been sampled so far."""
     UNKNOWN = "unknown"
-    """The server named no reason, or one this package does not know."""
+    """The server named no reason, or one this package does not know: the turn may not be complete."""
+
+
+class LengthLimit(StrEnum):
+    """Which bound on the length of a turn was the tightest."""
+
+    REPLY = "reply"
+    """`max_new_tokens` of one reply."""
+    SAMPLED_BUDGET = "sampled_budget"
+    """The budget of sampled tokens of the episode."""
+    TRAJECTORY_BUDGET = "trajectory_budget"
+    """The budget of tokens of one path."""
+    CONTEXT = "context"
+    """The context length of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +44,14 @@ class Finish:
     Attributes:
         type: The kind of end.
         matched: What matched: a token id, a stop string or pattern, or None.
-        message: The server's words, for an abort.
+        message: The server's words: of an abort, or the kind of end it named where that is unknown here.
+        limited_by: The bound that cut the turn, for an end by length; None where it is not known.
     """
 
     type: FinishType
     matched: int | str | None = None
     message: str | None = None
+    limited_by: LengthLimit | None = None
 
     @property
     def stop_token_id(self) -> int | None:
@@ -53,10 +68,13 @@ class Finish:
         kind = reason.get("type")
         known = FinishType(kind) if kind in {member.value for member in FinishType} else FinishType.UNKNOWN
         matched = reason.get("matched")
+        message = reason.get("message")
+        if message is None and known is FinishType.UNKNOWN:
+            message = kind
         return cls(
             type=known,
             matched=matched if isinstance(matched, int | str) else None,
-            message=reason.get("message") if isinstance(reason.get("message"), str) else None,
+            message=message if isinstance(message, str) else None,
         )
 
 

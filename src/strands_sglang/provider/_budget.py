@@ -1,0 +1,115 @@
+"""How many tokens a call may sample: the tightest of all bounds, and the share of the episode's budget it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..trajectory import LengthLimit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What bounds the length of one turn, each in tokens it leaves; None where there is no such bound.
+
+    Attributes:
+        reply: `max_new_tokens` of the request.
+        trajectory: What is left of the budget of the path.
+        sampled: What is left of the budget of the episode, where it may be the tightest.
+        context: Room in the context.
+    """
+
+    reply: int | None
+    trajectory: int | None
+    sampled: int | None
+    context: int | None
+
+    def tightest(self, length: int, asked: int) -> LengthLimit:
+        """The bound that a turn of this length met; where several are equal, the one that ends the episode.
+
+        Args:
+            length: Tokens that came.
+            asked: Tokens that were asked for.
+        """
+        for limit, bound in (
+            (LengthLimit.TRAJECTORY_BUDGET, self.trajectory),
+            (LengthLimit.SAMPLED_BUDGET, self.sampled),
+            (LengthLimit.CONTEXT, self.context),
+        ):
+            if bound is not None and length >= bound:
+                return limit
+        # Shorter than what was asked for: the server knows a shorter context than we do.
+        return LengthLimit.CONTEXT if length < asked else LengthLimit.REPLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a call may sample.
+
+    Attributes:
+        tokens: Most tokens.
+        is_rest: They are all that is left of the budget.
+    """
+
+    tokens: int
+    is_rest: bool
+
+
+class Share:
+    """The part of a budget that one call holds while it is in flight."""
+
+    def __init__(self, budget: SharedBudget) -> None:
+        self._budget = budget
+
+    async def take(self, wanted: int | None, left: Callable[[], int]) -> Grant:
+        """Hold tokens: as many as wanted, or the rest of the budget.
+
+        A call that would get less than it wants only because of what others hold waits for them: they may need less.
+
+        Args:
+            wanted: Most tokens the call can use; None for all that is left.
+            left: Tokens that are left but for what is held; raises when there are none.
+        """
+        while True:
+            granted = self._budget._hold(self, wanted, left)
+            if isinstance(granted, Grant):
+                return granted
+            await asyncio.wrap_future(granted)
+
+
+class SharedBudget:
+    """A budget that concurrent calls, in any event loop, draw on without overdrawing it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[Share, int] = {}
+        self._waiting: list[Future[None]] = []
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """A call's share; given back at the end, when what was sampled has been recorded."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            with self._lock:
+                self._held.pop(share, None)
+                waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(None)
+
+    def _hold(self, share: Share, wanted: int | None, left: Callable[[], int]) -> Grant | Future[None]:
+        with self._lock:
+            rest = left()
+            free = rest - sum(self._held.values())
+            if self._held and (wanted is None or wanted > free):
+                future: Future[None] = Future()
+                self._waiting.append(future)
+                return future
+            granted = self._held[share] = rest if wanted is None else min(wanted, rest)
+            return Grant(tokens=granted, is_rest=granted == rest)

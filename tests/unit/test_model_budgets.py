@@ -1,0 +1,156 @@
+"""Budgets of tokens: exact with calls in parallel, and every turn they cut says which bound it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from provider_support import Replay, tokenizer
+
+from strands_sglang import SGLangModel, TokenBudgetReachedError
+from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.provider._budget import Grant, SharedBudget
+from strands_sglang.testing import Reply
+from strands_sglang.trajectory import LengthLimit
+
+EOS = tokenizer().eos_token_id
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": [{"text": text}]}]
+
+
+async def run(model: SGLangModel, text: str = "go") -> str:
+    events = [event async for event in model.stream(user(text))]
+    return next(event["messageStop"]["stopReason"] for event in events if "messageStop" in event)
+
+
+def make(answer: Any, **options: Any) -> tuple[SGLangModel, Replay]:
+    client = Replay([answer], cycle=True)
+    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
+
+
+def everything(_: list[int], fields: dict[str, Any]) -> Reply:
+    """As many tokens as may come."""
+    return Reply(ids=[5] * fields["sampling_params"]["max_new_tokens"], finish="length", delay=0.01)
+
+
+# ---- which bound -----------------------------------------------------------------------------------------------------
+
+
+async def prompt_length() -> int:
+    model, client = make([EOS])
+    await run(model)
+    return len(client.prompts[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"sampling_params": {"max_new_tokens": 5}}, LengthLimit.REPLY),
+        ({}, LengthLimit.REPLY),
+        ({"max_sampled_tokens": 5}, LengthLimit.SAMPLED_BUDGET),
+        ({"max_sampled_tokens": 5, "sampling_params": {"max_new_tokens": 5}}, LengthLimit.SAMPLED_BUDGET),
+        ({"max_sampled_tokens": 6, "sampling_params": {"max_new_tokens": 5}}, LengthLimit.REPLY),
+        ({"max_trajectory_tokens": 5, "max_sampled_tokens": 9}, LengthLimit.TRAJECTORY_BUDGET),
+        ({"context_window_limit": 7, "sampling_params": {"max_new_tokens": 20}}, LengthLimit.CONTEXT),
+        ({"context_window_limit": 7, "max_sampled_tokens": 5}, LengthLimit.SAMPLED_BUDGET),
+    ],
+)
+async def test_a_cut_turn_says_by_what(options: dict[str, Any], limit: LengthLimit) -> None:
+    """Bounds on whole sequences are given from the end of the prompt on."""
+    size = await prompt_length()
+    given = {name: value + size if name in _WHOLE else value for name, value in options.items()}
+    model, _ = make(everything, **given)
+    assert await run(model) == "max_tokens"
+    assert model.trajectories[0].finish.limited_by is limit
+    assert sum(model.token_manager.loss_mask) == (5 if options else 2048)
+
+
+_WHOLE = ("max_trajectory_tokens", "context_window_limit")
+
+
+async def test_a_server_with_less_room_than_asked_for_is_the_context() -> None:
+    model, _ = make(lambda *_: Reply(ids=[5, 6], finish="length"), sampling_params={"max_new_tokens": 9})
+    await run(model)
+    assert model.trajectories[0].finish.limited_by is LengthLimit.CONTEXT
+
+
+async def test_a_turn_that_ends_by_itself_was_not_limited() -> None:
+    model, _ = make([5, EOS], max_sampled_tokens=2)
+    await run(model)
+    assert model.trajectories[0].finish.limited_by is None
+
+
+# ---- in parallel -----------------------------------------------------------------------------------------------------
+
+
+async def in_parallel(model: SGLangModel, calls: int) -> list[Any]:
+    return await asyncio.gather(*(run(model, f"q{n}") for n in range(calls)), return_exceptions=True)
+
+
+@pytest.mark.parametrize("params", [{}, {"max_new_tokens": 15}])
+async def test_calls_in_parallel_do_not_overdraw_the_budget(params: dict[str, Any]) -> None:
+    model, _ = make(everything, max_sampled_tokens=40, sampling_params=params)
+    ends = await in_parallel(model, 4)
+    assert model.forest.sampled_tokens == 40
+    full = 40 // params.get("max_new_tokens", 40) + (1 if params else 0)
+    assert [end == "max_tokens" for end in ends] == [n < full for n in range(4)]
+    assert {type(end) for end in ends[full:]} == {TokenBudgetReachedError}
+
+
+async def test_no_call_is_cut_by_what_others_only_hold() -> None:
+    model, client = make(
+        lambda *_: Reply(ids=[5, EOS], delay=0.01), max_sampled_tokens=40, sampling_params={"max_new_tokens": 30}
+    )
+    assert await in_parallel(model, 4) == ["end_turn"] * 4
+    assert [request.fields["sampling_params"]["max_new_tokens"] for request in client.requests] == [30] * 4
+
+
+async def test_calls_that_fit_the_budget_run_at_the_same_time() -> None:
+    model, client = make(everything, max_sampled_tokens=40, sampling_params={"max_new_tokens": 10})
+    await in_parallel(model, 4)
+    assert client.max_in_flight == 4
+
+
+async def test_a_failed_call_gives_its_share_back() -> None:
+    client = Replay([SGLangConnectionError("gone"), [5] * 9])
+    model = SGLangModel(tokenizer=tokenizer(), client=client, max_sampled_tokens=9)
+    first, second = await in_parallel(model, 2)
+    assert isinstance(first, SGLangConnectionError)
+    assert (second, model.forest.sampled_tokens) == ("end_turn", 9)
+
+
+async def test_a_cancelled_call_that_waited_for_a_share_is_forgotten() -> None:
+    budget = SharedBudget()
+    with budget.share() as first, budget.share() as second, budget.share() as third:
+        assert await first.take(4, lambda: 10) == Grant(tokens=4, is_rest=False)
+        waiting = asyncio.create_task(second.take(8, lambda: 10))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert await third.take(6, lambda: 10) == Grant(tokens=6, is_rest=False)
+
+
+async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> None:
+    budget = SharedBudget()
+    with budget.share() as mine:
+        with budget.share() as other:
+            await asyncio.to_thread(asyncio.run, other.take(None, lambda: 10))
+            waiting = asyncio.create_task(mine.take(5, lambda: 3))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        assert await waiting == Grant(tokens=3, is_rest=True)
+
+
+async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:
+    model, client = make(lambda *_: Reply(ids=[5, EOS], delay=30), max_sampled_tokens=9)
+    old = asyncio.create_task(run(model))
+    while not client.requests:
+        await asyncio.sleep(0)
+    model.reset()
+    client._function = lambda *_: Reply(ids=[5, EOS])
+    assert await run(model) == "end_turn"
+    old.cancel()
+    await asyncio.wait({old})

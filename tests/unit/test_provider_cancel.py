@@ -1,0 +1,83 @@
+"""The SDK's cancel signal and the cancellation of the calling task, each by itself and both at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import weakref
+
+from strands_sglang.provider import _cancel
+from strands_sglang.provider._cancel import CallCancelled, run_until_cancelled
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def set_meanwhile(signal: threading.Event) -> None:
+    await asyncio.sleep(0.01)
+    signal.set()
+
+
+async def test_the_signal_ends_the_call() -> None:
+    signal = threading.Event()
+    _, outcome = await asyncio.gather(
+        set_meanwhile(signal), run_until_cancelled(forever(), signal), return_exceptions=True
+    )
+    assert isinstance(outcome, CallCancelled)
+
+
+async def test_a_task_that_is_cancelled_just_after_the_signal_is_cancelled() -> None:
+    signal = threading.Event()
+    outer: asyncio.Task[None]
+
+    async def call() -> None:
+        try:
+            await forever()
+        finally:
+            asyncio.get_running_loop().call_soon(outer.cancel)  # before `outer` sees that this one is over
+
+    outer = asyncio.create_task(run_until_cancelled(call(), signal))
+    await set_meanwhile(signal)
+    await asyncio.wait({outer})
+    assert outer.cancelled()
+
+
+async def test_a_task_that_was_spared_a_cancellation_earlier_notices_the_signal() -> None:
+    signal = threading.Event()
+
+    async def caller() -> str:
+        with contextlib.suppress(asyncio.CancelledError):  # and no uncancel()
+            await forever()
+        try:
+            await run_until_cancelled(forever(), signal)
+        except CallCancelled:
+            return "signalled"
+        return "over"
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    task.cancel()
+    await set_meanwhile(signal)
+    assert await task == "signalled"
+
+
+def test_event_loops_are_not_kept() -> None:
+    async def once() -> None:
+        assert await run_until_cancelled(asyncio.sleep(0, "done"), threading.Event()) == "done"
+
+    loops = []
+    asyncio.run(once())
+    assert _cancel._watchers == {}
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(once())
+        loop.close()  # with the poller's task pending
+        loops.append(weakref.ref(loop))
+        del loop
+    asyncio.run(once())
+    gc.collect()
+    assert _cancel._watchers == {}
+    assert [ref() for ref in loops] == [None] * 3

@@ -1,0 +1,64 @@
+"""Structured output is what was sampled, whatever tags it holds and wherever the prompt ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+from provider_support import Replay, completion, tokenizer
+
+from strands_sglang import SGLangModel, StructuredOutputError
+from strands_sglang.engine.templates import HERMES_TEMPLATE
+
+GO = [{"role": "user", "content": [{"text": "go"}]}]
+THINKING = HERMES_TEMPLATE.replace("<|im_start|>assistant\\n' }}", "<|im_start|>assistant\\n<think>\\n' }}").replace(
+    "<|im_start|>assistant\n' }}", "<|im_start|>assistant\n<think>\n' }}"
+)
+
+
+class Note(pydantic.BaseModel):
+    a: str
+
+
+async def note(reply: Any, **options: Any) -> tuple[str, Replay]:
+    client = Replay([reply])
+    model = SGLangModel(tokenizer=tokenizer(), client=client, **options)
+    return [event async for event in model.structured_output(Note, GO)][-1]["output"].a, client
+
+
+@pytest.mark.parametrize(
+    "text", ["see <think>x</think> here", "</think>", "<tool_call>{}</tool_call>", "  x ", "<think>never closed"]
+)
+async def test_strings_keep_their_tags_and_spaces(text: str) -> None:
+    value, client = await note(Note(a=text).model_dump_json())
+    assert value == text
+    assert "require_reasoning" not in client.requests[0].fields
+
+
+@pytest.mark.parametrize("text", ["x", "a </think> b"])
+async def test_a_prompt_that_opens_a_reasoning_block_may_be_answered_at_once(text: str) -> None:
+    """A server without a reasoning parser constrains the text from its beginning."""
+    value, client = await note(Note(a=text).model_dump_json(), chat_template=THINKING)
+    assert tokenizer().decode(client.prompts[0]).endswith("<think>\n")
+    assert value == text
+
+
+async def test_a_prompt_that_opens_a_reasoning_block_asks_for_the_grammar_after_it() -> None:
+    value, client = await note('I think.\n</think>\n\n{"a": "see </think>"}', chat_template=THINKING)
+    assert client.requests[0].fields["require_reasoning"] is True
+    assert value == "see </think>"
+
+
+async def test_text_that_is_no_json_is_still_refused() -> None:
+    for reply in ('{"a": "1"} x', 'I think. {"a": "x"}', "</think>"):
+        with pytest.raises(StructuredOutputError, match="does not validate as Note"):
+            await note(reply, chat_template=THINKING)
+
+
+async def test_an_unfinished_answer_is_refused() -> None:
+    ids = list(completion('{"a": "x"}', stop=False).ids or ())
+    entries = [[-0.5, token, None] for token in ids]
+    meta = {"finish_reason": {"type": "weird"}, "output_token_logprobs": entries}
+    with pytest.raises(StructuredOutputError, match="was cut"):
+        await note({"output_ids": ids, "meta_info": meta})
