@@ -6,149 +6,21 @@ import asyncio
 import copy
 import inspect
 import json
-import sys
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import pytest
-from provider_support import Replay, add, call, completion, tokenizer
-from strands import Agent, tool
+from provider_support import call, completion, tokenizer
+from slime_support import PARAMS, AddEnv, Rig, Sample, TwoPaths, WaitingEnv, check, good_replies, rig, waiting_call
 
-import strands_sglang
 from strands_env.core import Environment, RewardResult
 from strands_env.testing import ScriptedModel
 from strands_env.training import slime
 from strands_env.training.slime._episode import SUSPENDED
 from strands_sglang.testing import Reply
 
-
-@dataclass
-class Counter:
-    """slime's `PrefixCacheInfo`."""
-
-    cached_tokens: int = 0
-    total_prompt_tokens: int = 0
-
-    def add(self, meta: dict[str, Any]) -> None:
-        self.cached_tokens += meta.get("cached_tokens", 0)
-        self.total_prompt_tokens += meta.get("prompt_tokens", 0)
-
-
-@dataclass
-class Sample:
-    """The fields of slime's `Sample` that the contract names."""
-
-    class Status(Enum):
-        PENDING = "pending"
-        COMPLETED = "completed"
-        TRUNCATED = "truncated"
-        ABORTED = "aborted"
-        FAILED = "failed"
-
-    group_index: int | None = 0
-    index: int | None = 3
-    rollout_id: int | None = None
-    prompt: Any = "What is 1 + 2?"
-    tokens: list[int] = field(default_factory=list)
-    response: str = ""
-    response_length: int = 0
-    label: str | None = "3"
-    reward: Any = None
-    loss_mask: list[int] | None = None
-    weight_versions: list[str] = field(default_factory=list)
-    rollout_log_probs: list[float] | None = None
-    rollout_top_p_token_ids: Any = None
-    rollout_top_p_token_offsets: Any = None
-    rollout_routed_experts: Any = None
-    remove_sample: bool = False
-    status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict)
-    session_id: str | None = "session-of-this-sample"
-    non_generation_time: float = 0.0
-    prefix_cache_info: Counter = field(default_factory=Counter)
-
-
-PARAMS: dict[str, Any] = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "max_new_tokens": 400,
-    "stop": None,
-    "stop_token_ids": None,
-    "skip_special_tokens": True,
-    "no_stop_trim": True,
-    "spaces_between_special_tokens": False,
-}
-
-
-class AddEnv(Environment):
-    """An environment that adds."""
-
-    def get_tools(self) -> list[Any]:
-        return [add]
-
-
-class Rig:
-    """slime as far as our functions see it.
-
-    Attributes:
-        args: Its arguments.
-        state: Its `GenerateState`.
-        client: The client all rollouts share.
-        environments: Environments made so far.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.state = types.SimpleNamespace(aborted=False, tokenizer=tokenizer())
-        module = types.ModuleType("slime.rollout.sglang_rollout")
-        module.GenerateState = lambda args: self.state  # type: ignore[attr-defined]
-        for name in ("slime", "slime.rollout"):
-            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        monkeypatch.setitem(sys.modules, "slime.rollout.sglang_rollout", module)
-        monkeypatch.setattr(strands_sglang, "get_client_from_slime_args", lambda args, **options: self.client)
-        self.client: Any = None
-        self.args = types.SimpleNamespace(strands_env_factory=f"{__name__}.make_env", partial_rollout=False)
-        self.environments: list[Environment] = []
-
-    def serve(self, *replies: Any) -> Replay:
-        self.client = Replay(list(replies))
-        return self.client
-
-    async def run(self, sample: Sample | None = None, **options: Any) -> Any:
-        params = copy.deepcopy(PARAMS) | options.pop("params", {})
-        return await slime.generate(self.args, sample or Sample(), params, **options)
-
-
-ENVIRONMENT: Callable[..., Environment] = AddEnv
-OPTIONS: dict[str, Any] = {}
-
-
-def make_env(*, model_factory: Any, args: Any) -> Environment:
-    """The factory that the arguments name."""
-    return ENVIRONMENT(model_factory=model_factory, **OPTIONS)
-
-
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setitem(globals(), "ENVIRONMENT", AddEnv)
-    monkeypatch.setitem(globals(), "OPTIONS", {"reward_fn": lambda action, result: 1.0})
-    return Rig(monkeypatch)
-
-
-def good_replies(versions: tuple[str, str] = ("7", "7")) -> list[Reply]:
-    return [completion(call(1, 2), version=versions[0], cached=4), completion("3", version=versions[1], cached=9)]
-
-
-def check(sample: Sample) -> None:
-    """What slime asserts before training."""
-    assert sample.response_length == len(sample.loss_mask or ()) == len(sample.rollout_log_probs or ())
-    assert 0 < sample.response_length < len(sample.tokens)
-    assert all(isinstance(value, float) for value in sample.rollout_log_probs or ())
-    assert all(isinstance(value, int) for value in sample.tokens)
+__all__ = ["rig"]
 
 
 # ---- a rollout -------------------------------------------------------------------------------------------------------
@@ -270,11 +142,11 @@ async def test_a_rollout_that_sampled_nothing_is_still_a_sample_slime_can_carry(
     assert (sample.response_length, sample.loss_mask) == (1, [0])
 
 
-async def test_an_exception_of_the_factory_is_contained(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exception_of_the_factory_is_contained(rig: Rig) -> None:
     def broken(**options: Any) -> Environment:
         raise RuntimeError("no sandbox")
 
-    monkeypatch.setitem(globals(), "ENVIRONMENT", broken)
+    rig.environment = broken
     sample = await rig.run()
     assert sample.status is Sample.Status.FAILED
     assert sample.metadata["strands_env"]["error"]["message"] == "no sandbox"
@@ -308,8 +180,8 @@ async def test_a_server_abort_that_slime_did_not_ask_for_is_resumed(rig: Rig) ->
     assert sample.weight_versions == ["1", "2"]
 
 
-async def test_an_abstaining_reward_removes_the_sample(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "OPTIONS", {"reward_fn": lambda action, result: RewardResult(reward=None)})
+async def test_an_abstaining_reward_removes_the_sample(rig: Rig) -> None:
+    rig.options = {"reward_fn": lambda action, result: RewardResult(reward=None)}
     rig.serve(completion("3"))
     sample = await rig.run()
     assert (sample.remove_sample, sample.reward) == (True, 0.0)
@@ -335,31 +207,8 @@ async def test_an_abort_starts_no_further_turn(rig: Rig) -> None:
     assert len(client.requests) == 2
 
 
-@tool
-async def wait_for_ever() -> str:
-    """Wait."""
-    await asyncio.Event().wait()
-    return ""
-
-
-class WaitingEnv(AddEnv):
-    """An environment whose tool never ends, and which knows that it was cleaned up."""
-
-    cleaned = 0
-
-    def get_tools(self) -> list[Any]:
-        return [wait_for_ever]
-
-    async def cleanup(self) -> None:
-        type(self).cleaned += 1
-
-
-def waiting_call() -> Reply:
-    return completion('<tool_call>{"name": "wait_for_ever", "arguments": {}}</tool_call>')
-
-
 async def test_an_abort_ends_a_running_tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "ENVIRONMENT", WaitingEnv)
+    rig.environment = WaitingEnv
     monkeypatch.setattr(WaitingEnv, "cleaned", 0)
     rig.serve(waiting_call())
     running = asyncio.ensure_future(rig.run())
@@ -371,7 +220,7 @@ async def test_an_abort_ends_a_running_tool(rig: Rig, monkeypatch: pytest.Monkey
 
 
 async def test_cancelling_the_call_cleans_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "ENVIRONMENT", WaitingEnv)
+    rig.environment = WaitingEnv
     monkeypatch.setattr(WaitingEnv, "cleaned", 0)
     rig.serve(waiting_call())
     running = asyncio.ensure_future(rig.run())
@@ -412,7 +261,7 @@ async def test_a_partial_rollout_goes_on_where_it_was(rig: Rig) -> None:
     assert done is sample
     check(done)
     assert done.status is Sample.Status.COMPLETED
-    assert done.weight_versions == ["1", "2"]
+    assert done.weight_versions == ["1", "1", "2"]
     assert len(rig.client.requests) == requests + 1
     assert done.tokens[: len(rig.client.prompts[-1])] == rig.client.prompts[-1]
     assert len(SUSPENDED) == 0
@@ -508,17 +357,8 @@ async def test_missing_top_p_data_fails_the_sample_with_both_arrays(rig: Rig) ->
     assert len(sample.rollout_top_p_token_offsets) == sample.response_length + 1
 
 
-class TwoPaths(AddEnv):
-    """A conversation whose history is edited half-way: two paths of one rollout."""
-
-    async def interact(self, agent: Agent, action: Any) -> Any:
-        await self.invoke(agent, action.prompt)
-        agent.messages.clear()
-        return await self.invoke(agent, "And now something else.")
-
-
-async def test_several_paths_become_samples_of_one_rollout(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "ENVIRONMENT", TwoPaths)
+async def test_several_paths_become_samples_of_one_rollout(rig: Rig) -> None:
+    rig.environment = TwoPaths
     rig.serve(completion("first"), completion("second"))
     given = Sample()
     samples = await rig.run(given)
@@ -535,8 +375,8 @@ async def test_several_paths_become_samples_of_one_rollout(rig: Rig, monkeypatch
     assert samples[1].prefix_cache_info.total_prompt_tokens == 0
 
 
-async def test_evaluation_returns_one_sample_and_takes_no_session(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "ENVIRONMENT", TwoPaths)
+async def test_evaluation_returns_one_sample_and_takes_no_session(rig: Rig) -> None:
+    rig.environment = TwoPaths
     rig.serve(completion("first"), completion("second"))
     sample = await rig.run(Sample(session_id=None), evaluation=True)
     assert isinstance(sample, Sample)
@@ -552,10 +392,8 @@ async def test_evaluation_needs_no_training_data(rig: Rig) -> None:
     assert not client.requests[0].fields.get("return_routed_experts")
 
 
-async def test_a_model_without_tokenizer_or_server_works(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        globals(), "ENVIRONMENT", lambda model_factory, **o: AddEnv(model_factory=lambda: ScriptedModel(["hi"]), **o)
-    )
+async def test_a_model_without_tokenizer_or_server_works(rig: Rig) -> None:
+    rig.environment = lambda model_factory, **o: AddEnv(model_factory=lambda: ScriptedModel(["hi"]), **o)
     rig.state.tokenizer = None
     sample = await rig.run()
     check(sample)

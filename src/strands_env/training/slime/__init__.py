@@ -13,14 +13,17 @@ slime is imported only while these functions run. The options are those of `Slim
 
 from __future__ import annotations
 
-from ._generate import generate, reward_func
+from ._failures import TooManyFailuresError
+from ._generate import generate
 from ._hooks import check_reward_nonzero_std, reward_post_process
 from ._log import log_eval_rollout, log_rollout
+from ._reward import reward_func
 from ._settings import SlimeConfigError, SlimeSettings
 
 __all__ = [
     "SlimeConfigError",
     "SlimeSettings",
+    "TooManyFailuresError",
     "check_reward_nonzero_std",
     "generate",
     "log_eval_rollout",

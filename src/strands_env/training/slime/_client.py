@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,57 +10,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.sample import KeptSets
+from strands_env.training.slime._top_p import CallRecord, kept_sets_of
 from strands_sglang.exceptions import SGLangAbortedError, TokenBudgetReachedError
 
-_TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
-_TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RolloutControl:
     """State that the clients of all models of a rollout share.
 
     Attributes:
         is_aborted: Whether slime has asked to stop.
         suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
-        budget: Tokens of the response of one path, tool results included; None for no limit.
-        suspended: Set while a call waits.
-        resume: Set to let it go on.
-        held: Ids of calls that were waiting: everything in them is older than the resumption.
+        budget: Tokens of the response of one path, tool results included, and tokens that all models of the rollout
+            sample together; None for no limit.
+        sampled: Tokens sampled so far.
+        stopping: Set when slime asks to stop, as soon as anybody sees it.
+        paused: The rollout is suspended: slime may train meanwhile, and no call may start.
+        resume: Set to let waiting calls go on.
+        resumptions: How often the rollout went on after a suspension.
+        held: Ids that were sampled before the last resumption, each from the start of its path.
     """
 
     is_aborted: Callable[[], bool]
     suspends: bool = False
     budget: int | None = None
-    suspended: asyncio.Event = field(default_factory=asyncio.Event)
+    sampled: int = 0
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    paused: bool = False
     resume: asyncio.Event = field(default_factory=asyncio.Event)
+    resumptions: int = 0
     held: list[list[int]] = field(default_factory=list)
 
     async def gate(self, input_ids: Sequence[int]) -> None:
         """Pass, wait for the resumption, or raise `SGLangAbortedError`."""
-        while self.is_aborted():
+        while self.paused or self.is_aborted():
             if not self.suspends:
                 raise SGLangAbortedError("slime ended the rollout step; no further turn is started")
             self.held.append(list(input_ids))
             self.resume.clear()
-            self.suspended.set()
+            self.stopping.set()
             await self.resume.wait()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """What one answer said beyond the trajectory.
-
-    Attributes:
-        prompt: int32, ids of the request.
-        output: int32, sampled ids.
-        kept: Top-p survivors of the sampled ids, or None.
-    """
-
-    prompt: NDArray[np.int32]
-    output: NDArray[np.int32]
-    kept: KeptSets | None
+    def go_on(self) -> None:
+        """Let calls through again."""
+        self.resumptions += self.paused
+        self.paused = False
+        self.stopping.clear()
+        self.resume.set()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,13 +69,11 @@ class RolloutCounters:
     spec_accept_token_num: int = 0
     spec_draft_token_num: int = 0
     spec_verify_ct: int = 0
-    seconds: float = 0.0
 
     def add(self, meta: Mapping[str, Any]) -> None:
         """Add an answer."""
         for name in self.__dataclass_fields__:
-            key = "e2e_latency" if name == "seconds" else name
-            value = meta.get(key)
+            value = meta.get(name)
             if isinstance(value, int | float):
                 setattr(self, name, getattr(self, name) + value)
 
@@ -89,7 +82,7 @@ class RolloutClient:
     """Speaks the generate contract for one rollout, over the client that all rollouts share.
 
     Args:
-        client: The shared client, or a function that makes it at the first call.
+        client: The shared client.
         control: State of the rollout.
         records: Where answers with top-p data are kept.
         counters: Where `meta_info` is summed up.
@@ -120,17 +113,21 @@ class RolloutClient:
         room = self._room(prompt)
         if room is not None:
             params["max_new_tokens"] = min(params.get("max_new_tokens", room), room)
+        resumptions = self._control.resumptions
         answer: dict[str, Any] = await self._client.generate(input_ids, sampling_params=params, **fields)
         meta = answer.get("meta_info") or {}
         self._counters.add(meta)
         output = np.array(answer.get("output_ids") or (), dtype=np.int32)
+        self._control.sampled += len(output)
+        if resumptions != self._control.resumptions:  # begun before the suspension, ended after it
+            self._control.held.append([*input_ids, *output.tolist()])
         kept = kept_sets_of(meta, len(output))
         if kept is not None:
             self._records.append(CallRecord(prompt=prompt, output=output, kept=kept))
         return answer
 
     def _room(self, prompt: NDArray[np.int32]) -> int | None:
-        """Tokens left in the response of the path this prompt belongs to."""
+        """Tokens left in the response of the path this prompt belongs to, and in the rollout."""
         budget = self._control.budget
         if budget is None:
             return None
@@ -141,52 +138,7 @@ class RolloutClient:
         else:
             self._roots.append(prompt)
             used = 0
+        used = max(used, self._control.sampled)
         if used >= budget:
             raise TokenBudgetReachedError("rollout_max_response_len", budget, used)
         return budget - used
-
-
-def kept_sets_of(meta: Mapping[str, Any], count: int) -> KeptSets | None:
-    """The top-p data of slime's patched server: int32 arrays, as lists or base64; None where the answer has none.
-
-    Raises:
-        ValueError: The data does not fit the number of sampled tokens.
-    """
-    ids, offsets = _int32(meta, _TOP_P_IDS), _int32(meta, _TOP_P_OFFSETS)
-    if ids is None or offsets is None:
-        return None
-    if len(offsets) != count + 1 or int(offsets[-1]) != len(ids):
-        raise ValueError(
-            f"top-p data has {len(offsets)} offsets up to {int(offsets[-1]) if len(offsets) else None} and {len(ids)} "
-            f"ids for {count} sampled tokens"
-        )
-    return KeptSets(ids=ids, offsets=offsets.astype(np.int64))
-
-
-def _int32(meta: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.int32] | None:
-    for name in names:
-        value = meta.get(name)
-        if value is None:
-            continue
-        if isinstance(value, str):
-            return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32)
-        return np.array(value, dtype=np.int32)
-    return None
-
-
-def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) -> KeptSets | None:
-    """Top-p data of a path, out of the calls that made it; None where no call belongs to it."""
-    lengths = np.zeros(len(token_ids), dtype=np.int64)
-    parts: dict[int, KeptSets] = {}
-    for record in records:
-        start, end = len(record.prompt), len(record.prompt) + len(record.output)
-        on_path = np.array_equal(token_ids[:start], record.prompt) and np.array_equal(
-            token_ids[start:end], record.output
-        )
-        if on_path and record.kept is not None:
-            lengths[start:end] = np.diff(record.kept.offsets)
-            parts[start] = record.kept
-    if not parts:
-        return None
-    ids = np.concatenate([parts[start].ids for start in sorted(parts)])
-    return KeptSets(ids=ids, offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))

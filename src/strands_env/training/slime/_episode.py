@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strands_env.core import StepResult
-from strands_env.training.slime._client import CallRecord, RolloutControl, RolloutCounters
+from strands_env.training.slime._client import RolloutControl, RolloutCounters
+from strands_env.training.slime._top_p import CallRecord
+from strands_env.training.slime._watch import AbortWatch
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2
-"""How often a rollout that runs a tool looks whether slime is stopping."""
 MAX_SUSPENDED = 4096
 """Suspended rollouts that are kept; the oldest are cancelled, for slime may never ask for them again."""
 
@@ -30,6 +30,8 @@ class Episode:
         records: Top-p data of its calls.
         counters: Sums over its calls.
         suspensions: How often it was suspended.
+        scores: Whether its environment has a reward function.
+        config_error: What makes every rollout of this configuration fail, where that was found out on the way.
     """
 
     task: asyncio.Task[StepResult]
@@ -38,32 +40,37 @@ class Episode:
     records: list[CallRecord] = field(default_factory=list)
     counters: RolloutCounters = field(default_factory=RolloutCounters)
     suspensions: int = 0
+    scores: bool = False
+    config_error: Exception | None = None
 
     async def run(self) -> StepResult | None:
         """Wait for the end; None when the rollout was suspended or stopped because slime is stopping.
 
         Cancelling this call ends the rollout, its cleanup included.
         """
-        self.control.resume.set()
-        self.control.suspended.clear()
+        if self.suspensions:  # whatever is sampled by now is older than this call
+            self.control.held.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
         try:
-            while not self.task.done():
-                if self.control.is_aborted():
-                    return await self._stop()
-                waiter = asyncio.ensure_future(self.control.suspended.wait())
-                await asyncio.wait({self.task, waiter}, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                waiter.cancel()
+            with AbortWatch.of_running_loop().watching(self.control):
+                while not self.task.done():
+                    if self.control.is_aborted():
+                        await self._stop()
+                        return None
+                    self.control.go_on()
+                    waiter = asyncio.ensure_future(self.control.stopping.wait())
+                    await asyncio.wait({self.task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+                    waiter.cancel()
         except asyncio.CancelledError:
             await self.cancel()
             raise
         return self.task.result()
 
-    async def _stop(self) -> StepResult | None:
-        if self.control.suspends:
-            self.suspensions += 1
-            return None
-        await self.cancel()
-        return None
+    async def _stop(self) -> None:
+        if not self.control.suspends:
+            await self.cancel()
+            return
+        self.control.paused = True  # until slime asks for the rollout again, whatever its flag says meanwhile
+        self.suspensions += 1
 
     async def cancel(self) -> None:
         """End the rollout; its environment cleans up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.training.sample import InvalidSampleError, KeptSets, SampleStatus, TrainingSample
+from strands_env.training.slime._settings import SlimeConfigError
+
+METADATA_KEY = "strands_env"
+"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
 
 _STATUS = {
     SampleStatus.COMPLETED: "COMPLETED",
@@ -38,12 +43,23 @@ class Needs:
 
     @classmethod
     def of(cls, args: Any, *, evaluation: bool) -> Needs:
-        """What training needs; an evaluation needs nothing, and samples with parameters of its own."""
+        """What training needs; an evaluation needs nothing, and samples with parameters of its own.
+
+        Raises:
+            SlimeConfigError: Routed experts are replayed, and their shape is not known.
+        """
         if evaluation:
             return cls()
-        replays = bool(getattr(args, "use_rollout_routing_replay", False))
+        shape = None
+        if getattr(args, "use_rollout_routing_replay", False):
+            layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
+            if not (layers and top_k):
+                raise SlimeConfigError(
+                    f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, got {layers!r}, {top_k!r}"
+                )
+            shape = (int(layers), int(top_k))
         return cls(
-            experts_shape=(int(args.num_layers), int(args.moe_router_topk)) if replays else None,
+            experts_shape=shape,
             top_p=float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
         )
 
@@ -64,6 +80,12 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
         kept = source.kept.part(source.prompt_length, len(source)) if source.kept is not None else None
         if kept is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
+        trained = source.loss_mask[source.prompt_length :] == 1
+        if (missing := trained & (np.diff(kept.offsets) == 0)).any():
+            raise InvalidSampleError(
+                f"rollout_top_p is not 1, and {int(missing.sum())} of {int(trained.sum())} trained tokens have no "
+                "top-p token ids: the server left them out of an answer"
+            )
     _set_arrays(
         sample,
         token_ids=source.token_ids,
@@ -79,16 +101,12 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
 
 
 def versions_of(source: TrainingSample) -> list[str]:
-    """The weight versions in order of first use, each run once."""
-    versions: list[str] = []
-    for span in source.weight_versions:
-        if span.version is not None and versions[-1:] != [span.version]:
-            versions.append(span.version)
-    return versions
+    """The weight versions, one a call; two for a call that was resumed with other weights."""
+    return [span.version for span in source.weight_versions if span.version is not None]
 
 
-def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, needs: Needs) -> None:
-    """Make a sample that slime can carry and that trains nothing: mask 0, removed, with a numeric reward.
+def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> None:
+    """Make a sample that slime can carry and that trains nothing: mask 0, removed.
 
     The fields are those that every sample of the run has, for slime decides by the first sample of a batch. A rollout
     that sampled nothing is given one masked token, since slime's tensors cannot be empty.
@@ -106,7 +124,8 @@ def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, needs: 
     experts = None
     if needs.experts_shape is not None:
         layers, top_k = needs.experts_shape
-        experts = np.broadcast_to(np.arange(top_k, dtype=np.int32), (len(ids) - 1, layers, top_k)).copy()
+        row = np.arange(top_k, dtype=np.int32) if top_k > 1 else np.ones(1, dtype=np.int32)  # no layer is all 0
+        experts = np.broadcast_to(row, (len(ids) - 1, layers, top_k)).copy()
     empty = KeptSets(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(length + 1, dtype=np.int64))
     _set_arrays(
         sample,
@@ -118,22 +137,49 @@ def fill_unusable(sample: Any, source: TrainingSample | None, args: Any, needs: 
         kept=empty if needs.top_p else None,
     )
     sample.remove_sample = True
-    sample.reward = reward_value(args, 0.0)
 
 
-def reward_value(args: Any, reward: float) -> Any:
-    """A reward as slime reads it: a number, or a dict where `reward_key` is set."""
+def reward_value(args: Any, reward: float, *, evaluation: bool = False) -> Any:
+    """A reward as slime reads it: a number, or a dict where `reward_key` (in evaluation `eval_reward_key`) is set."""
     key = getattr(args, "reward_key", None)
+    if evaluation:
+        key = getattr(args, "eval_reward_key", None) or key
     return {key: reward} if key else reward
 
 
 def read_reward(args: Any, sample: Any) -> float | None:
-    """The reward of a sample as a number; None where there is none."""
+    """The reward of a sample as a number, whoever set it; None where there is none, and for NaN and infinities."""
     value = getattr(sample, "reward", None)
-    key = getattr(args, "reward_key", None)
     if isinstance(value, dict):
-        value = value.get(key) if key else None
-    return float(value) if isinstance(value, int | float) else None
+        keys = [getattr(args, "reward_key", None), getattr(args, "eval_reward_key", None)]
+        value = next((value[key] for key in keys if key and key in value), None)
+    if value is None or isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value)  # numbers of numpy and torch too
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def rollout_key(sample: Any, position: int) -> Any:
+    """What the samples of one rollout share, within a group."""
+    for name in ("rollout_id", "index"):
+        value = getattr(sample, name, None)
+        if value is not None:
+            return value
+    return ("position", position)
+
+
+def note(sample: Any, notes: dict[str, Any]) -> None:
+    """Leave our notes in the sample's metadata, which is replaced and not changed."""
+    sample.metadata = {**(sample.metadata or {}), METADATA_KEY: notes}
+
+
+def notes_of(sample: Any) -> dict[str, Any]:
+    """Our notes; empty where there are none."""
+    notes = (getattr(sample, "metadata", None) or {}).get(METADATA_KEY)
+    return notes if isinstance(notes, dict) else {}
 
 
 def clear(sample: Any) -> None:
@@ -142,6 +188,8 @@ def clear(sample: Any) -> None:
     sample.loss_mask = sample.rollout_log_probs = sample.reward = None
     sample.weight_versions = []
     sample.remove_sample = False
+    if sample.metadata and METADATA_KEY in sample.metadata:
+        sample.metadata = {key: value for key, value in sample.metadata.items() if key != METADATA_KEY}
     for name in ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets"):
         if hasattr(sample, name):
             setattr(sample, name, None)

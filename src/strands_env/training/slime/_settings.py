@@ -32,11 +32,15 @@ class SlimeSettings:
             has no reward.
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
         system_prompt: System prompt of the environment; a system message in the data replaces it.
-        fanout: Return every path of a rollout as a sample of its own. Otherwise only the main agent's last.
+        fanout: Return every path of a rollout as a sample of its own. Otherwise only the main agent's last, which then
+            trains every token sampled on it. None: every path, unless slime runs with `--partial-rollout` or
+            `--group-rm`, where it takes one sample a rollout.
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
+        max_failures: Number of rollouts in a row that fail with one type of error, after which the run ends with
+            `TooManyFailuresError`; 0 for no limit. Of this process.
     """
 
     factory: str
@@ -44,18 +48,19 @@ class SlimeSettings:
     reward: str | None = None
     tool_parser: str | None = None
     system_prompt: str | None = None
-    fanout: bool = True
+    fanout: bool | None = None
     client_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str | None = None
     log_messages: int = 4
+    max_failures: int = 64
 
     @classmethod
     def from_args(cls, args: Any, *, factory_required: bool = True) -> SlimeSettings:
         """Read the settings.
 
         Raises:
-            SlimeConfigError: There is no factory, or an option that does not exist.
+            SlimeConfigError: There is no factory, an option that does not exist, or a value that cannot be.
         """
         names = {item.name for item in fields(cls)}
         given = {key.removeprefix(_PREFIX): value for key, value in vars(args).items() if key.startswith(_PREFIX)}
@@ -75,29 +80,80 @@ class SlimeSettings:
                     "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
                 )
             values["factory"] = ""
-        return cls(**values)
+        return cls(**_checked(values))
 
     def make_environment(self, *, model_factory: Any, args: Any, sample: Any, evaluation: bool) -> Any:
         """A fresh environment for one rollout.
 
         Raises:
-            SlimeConfigError: The factory cannot be imported.
+            SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or makes something
+                else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an
+                environment was made.
         """
         made = load(self.factory)
-        available = {
-            "model_factory": model_factory,
-            "args": args,
-            "sample": sample,
-            "evaluation": evaluation,
-            "options": dict(self.options),
-        }
+        arguments = self._arguments(made, model_factory=model_factory, args=args, sample=sample, evaluation=evaluation)
+        wrong = (TypeError, ValueError) if isinstance(made, type) else (TypeError,)
+        try:
+            environment = made(**arguments)
+        except wrong as error:
+            if repr(self) in _PROVEN:
+                raise
+            raise SlimeConfigError(
+                f"{self.factory!r} makes no environment with strands_env_options {dict(self.options)!r}: {error}"
+            ) from error
+        if not callable(getattr(environment, "rollout", None)):
+            if inspect.iscoroutine(environment):
+                environment.close()
+            raise SlimeConfigError(
+                f"{self.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
+                "plain function, and what must be awaited belongs into Environment.reset()"
+            )
+        _PROVEN.add(repr(self))
+        return environment
+
+    def _arguments(self, made: Any, **given: Any) -> dict[str, Any]:
+        """The keyword arguments of the factory."""
         if isinstance(made, type):
             system_prompt = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
-            return made(model_factory=model_factory, **system_prompt, **self.options)
+            return {"model_factory": given["model_factory"], **system_prompt, **self.options}
+        if not callable(made):
+            raise SlimeConfigError(f"{self.factory!r} is a {type(made).__name__}, expected a class or a function")
+        available = {**given, "options": dict(self.options)}
         parameters = inspect.signature(made).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return made(**available)
-        return made(**{name: value for name, value in available.items() if name in parameters})
+            return available
+        return {name: value for name, value in available.items() if name in parameters}
+
+
+_PROVEN: set[str] = set()
+"""Settings with which an environment was made in this process."""
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """The options with numbers as numbers.
+
+    Raises:
+        SlimeConfigError: A value has the wrong type.
+    """
+    checked = dict(values)
+    for name in ("options", "client_options", "model_options"):
+        if not isinstance(values.get(name, {}), Mapping):
+            raise SlimeConfigError(f"{_PREFIX + name} must be a mapping, got {values[name]!r}")
+    for name in ("log_messages", "max_failures"):
+        if name in values:
+            try:
+                checked[name] = int(values[name])
+            except (TypeError, ValueError):
+                checked[name] = -1
+            if checked[name] < 0:
+                raise SlimeConfigError(f"{_PREFIX + name} must be a number from 0, got {values[name]!r}")
+    if not isinstance(values.get("fanout", True), bool):
+        raise SlimeConfigError(f"{_PREFIX}fanout must be true or false, got {values['fanout']!r}")
+    if values.get("model_options", {}).get("return_logprob") is False:
+        raise SlimeConfigError(
+            "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
+        )
+    return checked
 
 
 def load(path: str) -> Any:

@@ -1,0 +1,257 @@
+"""slime stops a step: what its samples become, and that nothing is sampled while it trains."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from provider_support import Replay, add, call, completion
+from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig
+from strands import tool
+
+from strands_env.training import slime
+from strands_env.training.slime._client import RolloutControl
+from strands_env.training.slime._episode import SUSPENDED, Episode
+from strands_sglang.testing import Reply
+
+__all__ = ["rig"]
+
+WHOLE = completion("the answer is 3")
+
+
+class Gated:
+    """Makes environments with a tool that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.called = asyncio.Event()
+
+    def __call__(self, **options: Any) -> AddEnv:
+        @tool
+        async def slow() -> str:
+            """Wait."""
+            self.called.set()
+            await self.may_end.wait()
+            return "done"
+
+        class SlowEnv(AddEnv):
+            def get_tools(self) -> list[Any]:
+                return [slow, add]
+
+        return SlowEnv(**options)
+
+
+def slow_call(version: str | None = None) -> Reply:
+    return completion('<tool_call>{"name": "slow", "arguments": {}}</tool_call>', version=version)
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+# ---- without partial rollout -----------------------------------------------------------------------------------------
+
+
+def abort_with(rig: Rig, reply: Any) -> Any:
+    """A model call during which slime starts to stop."""
+
+    def answer(*request: Any) -> Any:
+        rig.state.aborted = True
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [
+        ([], Reply(ids=[], finish="abort")),
+        ([], Reply(ids=WHOLE.ids[:2], finish="abort")),
+        ([], ConnectionError("reset by peer")),
+        ([completion(call(1, 2))], ConnectionError("reset by peer")),
+    ],
+    ids=["nothing", "partial text", "broken first call", "broken second call"],
+)
+@pytest.mark.parametrize("partial", [False, True], ids=["dropped", "partial"])
+async def test_whatever_the_end_of_a_step_breaks_is_aborted(
+    rig: Rig, before: list[Reply], answer: Any, partial: bool
+) -> None:
+    rig.args.partial_rollout = partial
+    rig.serve(*before, abort_with(rig, answer))
+    sample = await rig.run(Sample(session_id="broken"))
+    assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.ABORTED, None, False)
+    if (episode := SUSPENDED.take("broken")) is not None:
+        await episode.cancel()
+
+
+async def test_an_abort_during_the_setup_is_aborted(rig: Rig) -> None:
+    class Slow(AddEnv):
+        async def reset(self) -> None:
+            rig.state.aborted = True
+
+    rig.environment = Slow
+    client = rig.serve(completion("3"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.ABORTED
+    assert client.requests == []
+
+
+async def test_a_factory_that_fails_while_slime_stops_is_aborted(rig: Rig) -> None:
+    def broken(**options: Any) -> Any:
+        rig.state.aborted = True
+        raise RuntimeError("no sandbox")
+
+    rig.environment = broken
+    assert (await rig.run()).status is Sample.Status.ABORTED
+
+
+async def test_an_aborted_sample_holds_nothing_of_an_earlier_attempt(rig: Rig) -> None:
+    rig.serve(abort_with(rig, ConnectionError("gone")))
+    stale = Sample(
+        tokens=[1, 2, 3], response="old", response_length=2, metadata={"mine": 1, "strands_env": {"error": 1}}
+    )
+    sample = await rig.run(stale)
+    assert (sample.tokens, sample.response, sample.response_length) == ([], "", 0)
+    assert sample.metadata == {"mine": 1}
+
+
+# ---- partial rollout -------------------------------------------------------------------------------------------------
+
+
+async def test_a_suspended_rollout_samples_nothing_until_slime_asks_again(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.environment = gated = Gated()
+    client = rig.serve(slow_call(), completion("3"))
+    running = asyncio.ensure_future(rig.run(Sample(session_id="paused")))
+    await gated.called.wait()
+    rig.state.aborted = True
+    sample = await running
+    rig.state.aborted = False  # slime resets its state and trains
+    gated.may_end.set()
+    await settle()
+    assert len(client.requests) == 1
+    done = await rig.run(sample)
+    assert done.status is Sample.Status.COMPLETED
+    assert len(client.requests) == 2
+
+
+async def test_a_rollout_can_be_suspended_twice(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.serve(
+        abort_with(rig, Reply(ids=WHOLE.ids[:1], finish="abort")),
+        abort_with(rig, Reply(ids=WHOLE.ids[1:2], finish="abort")),
+        Reply(ids=WHOLE.ids[2:]),
+    )
+    sample = Sample(session_id="twice")
+    for _ in range(2):
+        assert (await rig.run(sample)).status is Sample.Status.ABORTED
+        rig.state.aborted = False
+    done = await rig.run(sample)
+    check(done)
+    assert done.status is Sample.Status.COMPLETED
+    assert done.tokens[-len(WHOLE.ids) :] == WHOLE.ids
+    assert done.metadata["strands_env"]["suspensions"] == 2
+
+
+class Late(Replay):
+    """A client whose answers come when the test says so."""
+
+    def __init__(self, script: list[Any]) -> None:
+        super().__init__(script)
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def generate(self, input_ids: Any, **fields: Any) -> dict[str, Any]:
+        self.asked.set()
+        answer = await super().generate(input_ids, **fields)
+        await self.may_answer.wait()
+        return answer
+
+
+@pytest.mark.parametrize("resumed_first", [False, True], ids=["before the resumption", "after it"])
+async def test_an_answer_that_ends_after_the_abort_is_off_policy(rig: Rig, resumed_first: bool) -> None:
+    rig.args.partial_rollout = rig.args.mask_offpolicy_in_partial_rollout = True
+    rig.client = client = Late([completion("the old answer", version="1")])
+    sample = Sample(session_id="late")
+    running = asyncio.ensure_future(rig.run(sample))
+    await client.asked.wait()
+    rig.state.aborted = True
+    assert (await running).status is Sample.Status.ABORTED
+    if not resumed_first:
+        client.may_answer.set()
+        await settle()
+    rig.state.aborted = False
+    again = asyncio.ensure_future(rig.run(sample))
+    await settle()
+    client.may_answer.set()
+    done = await again
+    assert done.status is Sample.Status.COMPLETED
+    assert sum(done.loss_mask) == 0
+
+
+async def test_with_partial_rollout_a_rollout_is_one_sample_that_trains_its_whole_path(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.environment = TwoPaths
+    rig.serve(completion("first"), completion("second"))
+    sample = await rig.run()
+    assert isinstance(sample, Sample)
+    assert sum(sample.loss_mask) == len(completion("second").ids)
+
+
+@pytest.mark.parametrize("option", ["partial_rollout", "group_rm"])
+async def test_fan_out_where_slime_takes_one_sample_is_refused(rig: Rig, option: str) -> None:
+    setattr(rig.args, option, True)
+    rig.args.strands_env_fanout = True
+    rig.serve(completion("3"))
+    with pytest.raises(slime.SlimeConfigError, match="fanout"):
+        await rig.run()
+
+
+async def test_with_a_group_reward_a_rollout_is_one_sample(rig: Rig) -> None:
+    rig.args.group_rm = True
+    rig.environment = TwoPaths
+    rig.serve(completion("first"), completion("second"))
+    assert isinstance(await rig.run(), Sample)
+
+
+# ---- the watch -------------------------------------------------------------------------------------------------------
+
+
+async def test_one_task_watches_for_all_rollouts() -> None:
+    reads = 0
+
+    def is_aborted() -> bool:
+        nonlocal reads
+        reads += 1
+        return False
+
+    async def work() -> Any:
+        await done.wait()
+        return "result"
+
+    done = asyncio.Event()
+    before = len(asyncio.all_tasks())
+    episodes = [
+        Episode(task=asyncio.ensure_future(work()), control=RolloutControl(is_aborted=is_aborted)) for _ in range(50)
+    ]
+    runs = [asyncio.ensure_future(episode.run()) for episode in episodes]
+    await settle()
+    assert len(asyncio.all_tasks()) == before + 3 * len(episodes) + 1  # work, run and waiter of each; one watch
+    done.set()
+    assert set(await asyncio.gather(*runs)) == {"result"}
+    await settle()
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
+    rig.environment = gated = Gated()
+    rig.serve(slow_call(), slow_call())
+    running = [asyncio.ensure_future(rig.run(Sample(index=index))) for index in range(2)]
+    await gated.called.wait()
+    rig.state.aborted = True
+    samples = await asyncio.wait_for(asyncio.gather(*running), 10)
+    assert {sample.status for sample in samples} == {Sample.Status.ABORTED}
