@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import types
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,14 @@ def make(**changes: Any) -> TrainingSample:
         "rollout_id": "r",
     }
     return TrainingSample(**{**fields, **changes})
+
+
+@dataclass(frozen=True)
+class TrajectoryID:
+    """SkyRL's."""
+
+    instance_id: str
+    repetition_id: int
 
 
 FAILED = make(status=SampleStatus.FAILED, reward=None)
@@ -83,12 +92,44 @@ def test_trl_runs_all_prompts_in_order() -> None:
     assert seen == [("1", "trainer"), ("2", "trainer")]
 
 
-def test_trl_refuses_an_empty_completion() -> None:
-    empty = make(
-        token_ids=np.arange(2, dtype=np.int32), loss_mask=np.zeros(2, dtype=np.uint8), logprobs=None, reward=None
-    )
-    with pytest.raises(InvalidSampleError, match="empty completion"):
-        trl.rollout_output([[empty]])
+EMPTY = make(
+    token_ids=np.arange(2, dtype=np.int32),
+    loss_mask=np.zeros(2, dtype=np.uint8),
+    logprobs=None,
+    weight_versions=(),
+    routed_experts=None,
+    reward=None,
+)
+
+
+@pytest.mark.parametrize("samples", [[], [EMPTY]])
+def test_trl_gets_a_row_without_loss_for_a_rollout_without_tokens(samples: list[TrainingSample]) -> None:
+    output = trl.rollout_output([samples])
+    assert [len(row[0]) for row in (output["prompt_ids"], output["completion_ids"], output["logprobs"])] == [1, 1, 1]
+    assert (output["env_mask"], output[trl.REWARD_FIELD]) == ([[0]], [None])
+
+
+def test_one_trl_rollout_that_raises_is_run_again_and_then_left_out() -> None:
+    seen = []
+
+    async def run(prompt: str, trainer: Any) -> list[TrainingSample]:
+        seen.append(prompt)
+        if prompt == "bad" or (prompt == "late" and seen.count("late") < 2):
+            raise ConnectionError("engine died")
+        return [make()]
+
+    output = trl.make_rollout_func(run, retries=1)(["good", "bad", "late"], None)
+    assert output[trl.REWARD_FIELD] == [0.5, None, 0.5]
+    assert output["env_mask"][1] == [0]
+    assert sorted(seen) == ["bad", "bad", "good", "late", "late"]
+
+
+def test_a_trl_batch_in_which_all_rollouts_raise_is_an_error() -> None:
+    async def run(prompt: str, trainer: Any) -> list[TrainingSample]:
+        raise TypeError("wrong configuration")
+
+    with pytest.raises(ExceptionGroup, match="all 2 rollouts"):
+        trl.make_rollout_func(run, retries=0)(["1", "2"], None)
 
 
 # ---- SkyRL -----------------------------------------------------------------------------------------------------------
@@ -120,7 +161,41 @@ def test_skyrl_gets_one_row_a_prompt() -> None:
     check_skyrl(output, 2)
     assert output["stop_reasons"] == ["stop", "error"]
     assert output["loss_masks"][1] == [0, 0, 0, 0]
-    assert output["rewards"] == [0.5, 0.0]
+    assert output["rewards"] == [0.5, 0.5]
+
+
+def test_skyrl_failures_get_the_mean_of_their_group() -> None:
+    ids = [TrajectoryID("a", 0), TrajectoryID("a", 1), TrajectoryID("a", 2), TrajectoryID("b", 0), TrajectoryID("c", 0)]
+    rollouts = [[make(reward=1.0)], [make(reward=0.0)], [FAILED], [make(reward=3.0)], []]
+    output = skyrl.generator_output(rollouts, trajectory_ids=ids)
+    check_skyrl(output, 5)
+    assert output["rewards"] == [1.0, 0.0, 0.5, 3.0, 0.0]
+    assert [sum(mask) for mask in output["loss_masks"]] == [3, 3, 0, 3, 0]
+    assert skyrl.generator_output(rollouts, group_ids="xxxxx")["rewards"][2] == 4 / 3
+
+
+def test_skyrl_token_rewards_of_a_failure_sum_to_the_mean_of_its_group() -> None:
+    scored = make(token_rewards=np.array([0, 0, 0, 0.25, 0, 0]))
+    output = skyrl.generator_output([[scored], [FAILED], []], token_rewards=True)
+    check_skyrl(output, 3)
+    assert output["rewards"][1:] == [[0.0, 0.0, 0.0, 0.75], [0.75]]
+
+
+def test_skyrl_steps_of_a_failure_count_with_the_mean_of_its_group() -> None:
+    ids = [TrajectoryID("a", 0), TrajectoryID("a", 1), TrajectoryID("a", 2)]
+    output = skyrl.generator_output([[make(), SHORT], [FAILED, FAILED], []], trajectory_ids=ids, step_wise=True)
+    check_skyrl(output, 3, step_wise=True)
+    assert output["rewards"] == [0.5] * 5
+    assert output["is_last_step"] == [False, True, False, True, True]
+
+
+def test_skyrl_does_not_train_a_rollout_whose_experts_are_missing() -> None:
+    output = skyrl.generator_output([[make()], [replace(make(reward=9.0), routed_experts=None)]], routed_experts=True)
+    check_skyrl(output, 2)
+    assert np.array(output["rollout_expert_indices"]).shape == (2, 5, 2, 2)
+    assert (output["loss_masks"][1], output["rewards"]) == ([0, 0, 0, 0], [0.5, 0.5])
+    with pytest.raises(InvalidSampleError, match="no rollout of the batch"):
+        skyrl.generator_output([[SHORT]], routed_experts=True)
 
 
 def test_skyrl_steps_of_a_rollout_stay_together() -> None:
@@ -166,27 +241,42 @@ def test_verl_does_not_train_a_failure() -> None:
     assert output["reward_score"] == 0.0
 
 
+def test_verl_gets_a_row_without_loss_for_a_rollout_without_tokens() -> None:
+    output = verl.agent_loop_output([], prompt_length=8, response_length=8, experts_shape=(2, 2))
+    assert [len(output[name]) for name in ("prompt_ids", "response_ids", "response_logprobs")] == [1, 1, 1]
+    assert (output["response_mask"], output["extra_fields"]["status"]) == ([0], "failed")
+    assert output["routed_experts"].shape == (1, 2, 2)
+
+
 @dataclass
 class TokenOutput:
     """verl's answer."""
 
     token_ids: list[int]
     log_probs: list[float] | None = None
+    routed_experts: Any = None
     stop_reason: str | None = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
 
 
 class ServerManager:
-    """verl's `server_manager`, from a script."""
+    """verl's `server_manager`, from a script of texts, answers and errors."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = list(texts)
+    def __init__(self, script: list[Any], **answers: Any) -> None:
+        self.script = list(script)
+        self.answers = answers
         self.requests: list[dict[str, Any]] = []
 
     async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         self.requests.append({"request_id": request_id, "prompt_ids": prompt_ids, **sampling_params})
-        ids = list(completion(self.texts.pop(0)).ids)
-        return TokenOutput(ids, [-0.5] * len(ids), "completed", {"global_steps": len(self.requests)})
+        entry = self.script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        if isinstance(entry, TokenOutput):
+            return entry
+        ids = list(completion(entry).ids)
+        steps = {"extra_fields": {"global_steps": len(self.requests)}}
+        return TokenOutput(ids, [-0.5] * len(ids), **{"stop_reason": "completed", **steps, **self.answers})
 
 
 class AddEnv(Environment):
@@ -218,8 +308,7 @@ async def test_a_verl_agent_loop_runs_an_environment(monkeypatch: pytest.MonkeyP
     fake_verl(monkeypatch)
     manager = ServerManager([call(1, 2), "3"])
     loop = verl.make_agent_loop(AddEnv)(server_manager=manager)
-    row = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"ground_truth": "3"}}
-    output = await loop.run({"temperature": 1.0, "top_p": 1.0}, **row)
+    output = await loop.run({"temperature": 1.0, "top_p": 1.0}, **ROW)
     first, second = manager.requests
     assert first["request_id"] == second["request_id"]
     assert (first["temperature"], first["logprobs"]) == (1.0, True)
@@ -229,6 +318,124 @@ async def test_a_verl_agent_loop_runs_an_environment(monkeypatch: pytest.MonkeyP
     assert sum(output.response_mask) == sum(len(completion(text).ids) for text in (call(1, 2), "3"))
     assert (output.reward_score, output.extra_fields["max_global_steps"]) == (1.0, 2)
     assert set(output.metrics) == {"generate_sequences", "tool_calls", "compute_score"}
+
+
+ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"ground_truth": "3"}}
+
+
+async def rollout(manager: ServerManager, **options: Any) -> dict[str, Any]:
+    return await verl.run_rollout(
+        AddEnv,
+        server_manager=manager,
+        **{
+            "tokenizer": tokenizer(),
+            "sampling_params": {},
+            "row": ROW,
+            "prompt_length": 64,
+            "response_length": 256,
+            "retry_pause": 0.0,
+            **options,
+        },
+    )
+
+
+@pytest.mark.parametrize("script", [[ConnectionError("died")] * 2, [call(1, 2), ConnectionError("died")] * 2])
+async def test_a_verl_rollout_whose_engine_fails_is_a_row_without_loss(script: list[Any]) -> None:
+    manager = ServerManager(script)
+    output = await rollout(manager, retries=1)
+    assert sum(output["response_mask"]) == 0
+    assert len(output["response_ids"]) == len(output["response_mask"]) == len(output["response_logprobs"]) > 0
+    assert output["extra_fields"]["status"] == "failed"
+    assert manager.script == []
+
+
+async def test_a_verl_rollout_whose_engine_fails_once_is_run_again() -> None:
+    manager = ServerManager([call(1, 2), ConnectionError("died"), call(1, 2), "3"])
+    output = await rollout(manager)
+    assert (output["extra_fields"]["status"], output["reward_score"]) == ("completed", 1.0)
+    assert sum(output["response_mask"]) == sum(len(completion(text).ids) for text in (call(1, 2), "3"))
+    assert len({request["request_id"] for request in manager.requests}) == 2
+
+
+@pytest.mark.parametrize("reason", ["stop", "completed", None])
+async def test_a_verl_reply_may_end_with_another_token_than_the_tokenizer_says(reason: str | None) -> None:
+    other = copy.deepcopy(tokenizer())
+    other.eos_token = "<|endoftext|>"
+    assert other.eos_token_id != tokenizer().eos_token_id
+    manager = ServerManager([call(1, 2), "3"], stop_reason=reason)
+    output = await rollout(manager, tokenizer=other)
+    assert (len(manager.requests), output["extra_fields"]["status"]) == (2, "completed")
+
+
+@pytest.mark.parametrize("reason", ["length", "completed"])
+async def test_a_verl_reply_that_was_cut_is_truncated(reason: str) -> None:
+    ids = list(completion("one two three", stop=False).ids)
+    manager = ServerManager([TokenOutput(ids, [-0.5] * len(ids), stop_reason=reason)])
+    output = await rollout(manager)
+    assert output["extra_fields"]["status"] == "truncated"
+    assert output["response_mask"] == [1] * len(ids)
+
+
+async def test_a_verl_reply_that_was_aborted_goes_on() -> None:
+    ids = list(completion("3").ids)
+    part = TokenOutput(ids[:1], [-0.5], stop_reason="aborted", extra_fields={"global_steps": 4})
+    rest = TokenOutput(ids[1:], [-0.5] * (len(ids) - 1), stop_reason="stop", extra_fields={"global_steps": 5})
+    output = await rollout(ServerManager([part, rest]))
+    assert (output["response_ids"], output["extra_fields"]["status"]) == (ids, "completed")
+    assert output["extra_fields"] == {"status": "completed", "min_global_steps": 4, "max_global_steps": 5}
+
+
+async def test_verl_is_told_what_is_left_of_the_response() -> None:
+    manager = ServerManager([call(1, 2), "3"])
+    await rollout(manager, response_length=60)
+    first, second = (request["max_tokens"] for request in manager.requests)
+    assert first == 60
+    assert second < 60 - len(completion(call(1, 2)).ids)
+
+
+async def test_a_verl_response_that_tool_results_fill_is_truncated() -> None:
+    used = len(completion(call(1, 2)).ids)
+    manager = ServerManager([call(1, 2), "3"])
+    output = await rollout(manager, response_length=used + 3)
+    assert (len(manager.requests), output["extra_fields"]["status"]) == (1, "truncated")
+    assert (len(output["response_ids"]), sum(output["response_mask"])) == (used, used)
+
+
+async def test_verl_keeps_the_range_of_versions_of_a_reply() -> None:
+    manager = ServerManager(["3"], extra_fields={"global_steps": 7, "min_global_steps": 5, "max_global_steps": 7})
+    output = await rollout(manager)
+    assert output["extra_fields"] == {"status": "completed", "min_global_steps": 5, "max_global_steps": 7}
+
+
+async def test_verl_gets_the_experts_of_every_token_but_the_last() -> None:
+    experts = np.arange(400 * 4, dtype=np.uint8).reshape(400, 2, 2)
+    manager = ServerManager([call(1, 2), "3"], routed_experts=experts)
+    output = await rollout(manager, routed_experts=True)
+    cut = len(manager.requests[0]["prompt_ids"]) - len(output["prompt_ids"])
+    total = len(output["prompt_ids"]) + len(output["response_ids"])
+    # One call's rows begin where the call before ended, so all are those of their positions; the prompt was cut.
+    assert output["routed_experts"].tolist() == experts[cut : cut + total - 1].tolist()
+
+
+async def test_a_failed_verl_rollout_has_experts_where_all_must_have_them() -> None:
+    failed = [ConnectionError("died")]
+    output = await rollout(ServerManager(failed), routed_experts=True, experts_shape=(3, 4), retries=0)
+    assert output["routed_experts"].shape == (1, 3, 4)
+    with pytest.raises(InvalidSampleError, match="give experts_shape"):
+        await rollout(ServerManager(failed), routed_experts=True, retries=0)
+
+
+async def test_a_verl_prompt_may_be_a_list_of_texts_but_not_of_images() -> None:
+    def row(*parts: dict[str, str]) -> dict[str, Any]:
+        return {"raw_prompt": [{"role": "user", "content": list(parts)}]}
+
+    text = {"type": "text", "text": "1 + 2?"}
+    as_text, as_list = ServerManager(["3"]), ServerManager(["3"])
+    await rollout(as_text)
+    await rollout(as_list, row=row(text))
+    assert as_list.requests[0]["prompt_ids"] == as_text.requests[0]["prompt_ids"]
+    with pytest.raises(ValueError, match="expected text"):
+        await rollout(ServerManager([]), row=row({"type": "image"}, text))
 
 
 # ---- prime-rl, AReaL, tinker -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .advantages import group_advantages
 from .build import samples_from_model, samples_from_step, status_of
+from .collect import collect_rollouts
 from .sample import InvalidSampleError, KeptSets, SampleStatus, TrainingSample
 from .storage import load_samples, save_samples
 
@@ -12,6 +13,7 @@ __all__ = [
     "KeptSets",
     "SampleStatus",
     "TrainingSample",
+    "collect_rollouts",
     "group_advantages",
     "load_samples",
     "samples_from_model",

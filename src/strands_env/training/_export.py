@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 
 
 def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
@@ -30,6 +30,42 @@ def with_all_sampled_tokens(sample: TrainingSample) -> TrainingSample:
     if sample.trained_elsewhere is None:
         return sample
     return replace(sample, loss_mask=sample.loss_mask | sample.trained_elsewhere, trained_elsewhere=None)
+
+
+def one_row(
+    samples: Sequence[TrainingSample],
+    *,
+    status: SampleStatus = SampleStatus.FAILED,
+    experts_shape: tuple[int, int] | None = None,
+) -> TrainingSample:
+    """`one_path`, or a row without loss where the rollout has no sampled token and the trainer must have a row.
+
+    Args:
+        samples: The samples of the rollout.
+        status: Status of a row without loss.
+        experts_shape: `(layers, top_k)` where every row must have routed experts. A row that may not be trained gets
+            placeholders.
+
+    Raises:
+        InvalidSampleError: A row that may be trained has no routed experts.
+    """
+    row = one_path(samples) if samples else _empty(status)
+    if not row.response_length:
+        row = _empty(status)
+    if experts_shape is None or (row.routed_experts is not None and row.experts_shape is not None):
+        return row
+    if row.is_usable:
+        raise InvalidSampleError(f"routed experts are asked for and rollout {row.rollout_id!r} has none")
+    layers, top_k = experts_shape
+    experts = np.broadcast_to(np.arange(top_k, dtype="<i4"), (len(row) - 1, layers, top_k)).tobytes()
+    return replace(row, routed_experts=experts, experts_shape=experts_shape)
+
+
+def _empty(status: SampleStatus) -> TrainingSample:
+    """One token of prompt, one of response, no loss. Id 0 is a token of every model."""
+    return TrainingSample(
+        token_ids=np.zeros(2, dtype=np.int32), prompt_length=1, loss_mask=np.zeros(2, dtype=np.uint8), status=status
+    )
 
 
 def trained_mask(sample: TrainingSample) -> list[int]:

@@ -1,12 +1,24 @@
-"""SkyRL: the `GeneratorOutput` of a custom generator. Written against skyrl 0.3.0."""
+"""SkyRL: the `GeneratorOutput` of a custom generator. Written against skyrl 0.3.0.
+
+```python
+rollouts = await collect_rollouts(runs)  # strands_env.training: a rollout that breaks is run again
+return generator_output(rollouts, trajectory_ids=input_batch["trajectory_ids"])
+```
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from strands_env.training._export import full_logprobs, one_path, token_level_rewards, trained_mask
+from strands_env.training._export import full_logprobs, one_row, token_level_rewards, trained_mask
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+
+logger = logging.getLogger(__name__)
 
 VERSION = "0.3.0"
 
@@ -17,6 +29,7 @@ def generator_output(
     rollouts: Sequence[Sequence[TrainingSample]],
     *,
     trajectory_ids: Sequence[Any] | None = None,
+    group_ids: Sequence[Hashable] | None = None,
     step_wise: bool = False,
     token_rewards: bool = False,
     routed_experts: bool = False,
@@ -24,30 +37,39 @@ def generator_output(
 ) -> dict[str, Any]:
     """What `GeneratorInterface.generate` returns for the rollouts of an input batch, in its order.
 
+    SkyRL counts every row in its group's baseline. A rollout that may not be trained, or has no sample, is a row
+    without loss whose reward is the mean of the usable rollouts of its group, so that the baseline stays theirs.
+
     Args:
         rollouts: The samples of every rollout.
         trajectory_ids: `trajectory_ids` of the input batch, one a rollout. Needed for `step_wise`.
+        group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
+            `group_id`.
         step_wise: Every path is a row of its own, the paths of a rollout together; otherwise one path stands for it.
         token_rewards: Per-token rewards instead of one number a row.
-        routed_experts: Add `rollout_expert_indices`; not with `step_wise`.
+        routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
         rollout_metrics: Metrics of the batch.
 
     Raises:
-        InvalidSampleError: A rollout has no sample, or what is asked for is not in it.
-        ValueError: Options that exclude each other.
+        InvalidSampleError: A trained token has no log-probability, or no rollout has the routed experts asked for.
+        ValueError: Options that exclude each other, or lists of other lengths.
     """
     if step_wise and (trajectory_ids is None or routed_experts):
         raise ValueError("step_wise needs trajectory_ids, and SkyRL takes no routed experts with it")
-    if trajectory_ids is not None and len(trajectory_ids) != len(rollouts):
-        raise ValueError(f"got {len(trajectory_ids)} trajectory ids for {len(rollouts)} rollouts")
+    for name, ids in (("trajectory", trajectory_ids), ("group", group_ids)):
+        if ids is not None and len(ids) != len(rollouts):
+            raise ValueError(f"got {len(ids)} {name} ids for {len(rollouts)} rollouts")
+    shape = _experts_shape(rollouts) if routed_experts else None
     rows: list[tuple[int, TrainingSample, bool]] = []
     for index, samples in enumerate(rollouts):
-        paths = list(samples) if step_wise and samples else [one_path(samples)]
+        paths = [sample for sample in samples if sample.response_length] if step_wise else []
+        paths = paths or [_row(samples, shape)]
         rows.extend((index, path, number == len(paths) - 1) for number, path in enumerate(paths))
+    fillers = _fillers(rows, _groups(rollouts, trajectory_ids, group_ids), token_rewards)
     output: dict[str, Any] = {
         "prompt_token_ids": [sample.token_ids[: sample.prompt_length].tolist() for _, sample, _ in rows],
         "response_ids": [sample.token_ids[sample.prompt_length :].tolist() for _, sample, _ in rows],
-        "rewards": [_reward(sample, token_rewards) for _, sample, _ in rows],
+        "rewards": [_reward(sample, token_rewards, fillers[index]) for index, sample, _ in rows],
         "loss_masks": [trained_mask(sample)[sample.prompt_length :] for _, sample, _ in rows],
         "stop_reasons": [_STOP_REASONS.get(sample.status, "error") for _, sample, _ in rows],
         "rollout_logprobs": [full_logprobs(sample)[sample.prompt_length :] for _, sample, _ in rows],
@@ -62,15 +84,59 @@ def generator_output(
     return output
 
 
-def _reward(sample: TrainingSample, per_token: bool) -> float | list[float]:
-    if per_token:
-        return token_level_rewards(sample)
-    return float(sample.reward or 0.0) if sample.is_usable else 0.0
+def _row(samples: Sequence[TrainingSample], experts_shape: tuple[int, int] | None) -> TrainingSample:
+    try:
+        return one_row(samples, experts_shape=experts_shape)
+    except InvalidSampleError as error:
+        logger.warning("error=<%s> | rollout is not trained", error)
+        failed = [replace(sample, status=SampleStatus.FAILED, reward=None) for sample in samples]
+        return one_row(failed, experts_shape=experts_shape)
+
+
+def _experts_shape(rollouts: Sequence[Sequence[TrainingSample]]) -> tuple[int, int]:
+    for samples in rollouts:
+        for sample in samples:
+            if sample.routed_experts is not None and sample.experts_shape is not None:
+                return sample.experts_shape
+    raise InvalidSampleError("routed experts are asked for and no rollout of the batch has any")
+
+
+def _groups(
+    rollouts: Sequence[Sequence[TrainingSample]],
+    trajectory_ids: Sequence[Any] | None,
+    group_ids: Sequence[Hashable] | None,
+) -> list[Hashable]:
+    """The group of every rollout. Where nothing says it, the batch is one."""
+    if group_ids is not None:
+        return list(group_ids)
+    if trajectory_ids is not None:
+        return [getattr(trajectory_id, "instance_id", None) for trajectory_id in trajectory_ids]
+    return [samples[0].group_id if samples else None for samples in rollouts]
+
+
+def _fillers(
+    rows: Sequence[tuple[int, TrainingSample, bool]], groups: Sequence[Hashable], per_token: bool
+) -> list[float]:
+    """For every rollout the mean reward of the usable rollouts of its group; 0.0 where there is none."""
+    rewards: dict[Hashable, list[float]] = defaultdict(list)
+    for index, sample, is_last in rows:
+        if is_last and sample.is_usable:
+            # SkyRL sums the rewards of a row; of a rollout in steps it takes the last row.
+            rewards[groups[index]].append(_total(_reward(sample, per_token, 0.0)))
+    return [math.fsum(rewards[group]) / len(rewards[group]) if rewards[group] else 0.0 for group in groups]
+
+
+def _total(reward: float | list[float]) -> float:
+    return math.fsum(reward) if isinstance(reward, list) else reward
+
+
+def _reward(sample: TrainingSample, per_token: bool, filler: float) -> float | list[float]:
+    if not sample.is_usable:
+        return [0.0] * (sample.response_length - 1) + [filler] if per_token else filler
+    return token_level_rewards(sample) if per_token else float(sample.reward or 0.0)
 
 
 def _experts(sample: TrainingSample) -> list[Any]:
     experts = sample.experts_array()
-    if experts is None:
-        raise InvalidSampleError("routed experts are asked for and the rollout has none")
-    listed: list[Any] = experts.tolist()
+    listed: list[Any] = [] if experts is None else experts.tolist()
     return listed

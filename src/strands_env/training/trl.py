@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from strands_env.training._export import full_logprobs, one_path, trained_mask
-from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_env.training._export import full_logprobs, one_row, trained_mask
+from strands_env.training.collect import collect_rollouts
+from strands_env.training.sample import TrainingSample
 
 VERSION = "1.16.0"
 REWARD_FIELD = "strands_reward"
@@ -27,11 +29,11 @@ Prepare = Callable[[Any], Awaitable[None]]
 def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
     """What a `rollout_func` returns, one row a rollout: prompt and completion ids, log-probabilities, `env_mask`.
 
-    `env_mask` is 1 on tokens to train. A rollout that cannot be trained has mask 0 and reward None, which TRL leaves
-    out of its group's statistics.
+    `env_mask` is 1 on tokens to train. A rollout that cannot be trained, or has no sample, has mask 0 and reward None,
+    which TRL leaves out of its group's statistics.
 
     Raises:
-        InvalidSampleError: A rollout has no tokens after its prompt, or a trained token no log-probability.
+        InvalidSampleError: A trained token has no log-probability.
     """
     output: dict[str, list[Any]] = {
         "prompt_ids": [],
@@ -41,10 +43,8 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
         REWARD_FIELD: [],
     }
     for samples in rollouts:
-        sample = one_path(samples)
+        sample = one_row(samples)
         start = sample.prompt_length
-        if not sample.response_length:
-            raise InvalidSampleError("TRL takes no empty completion: leave the rollout out and run it again")
         output["prompt_ids"].append(sample.token_ids[:start].tolist())
         output["completion_ids"].append(sample.token_ids[start:].tolist())
         output["logprobs"].append(full_logprobs(sample)[start:])
@@ -53,7 +53,9 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
     return output
 
 
-def make_rollout_func(run: Run, *, prepare: Prepare | None = None) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
+def make_rollout_func(
+    run: Run, *, prepare: Prepare | None = None, retries: int = 2
+) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 
     TRL hands over every prompt once a generation, that is `num_generations` times in a row. Each call has an event loop
@@ -64,13 +66,15 @@ def make_rollout_func(run: Run, *, prepare: Prepare | None = None) -> Callable[[
         prepare: Where the engine gets the trainer's current weights, for instance
             `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
             older weights than the trainer thinks.
+        retries: Further attempts of a rollout that raised, failed or sampled nothing. After the last one it is a row
+            without loss and reward; only a batch in which every rollout raised is an error.
     """
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         async def run_all() -> list[Sequence[TrainingSample]]:
             if prepare is not None:
                 await prepare(trainer)
-            return await asyncio.gather(*(run(prompt, trainer) for prompt in prompts))
+            return await collect_rollouts([partial(run, prompt, trainer) for prompt in prompts], retries=retries)
 
         return rollout_output(asyncio.run(run_all()))
 

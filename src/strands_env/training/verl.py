@@ -1,26 +1,39 @@
 """verl: an agent loop. Written against verl 0.9.1 (`verl.experimental.agent_loop`).
 
+In a module that verl's workers import, or that `agent.agent_loop_config_path` names:
+
 ```python
 from verl.experimental.agent_loop.agent_loop import register
 
-StrandsLoop = register("strands")(make_agent_loop(make_env))  # in a module that verl's workers import
+
+@register("strands")
+class StrandsLoop(make_agent_loop(make_env)):
+    "verl looks the class up by its name in this module."
 ```
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import time
-import uuid
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from strands_env.core import Action, TaskContext
-from strands_env.training._export import full_logprobs, one_path, trained_mask
-from strands_env.training.build import samples_from_step
-from strands_env.training.sample import TrainingSample
+from strands_env.training._export import full_logprobs, one_row, trained_mask
+from strands_env.training._verl_client import ServerManagerClient, stop_token_ids
+from strands_env.training.advantages import group_advantages
+from strands_env.training.build import samples_from_step, status_of
+from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+
+__all__ = ["ServerManagerClient", "agent_loop_output", "make_agent_loop", "register_advantage", "run_rollout"]
+
+logger = logging.getLogger(__name__)
 
 VERSION = "0.9.1"
+
+_ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 
 
 def agent_loop_output(
@@ -30,8 +43,14 @@ def agent_loop_output(
     response_length: int,
     metrics: Mapping[str, float] | None = None,
     num_turns: int = 0,
+    experts_shape: tuple[int, int] | None = None,
+    status: SampleStatus = SampleStatus.FAILED,
+    extra_fields: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields of `AgentLoopOutput`. verl takes one output a rollout, so one path stands for it.
+
+    A rollout that may not be trained, or has no sample, is a row with mask 0 and score 0.0. verl's own advantages count
+    that score; those of `register_advantage` leave the row out.
 
     Args:
         samples: The samples of the rollout.
@@ -39,8 +58,14 @@ def agent_loop_output(
         response_length: `rollout.response_length`; a longer response is cut, ids, mask and log-probabilities together.
         metrics: Seconds `generate_sequences`, `tool_calls` and `compute_score`.
         num_turns: Number of turns.
+        experts_shape: `(layers, top_k)` where every row must have routed experts.
+        status: How a rollout without samples ended.
+        extra_fields: Added to `extra_fields`.
+
+    Raises:
+        InvalidSampleError: A trained token has no log-probability, or the routed experts asked for are missing.
     """
-    sample = one_path(samples)
+    sample = one_row(samples, status=status, experts_shape=experts_shape)
     sample = sample.truncated(sample.prompt_length + response_length)
     start = sample.prompt_length
     output: dict[str, Any] = {
@@ -51,7 +76,7 @@ def agent_loop_output(
         "reward_score": float(sample.reward or 0.0) if sample.is_usable else 0.0,
         "num_turns": num_turns,
         "metrics": dict(metrics or {}),
-        "extra_fields": {"status": sample.status.value, **_steps(sample)},
+        "extra_fields": {"status": sample.status.value, **_steps(sample), **(extra_fields or {})},
     }
     experts = sample.experts_array()
     if experts is not None:
@@ -59,60 +84,26 @@ def agent_loop_output(
     return output
 
 
-class ServerManagerClient:
-    """The generate contract over verl's `server_manager`, for one rollout.
-
-    verl's own sampling parameters are used for every call; aborts resume below this interface.
-
-    Args:
-        server_manager: verl's.
-        sampling_params: What verl handed to `run`.
-        eos_token_ids: Ids that end a reply.
-    """
-
-    def __init__(self, server_manager: Any, sampling_params: Mapping[str, Any], eos_token_ids: Sequence[int]) -> None:
-        self._manager = server_manager
-        self._params = dict(sampling_params)
-        self._eos = frozenset(eos_token_ids)
-        self._request_id = uuid.uuid4().hex  # one for all turns: the sticky session
-        self.seconds = 0.0
-
-    async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
-        """One model call."""
-        started = time.perf_counter()
-        answer = await self._manager.generate(
-            request_id=self._request_id,
-            prompt_ids=list(input_ids),
-            sampling_params={**self._params, "logprobs": True},
-        )
-        self.seconds += time.perf_counter() - started
-        # A reply may be longer than what is left: verl does not know of the limits of an agent.
-        limit = (fields.get("sampling_params") or {}).get("max_new_tokens")
-        ids = list(answer.token_ids)[:limit]
-        logprobs = list(answer.log_probs or [])[: len(ids)]
-        meta: dict[str, Any] = {"id": self._request_id, "prompt_tokens": len(input_ids), "completion_tokens": len(ids)}
-        if ids and ids[-1] in self._eos:
-            meta["finish_reason"] = {"type": "stop", "matched": ids[-1]}
-        else:
-            meta["finish_reason"] = {"type": "length", "length": len(ids)}
-        if logprobs:
-            meta["output_token_logprobs"] = [
-                [logprob, token, None] for logprob, token in zip(logprobs, ids, strict=True)
-            ]
-        step = (getattr(answer, "extra_fields", None) or {}).get("global_steps")
-        if step is not None:
-            meta["weight_version"] = str(step)
-        return {"text": "", "output_ids": ids, "meta_info": meta}
-
-
-def make_agent_loop(make_environment: Callable[..., Any], **model_options: Any) -> type:
+def make_agent_loop(
+    make_environment: Callable[..., Any],
+    *,
+    retries: int = 2,
+    retry_pause: float = 1.0,
+    experts_shape: tuple[int, int] | None = None,
+    **model_options: Any,
+) -> type:
     """An `AgentLoopBase` class that runs an environment.
 
     Args:
         make_environment: Called with `model_factory` for every rollout.
+        retries: Further attempts of a rollout that failed.
+        retry_pause: Seconds before the first further attempt.
+        experts_shape: `(layers, top_k)` of routed experts. Needed only where a worker's first rollout may fail while
+            `rollout.enable_rollout_routing_replay` is on; afterwards it is known.
         **model_options: Options of `SGLangModel`.
     """
     base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
+    known_shape = [experts_shape]
 
     class StrandsAgentLoop(base.AgentLoopBase):  # type: ignore[misc]
         """Runs a Strands environment."""
@@ -128,8 +119,14 @@ def make_agent_loop(make_environment: Callable[..., Any], **model_options: Any) 
                 row=kwargs,
                 prompt_length=int(rollout.prompt_length),
                 response_length=int(rollout.response_length),
+                retries=retries,
+                retry_pause=retry_pause,
+                routed_experts=bool(getattr(rollout, "enable_rollout_routing_replay", False)),
+                experts_shape=known_shape[0],
                 model_options=model_options,
             )
+            if "routed_experts" in fields:
+                known_shape[0] = fields["routed_experts"].shape[1:]
             return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
 
     return StrandsAgentLoop
@@ -144,6 +141,10 @@ async def run_rollout(
     row: Mapping[str, Any],
     prompt_length: int,
     response_length: int,
+    retries: int = 2,
+    retry_pause: float = 1.0,
+    routed_experts: bool = False,
+    experts_shape: tuple[int, int] | None = None,
     model_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one rollout; the fields of its `AgentLoopOutput`.
@@ -156,48 +157,121 @@ async def run_rollout(
         row: The row: `raw_prompt` and `reward_model.ground_truth` are read, `extra_info` is kept for the reward.
         prompt_length: `rollout.prompt_length`.
         response_length: `rollout.response_length`, the budget of the whole response.
+        retries: Further attempts of a rollout that failed or was aborted. After the last one it is a row without loss.
+        retry_pause: Seconds before the first further attempt, twice as long before each next one.
+        routed_experts: Every row has routed experts.
+        experts_shape: Their `(layers, top_k)`, for rows without loss.
         model_options: Options of `SGLangModel`.
+
+    Raises:
+        ValueError: The prompt has images, or other content that is no text.
+        InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
     from strands_sglang import SGLangModel
 
-    client = ServerManagerClient(server_manager, sampling_params, [tokenizer.eos_token_id])
-
-    def factory() -> Any:
-        return SGLangModel(
-            tokenizer=tokenizer,
-            client=client,
-            sampling_params={"max_new_tokens": response_length},
-            max_sampled_tokens=response_length,
-            **(model_options or {}),
-        )
-
-    messages = [{"role": m["role"], "content": [{"text": m["content"]}]} for m in row["raw_prompt"]]
-    environment = make_environment(model_factory=factory)
+    options = {"return_routed_experts": True} if routed_experts else {}
+    stops = stop_token_ids(tokenizer)
+    messages = [{"role": m["role"], "content": [{"text": _text(m.get("content"))}]} for m in row["raw_prompt"]]
     system = [m["content"][0]["text"] for m in messages if m["role"] == "system"]
-    if system:
-        environment.system_prompt = "\n".join(system)
     turns = [message for message in messages if message["role"] != "system"]
     known: dict[str, Any] = {
         "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
         "conversation_history": turns[:-1],
         "extra_info": row.get("extra_info"),
     }
-    context = TaskContext(**known)
-    result = await environment.rollout(Action(message=turns[-1], task_context=context))
+    seconds = 0.0
+    for attempt in range(1 + retries):
+        client = ServerManagerClient(server_manager, sampling_params, stops, response_length)
+
+        def factory(client: ServerManagerClient = client) -> Any:
+            return SGLangModel(
+                tokenizer=tokenizer,
+                client=client,
+                sampling_params={"max_new_tokens": response_length},
+                max_sampled_tokens=response_length,
+                **{**options, **(model_options or {})},
+            )
+
+        environment = make_environment(model_factory=factory)
+        if system:
+            environment.system_prompt = "\n".join(system)
+        result = await environment.rollout(Action(message=turns[-1], task_context=TaskContext(**known)))
+        seconds += client.seconds
+        status = status_of(result.termination_reason)
+        if status in _ENDED:
+            break
+        logger.warning(
+            "attempt=<%d>, attempts=<%d>, reason=<%s>, error=<%s> | rollout failed",
+            attempt + 1,
+            1 + retries,
+            result.termination_reason,
+            result.error.message if result.error is not None else None,
+        )
+        if attempt < retries:
+            await asyncio.sleep(retry_pause * 2**attempt)
+    shape = client.experts_shape or experts_shape
+    if routed_experts and shape is None:
+        raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
     metrics = result.observation.metrics
     return agent_loop_output(
-        samples_from_step(result),
+        samples_from_step(result, experts_shape=shape),
         prompt_length=prompt_length,
         response_length=response_length,
         metrics={
-            "generate_sequences": client.seconds,
+            "generate_sequences": seconds,
             "tool_calls": float(metrics.get("tool_s", 0.0)),
             "compute_score": float(metrics.get("reward_latency_s", 0.0)),
         },
         num_turns=int(metrics.get("message_count", 0)),
+        experts_shape=shape if routed_experts else None,
+        status=status,
+        extra_fields={} if client.steps is None else dict(zip(_STEP_FIELDS, client.steps, strict=True)),
     )
+
+
+def register_advantage(name: str = "strands_grpo") -> str:
+    """Register GRPO advantages that leave rows without loss out of their group, as `algorithm.adv_estimator=<name>`.
+
+    verl's `grpo` counts every row, a failed rollout as one with reward 0. To be called in the process that computes
+    advantages: in a module of `VERL_USE_EXTERNAL_MODULES`. The configured `norm_adv_by_std_in_grpo` is honoured.
+
+    Returns:
+        The name.
+    """
+    algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
+    if name not in algorithms.ADV_ESTIMATOR_REGISTRY:
+        algorithms.register_adv_est(name)(_grpo_of_usable_rows)
+    return name
+
+
+def _grpo_of_usable_rows(
+    token_level_rewards: Any, response_mask: Any, index: Any, config: Any = None, **_: Any
+) -> tuple[Any, Any]:
+    usable = (response_mask.sum(-1) > 0).tolist()
+    scores = token_level_rewards.sum(-1).tolist()
+    values = group_advantages(
+        [score if keep else None for score, keep in zip(scores, usable, strict=True)],
+        group_ids=list(index),
+        rollout_ids=range(len(scores)),
+        scale_by_std=bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True,
+    )
+    advantages = token_level_rewards.new_tensor(values).unsqueeze(-1) * response_mask
+    return advantages, advantages
+
+
+_STEP_FIELDS = ("min_global_steps", "max_global_steps")
 
 
 def _steps(sample: TrainingSample) -> dict[str, int]:
     steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
-    return {"min_global_steps": min(steps), "max_global_steps": max(steps)} if steps else {}
+    return dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}
+
+
+def _text(content: Any) -> str:
+    """The text of a message in the format of chat completions."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = list(content)
+    if any(not isinstance(part, Mapping) or part.get("type") != "text" for part in parts):
+        raise ValueError(f"raw_prompt holds {parts!r}, expected text: images and other parts are not supported")
+    return "".join(part["text"] for part in parts)
