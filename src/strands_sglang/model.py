@@ -38,6 +38,7 @@ from .tool_parsers import ToolParser
 from .trajectory import (
     Completion,
     FinishType,
+    LengthLimit,
     TokenManager,
     Trajectory,
     TrajectoryForest,
@@ -140,6 +141,12 @@ class SGLangModel(Model):
     def forest(self) -> TrajectoryForest:
         """All turns of the episode."""
         return self._forest
+
+    @property
+    def length_limit(self) -> LengthLimit | None:
+        """The bound that cut the last turn, or None where it ended otherwise."""
+        current = self._forest.current
+        return None if current is None else current.completion.finish.limited_by
 
     @property
     def routed_experts(self) -> str | None:

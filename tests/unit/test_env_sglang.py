@@ -82,7 +82,7 @@ async def test_budget_of_the_trajectory_is_exact() -> None:
     env, client = env_over(completion("a b", stop=False), env_options={"max_total_tokens": prompt + 3})
     result = await env.step(ACTION)
     assert client.requests[0].fields["sampling_params"]["max_new_tokens"] == 3
-    assert result.termination_reason in (TerminationReason.TOKEN_BUDGET_REACHED, TerminationReason.MAX_TOKENS_REACHED)
+    assert result.termination_reason is TerminationReason.TOKEN_BUDGET_REACHED
     assert result.error is None
 
 
@@ -110,3 +110,36 @@ async def test_sampling_params_are_not_changed_and_not_shared() -> None:
     params["temperature"] = 2.0
     await env.step(ACTION)
     assert [request.fields["sampling_params"]["temperature"] for request in client.requests] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"sampling_params": {"max_new_tokens": 3}}, TerminationReason.MAX_TOKENS_REACHED),
+        ({"max_sampled_tokens": 3}, TerminationReason.TOKEN_BUDGET_REACHED),
+        ({"sampling_params": {}, "max_trajectory_tokens": 3}, TerminationReason.TOKEN_BUDGET_REACHED),
+        ({"context_window_limit": 5}, TerminationReason.CONTEXT_WINDOW_OVERFLOW),
+    ],
+)
+async def test_a_cut_reply_has_the_reason_of_what_cut_it(options: dict[str, Any], reason: TerminationReason) -> None:
+    """Bounds on whole sequences are given from the end of the prompt on."""
+    probe, client = env_over("probe")
+    await probe.step(ACTION)
+    whole = ("max_trajectory_tokens", "context_window_limit")
+    prompt = len(client.prompts[0])
+    given = {name: value + prompt if name in whole else value for name, value in options.items()}
+    env, _ = env_over(lambda _, fields: [5] * fields["sampling_params"]["max_new_tokens"], **given)
+    env_cut = await env.step(ACTION)
+    assert env_cut.termination_reason is TerminationReason.TASK_COMPLETE  # a stop, though as long as it may be
+    env, _ = env_over(completion("one two three four", stop=False), **given)
+    result = await env.step(ACTION)
+    assert result.observation.tokens is not None
+    assert sum(result.observation.tokens.loss_mask) == 3
+    assert (result.termination_reason, result.error) == (reason, None)
+
+
+async def test_a_budget_that_is_too_long_for_one_reply_is_not_the_reason() -> None:
+    """The reply is cut by its own bound while the trajectory has a budget as well."""
+    options = {"sampling_params": {"max_new_tokens": 3}, "max_sampled_tokens": 4}
+    env, _ = env_over(completion("one two three four", stop=False), **options)
+    assert (await env.step(ACTION)).termination_reason is TerminationReason.MAX_TOKENS_REACHED

@@ -24,6 +24,7 @@ from strands_sglang.exceptions import (
     TokenBudgetReachedError,
 )
 from strands_sglang.tool_limiter import MaxToolCallsReachedError, MaxToolIterationsReachedError
+from strands_sglang.trajectory import LengthLimit
 
 
 class ReadTimeoutError(Exception):
@@ -112,6 +113,7 @@ def test_circular_causes_end() -> None:
         ("stop_sequence", TerminationReason.TASK_COMPLETE),
         ("cancelled", TerminationReason.CANCELLED),
         ("aborted", TerminationReason.ABORTED),
+        ("unfinished", TerminationReason.MODEL_ERROR),
         ("interrupt", TerminationReason.INTERRUPTED),
         ("limit_total_tokens", TerminationReason.TOKEN_BUDGET_REACHED),
         (None, TerminationReason.TASK_COMPLETE),
@@ -119,6 +121,19 @@ def test_circular_causes_end() -> None:
 )
 def test_reason_of_a_stop_reason(stop_reason: str | None, reason: TerminationReason) -> None:
     assert TerminationReason.from_stop_reason(stop_reason) is reason
+
+
+@pytest.mark.parametrize("limit", [None, 5, "a bound of tomorrow", "reply"])
+def test_a_cut_reply_is_the_fault_of_its_own_bound_unless_another_is_known(limit: object) -> None:
+    assert TerminationReason.from_length_limit(limit) is TerminationReason.MAX_TOKENS_REACHED
+
+
+def test_every_bound_on_the_length_has_its_reason() -> None:
+    assert {TerminationReason.from_length_limit(limit) for limit in LengthLimit} == {
+        TerminationReason.MAX_TOKENS_REACHED,
+        TerminationReason.TOKEN_BUDGET_REACHED,
+        TerminationReason.CONTEXT_WINDOW_OVERFLOW,
+    }
 
 
 def test_each_reason_is_complete_a_limit_or_a_failure() -> None:

@@ -71,16 +71,18 @@ async def test_a_cut_turn_says_by_what(options: dict[str, Any], limit: LengthLim
 _WHOLE = ("max_trajectory_tokens", "context_window_limit")
 
 
-async def test_a_server_with_less_room_than_asked_for_is_the_context() -> None:
-    model, _ = make(lambda *_: Reply(ids=[5, 6], finish="length"), sampling_params={"max_new_tokens": 9})
+async def test_a_server_may_keep_back_a_token_of_the_context() -> None:
+    size = await prompt_length()
+    model, _ = make(lambda *_: Reply(ids=[5, 6], finish="length"), context_window_limit=size + 5)
     await run(model)
-    assert model.trajectories[0].finish.limited_by is LengthLimit.CONTEXT
+    assert model.length_limit is LengthLimit.CONTEXT
 
 
 async def test_a_turn_that_ends_by_itself_was_not_limited() -> None:
     model, _ = make([5, EOS], max_sampled_tokens=2)
+    assert model.length_limit is None
     await run(model)
-    assert model.trajectories[0].finish.limited_by is None
+    assert (model.trajectories[0].finish.limited_by, model.length_limit) == (None, None)
 
 
 # ---- in parallel -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from strands_env.tools.limits import LimitedTool, with_limits
 from .deadline import to_the_end, within
 from .history import History, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize
+from .progress import EpisodeProgress
 from .result import (
     AgentTrajectory,
     Observation,
@@ -233,14 +234,18 @@ class Environment:
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
         cleanup_error: ErrorRecord | None = None
+        progress = EpisodeProgress.current()
         try:
             try:
+                progress.phase = Phase.SETUP
                 await within(self.reset(), self.setup_timeout, Phase.SETUP)
             except Exception as error:
                 result = self._failed(error, Phase.SETUP)
             else:
+                progress.phase = Phase.LOOP
                 result = await self.step(action, cancel_signal=cancel_signal)
         finally:
+            progress.phase = Phase.CLEANUP
             try:
                 await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
             except Exception as error:
@@ -334,8 +339,8 @@ class Environment:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
         except Exception as error:
             reason = TerminationReason.from_error(error, default=recorder.default_reason)
-            if reason is TerminationReason.MAX_TOKENS_REACHED and self._is_budget_used_up(scope.limiter):
-                reason = TerminationReason.TOKEN_BUDGET_REACHED  # the reply was cut by the budget of the trajectory
+            if reason is TerminationReason.MAX_TOKENS_REACHED:
+                reason = self._why_cut(scope)
             if reason.is_limit:
                 logger.debug("reason=<%s> | agent loop reached a limit", reason)
                 return reason, None
@@ -359,8 +364,12 @@ class Environment:
             return reason, record
         return reason, None
 
-    def _is_budget_used_up(self, limiter: EpisodeLimiter) -> bool:
-        return self.max_total_tokens is not None and limiter.total_tokens >= self.max_total_tokens
+    def _why_cut(self, scope: StepScope) -> TerminationReason:
+        """What cut the last reply: its own bound, a budget, or the context."""
+        limit = getattr(scope.models[0].model, "length_limit", None)
+        if limit is None and self.max_total_tokens is not None and scope.limiter.total_tokens >= self.max_total_tokens:
+            return TerminationReason.TOKEN_BUDGET_REACHED
+        return TerminationReason.from_length_limit(limit)
 
     def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
         messages = scope.recorder.recorded(list(agent.messages), seen)

@@ -29,6 +29,7 @@ from strands_sglang.tool_limiter import (
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
 )
+from strands_sglang.trajectory import LengthLimit
 
 
 class Phase(StrEnum):
@@ -138,9 +139,9 @@ class TerminationReason(StrEnum):
     MAX_TOKENS_REACHED = "max_tokens_reached"
     """One reply used up the tokens it was allowed (`max_new_tokens`)."""
     TOKEN_BUDGET_REACHED = "token_budget_reached"
-    """The whole trajectory used up `max_total_tokens`."""
+    """A budget of the episode was used up: `max_total_tokens`, or the model's own (`max_sampled_tokens`)."""
     CONTEXT_WINDOW_OVERFLOW = "context_window_overflow"
-    """The prompt no longer fits the model's context."""
+    """The prompt no longer fits the model's context, or the reply was cut at its end."""
 
     TIMEOUT = "timeout"
     """A deadline passed, ours or a client's; the error record says where."""
@@ -204,6 +205,11 @@ class TerminationReason(StrEnum):
         return default or cls.UNCLASSIFIED_ERROR
 
     @classmethod
+    def from_length_limit(cls, limit: object) -> TerminationReason:
+        """The reason that a reply cut by this bound stands for (`LengthLimit`); `MAX_TOKENS_REACHED` if not known."""
+        return _BY_LENGTH_LIMIT.get(limit, cls.MAX_TOKENS_REACHED) if isinstance(limit, str) else cls.MAX_TOKENS_REACHED
+
+    @classmethod
     def from_stop_reason(cls, stop_reason: object) -> TerminationReason:
         """The reason that the stop reason of a loop that returned stands for; an unknown one is no success."""
         if not isinstance(stop_reason, str):
@@ -229,11 +235,19 @@ _BY_STOP_REASON: dict[str, TerminationReason] = {
     "guardrail_intervened": TerminationReason.CONTENT_FILTERED,
     "cancelled": TerminationReason.CANCELLED,
     "aborted": TerminationReason.ABORTED,
+    "unfinished": TerminationReason.MODEL_ERROR,  # the server named an end that the model's provider does not know
     "interrupt": TerminationReason.INTERRUPTED,
     "max_tokens": TerminationReason.MAX_TOKENS_REACHED,
     "limit_turns": TerminationReason.MAX_TOOL_ITERATIONS_REACHED,
     "limit_total_tokens": TerminationReason.TOKEN_BUDGET_REACHED,
     "limit_output_tokens": TerminationReason.TOKEN_BUDGET_REACHED,
+}
+
+_BY_LENGTH_LIMIT: dict[str, TerminationReason] = {
+    LengthLimit.REPLY: TerminationReason.MAX_TOKENS_REACHED,
+    LengthLimit.SAMPLED_BUDGET: TerminationReason.TOKEN_BUDGET_REACHED,
+    LengthLimit.TRAJECTORY_BUDGET: TerminationReason.TOKEN_BUDGET_REACHED,
+    LengthLimit.CONTEXT: TerminationReason.CONTEXT_WINDOW_OVERFLOW,
 }
 
 # Read from the top: the first reason any link of the chain stands for.

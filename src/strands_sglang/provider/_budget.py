@@ -28,22 +28,16 @@ class Bounds:
     sampled: int | None
     context: int | None
 
-    def tightest(self, length: int, asked: int) -> LengthLimit:
-        """The bound that a turn of this length met; where several are equal, the one that ends the episode.
-
-        Args:
-            length: Tokens that came.
-            asked: Tokens that were asked for.
-        """
+    def tightest(self, asked: int) -> LengthLimit:
+        """The bound that made a call ask for so many tokens; where several are equal, the one that ends the episode."""
         for limit, bound in (
             (LengthLimit.TRAJECTORY_BUDGET, self.trajectory),
             (LengthLimit.SAMPLED_BUDGET, self.sampled),
             (LengthLimit.CONTEXT, self.context),
         ):
-            if bound is not None and length >= bound:
+            if bound is not None and asked >= bound:
                 return limit
-        # Shorter than what was asked for: the server knows a shorter context than we do.
-        return LengthLimit.CONTEXT if length < asked else LengthLimit.REPLY
+        return LengthLimit.REPLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

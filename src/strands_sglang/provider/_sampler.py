@@ -127,7 +127,7 @@ class Sampler:
             raise ContextWindowOverflowException(str(error)) from error
         if completion.finish.type is not FinishType.LENGTH:
             return completion
-        limit = bounds.tightest(len(completion.output_ids), params["max_new_tokens"])
+        limit = bounds.tightest(params["max_new_tokens"])
         return replace(completion, finish=replace(completion.finish, limited_by=limit))
 
     async def _ask(self, name: str) -> int | None:
