@@ -192,6 +192,13 @@ def test_one_bad_call_of_a_list_does_not_take_the_others_along() -> None:
     assert calls[0].raw == '{"name": "f", "arguments": {"x": NaN}}'
 
 
+def test_a_marker_inside_a_string_of_a_later_line_belongs_to_the_string() -> None:
+    sampled = '<tool_calls>\n{"name": "f"}\n{"name": "g", "arguments": {"q": "</tool_calls>"}}\n</tool_calls>'
+    output = get_tool_parser("minimax_m1").parse_all(sampled)
+    assert [(call.name, call.input) for call in output.calls] == [("f", {}), ("g", {"q": "</tool_calls>"})]
+    assert output.text == ""
+
+
 def test_one_bad_line_of_a_block_takes_the_rest_along() -> None:
     sampled = '<tool_calls>\n{"name": "g", "arguments": {}}\noops\n{"name": "f", "arguments": {}}\n</tool_calls>'
     calls = get_tool_parser("minimax_m1").parse(sampled)
@@ -217,7 +224,15 @@ def test_json_that_does_not_begin_as_a_call_is_an_answer(answer: str) -> None:
     assert (output.calls, output.text, output.unclosed) == ((), answer, None)
 
 
-@pytest.mark.parametrize("prefix", ["", "\n ", "<|python_tag|>"])
+@pytest.mark.parametrize(
+    "answer", ["See [1, 2].", "[1, 2]", 'So [{"name": "f", "arguments": {}}]', '[{"name": "Bob"}]']
+)
+def test_a_list_that_does_not_begin_as_calls_is_an_answer(answer: str) -> None:
+    output = get_tool_parser("xlam").parse_all(answer)
+    assert (output.calls, output.text, output.unclosed) == ((), answer, None)
+
+
+@pytest.mark.parametrize("prefix", ["", "\n ", "<|python_tag|>", "<think>hm</think>\n\n"])
 def test_llama_with_and_without_the_tag(prefix: str) -> None:
     sampled = prefix + '{"name": "f", "parameters": {"q": ["ü", null]}}\n'
     call = only(LlamaJSONToolParser().parse(sampled))

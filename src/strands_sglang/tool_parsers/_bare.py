@@ -13,7 +13,7 @@ from strands_sglang.tool_parsers._tags import skip_space
 
 
 class BareToolParser(ToolParser):
-    """A call begins where the visible text does, or behind the begin marker, and ends with the turn.
+    """A call begins where the text does, right behind reasoning, or behind the begin marker, and ends with the turn.
 
     JSON that is an answer and a call look alike, so only an answer that begins exactly as a call does is one. JSON
     further on in the text is text.
@@ -26,13 +26,17 @@ class BareToolParser(ToolParser):
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
         """Cut text; a block begins at the start of the visible text, or at the begin marker."""
+        marker_at = -1 if self.HAS_MARKER else len(text)
 
         def find_begin(position: int) -> int:
+            nonlocal marker_at
             start = skip_space(text, position)
-            if (position == 0 or self._ends_reasoning(text, position)) and self.HEAD.match(text, start):
+            if self.HEAD.match(text, start):  # asked only where the text begins, and behind reasoning
                 return start
-            marker_at = text.find(self.tool_start_token, position) if self.HAS_MARKER else -1
-            return len(text) if marker_at < 0 else marker_at
+            if marker_at < position:  # each stretch is searched once
+                found = text.find(self.tool_start_token, position)
+                marker_at = len(text) if found < 0 else found
+            return marker_at
 
         return reasoning.scan(
             text,
@@ -49,6 +53,3 @@ class BareToolParser(ToolParser):
         except _json.JSONError as error:
             return f"the call is not valid JSON: {error}"
         return super().unclosed_error(markup)
-
-    def _ends_reasoning(self, text: str, position: int) -> bool:
-        return self.think_tokens is not None and text.endswith(self.think_tokens[1], 0, position)
