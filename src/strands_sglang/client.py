@@ -133,6 +133,11 @@ class SGLangClient:
         self._reported: set[str] = set()
 
     @property
+    def extra_sampling_keys(self) -> frozenset[str]:
+        """Sampling parameters that are let through unchecked."""
+        return self._extra_sampling_keys
+
+    @property
     def max_retries(self) -> int:
         """Retries of one call."""
         return self.retry_policy.max_retries

@@ -1,0 +1,31 @@
+"""Options of `SGLangModel` that depend on its client."""
+
+from __future__ import annotations
+
+import pytest
+from provider_support import Replay, tokenizer
+
+from strands_sglang import SGLangClient, SGLangModel, SGLangRequestError
+from strands_sglang.testing import FaultyServer
+
+GO = [{"role": "user", "content": [{"text": "go"}]}]
+
+
+async def test_sampling_parameters_that_the_client_lets_through_reach_the_server() -> None:
+    async with (
+        FaultyServer() as server,
+        SGLangClient(server.url, extra_sampling_keys=["key_of_tomorrow"]) as client,
+    ):
+        model = SGLangModel(tokenizer=tokenizer(), client=client, sampling_params={"key_of_tomorrow": 1})
+        async for _ in model.stream(GO):
+            pass
+        model.update_config(sampling_params={"key_of_tomorrow": 2, "max_new_tokens": 8})
+        async for _ in model.stream(GO):
+            pass
+    sent = [request.body["sampling_params"]["key_of_tomorrow"] for request in server.requests]
+    assert sent == [1, 2]
+
+
+def test_other_sampling_parameters_stay_unknown() -> None:
+    with pytest.raises(SGLangRequestError, match="key_of_tomorrow"):
+        SGLangModel(tokenizer=tokenizer(), client=Replay([]), sampling_params={"key_of_tomorrow": 1})
