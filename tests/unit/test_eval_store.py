@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from strands_env.core import TerminationReason
-from strands_env.eval import StoreCorruptError, StoreLockedError, read_results
+from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, load_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -105,11 +105,15 @@ def test_damage_before_whole_lines_is_an_error(paths):
         ResultLog(paths)
 
 
-def test_missing_tokens_are_an_error(paths):
-    write(paths, with_token_data(0))
-    paths.tokens.unlink()
-    with pytest.raises(StoreCorruptError, match="0 bytes"):
+def test_missing_tokens_say_how_to_go_on(paths):
+    write(paths, with_token_data(0), with_token_data(1), with_token_data(2))
+    tokens = paths.tokens.read_bytes()
+    paths.tokens.write_bytes(tokens[:-1])
+    with pytest.raises(StoreCorruptError, match="line 3 of .* remove that line and all after it"):
         ResultLog(paths)
+    paths.results.write_bytes(b"".join(paths.results.read_bytes().splitlines(keepends=True)[:2]))
+    write(paths, with_token_data(2))
+    assert len(list(read_results(paths.results, with_tokens=True))) == 3
 
 
 def test_damaged_tokens_are_an_error(paths):
@@ -228,3 +232,88 @@ def test_termination_reasons_survive(paths):
     write(paths, made)
     (read,) = read_results(paths.results)
     assert read.step_result.termination_reason is TerminationReason.REWARD_ERROR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"problem": "a"}\n',
+        '{"id": "q1", "problem": "a"}\n',
+        '{"id": "00", "prompt_id": "p"}\n',
+        '{"id": "00", "prompt_id": 1, "index": 0, "task": "", "aborted": false}\n',
+        '{"id": "00", "prompt_id": "p", "index": 0, "task": "", "aborted": false, "tokens": {"x": 1}}\n',
+        '{"id": "00", "prompt_id": "p", "index": 0, "task": "", "aborted": false}\n',
+    ],
+)
+def test_a_file_of_something_else_is_said_to_be_one(text, paths):
+    paths.results.write_text(text)
+    with pytest.raises(StoreCorruptError, match=r"evaluat"):
+        list(read_results(paths.results))
+
+
+def test_a_file_of_something_else_is_not_continued(paths):
+    text = '{"id": "q1", "problem": "a"}\n'
+    paths.results.write_text(text)
+    with pytest.raises(StoreCorruptError, match="line 1 .* no evaluated sample"):
+        ResultLog(paths)
+    assert paths.results.read_text() == text
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot write to .*file/x/results.jsonl"):
+        ResultLog(StorePaths.of(tmp_path / "file" / "x"))
+
+
+def test_a_folder_in_place_of_the_results_is_named(tmp_path):
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"cannot read .*x.jsonl"):
+        list(read_results(tmp_path / "x.jsonl"))
+    with pytest.raises(StoreError, match=r"cannot write to .*x.jsonl"):
+        ResultLog(StorePaths.of(tmp_path / "x.jsonl"))
+
+
+def test_a_full_device_at_the_configuration_is_named(paths, monkeypatch):
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("strands_env.eval.store.files.write_all", full)
+    with pytest.raises(StoreError, match=r"run.json.*No space left"):
+        RunConfig(paths.run, {}).check(has_results=False)
+    assert list(paths.run.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{}", '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
+def test_a_configuration_that_is_none_is_refused(text, paths):
+    paths.run.write_text(text)
+    with pytest.raises(StoreCorruptError, match=r"run.json"):
+        RunConfig(paths.run, {}).check(has_results=True)
+
+
+def test_a_continued_run_saves_what_it_asks_for_and_keeps_the_start(paths):
+    RunConfig(paths.run, {"a": 1}, {"n": 1, "started": "then"}).check(has_results=False)
+    RunConfig(paths.run, {"a": 1}, {"n": 4}).check(has_results=True)
+    about = load_run(paths.run)["about"]
+    assert (about["n"], about["started"], "earlier_versions" in about) == (4, "then", False)
+
+
+def test_versions_of_the_first_run_are_kept(paths):
+    RunConfig(paths.run, {}, {"versions": {"python": "3.0"}}).check(has_results=False)
+    RunConfig(paths.run, {}).check(has_results=True)
+    RunConfig(paths.run, {}).check(has_results=True)
+    about = load_run(paths.run)["about"]
+    assert about["earlier_versions"] == [{"python": "3.0"}]
+    assert about["versions"]["python"] != "3.0"
+
+
+async def test_what_is_told_of_saved_samples_cannot_lose_them(paths, caplog):
+    def broken(samples):
+        raise BrokenPipeError
+
+    writer = ResultWriter(ResultLog(paths), broken)
+    for index in range(3):
+        await writer.append(sample(1.0, index))
+        await writer.flush()
+    await writer.close()
+    assert len(list(read_results(paths.results))) == 3
+    assert len(caplog.records) == 1

@@ -14,7 +14,7 @@ import orjson
 
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
 from strands_env.eval.identity import canonical, differences, digest
-from strands_env.eval.store.files import write_atomically
+from strands_env.eval.store.files import told, write_atomically
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
 
@@ -67,10 +67,17 @@ class RunConfig:
                 )
             self._save()
             return
-        if lines := differences(saved.get("config", {}), self.config):
+        if lines := differences(saved["config"], self.config):
             raise ConfigMismatchError(str(self.path), lines)
-        self.environment = saved.get("environment")
-        self.about = {**self.about, "started": saved.get("about", {}).get("started")}
+        self.environment = saved["environment"]
+        before = saved["about"]
+        self.about |= {"started": before.get("started")}
+        earlier = [*before.get("earlier_versions", []), before.get("versions")]
+        if before.get("versions") != versions():
+            self.about |= {"earlier_versions": earlier}
+        elif len(earlier) > 1:
+            self.about |= {"earlier_versions": earlier[:-1]}
+        self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
         """Compare the first environment of this run with the one of the saved results, or save it. Blocks.
@@ -97,24 +104,32 @@ class RunConfig:
             "environment": self.environment,
             "about": {"started": now, "versions": versions(), **self.about},
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2))
 
 
 def load_run(path: Path) -> dict[str, Any] | None:
-    """The saved document of a run, None where there is none.
+    """The saved document of a run, None where there is none. `config` and `about` are objects.
 
     Raises:
-        StoreCorruptError: It is not JSON.
+        StoreCorruptError: It is none of ours.
+        StoreError: It cannot be read.
     """
     try:
-        document = orjson.loads(path.read_bytes())
+        with told("read", path):
+            document = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
+    for name, needed in (("config", True), ("about", False), ("environment", False)):
+        value = document.setdefault(name, None)
+        if not (isinstance(value, dict) or (value is None and not needed)):
+            raise StoreCorruptError(
+                f"{str(path)!r} is no configuration of a run: {name!r} must be a JSON object, got {value!r}"
+            )
+    document["about"] = document["about"] or {}
     return document
 
 

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from strands_env.eval.errors import StoreLockedError
+from strands_env.eval.errors import StoreError, StoreLockedError
+
+
+@contextmanager
+def told(doing: str, path: Path) -> Iterator[None]:
+    """Errors of the system as `StoreError`s that name the file; a missing file stays a `FileNotFoundError` to readers.
+
+    Args:
+        doing: What is tried, such as `read`.
+        path: The file.
+
+    Raises:
+        StoreError: The system refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if doing == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        raise StoreError(f"cannot {doing} {str(path)!r}: {error.strerror or error}") from error
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -45,13 +65,24 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that it is always either the old or the new one."""
+    """Replace a file so that it is always either the old or the new one.
+
+    Raises:
+        StoreError: The system refused; the old file is as it was.
+    """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+    with told("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            try:
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
     sync_folder(path.parent)

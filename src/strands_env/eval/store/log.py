@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store.files import lock, sync_folder, write_all
-from strands_env.eval.store.records import decode, encode, to_sample
-from strands_env.eval.store.tokens import FrameReader, FrameWriter, end_of
+from strands_env.eval.store.files import lock, sync_folder, told, write_all
+from strands_env.eval.store.records import Head, decode, encode, head_of, to_sample
+from strands_env.eval.store.tokens import FrameReader, FrameWriter
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class ResultLog:
 
     Raises:
         StoreLockedError: Another process writes there.
-        StoreCorruptError: A line before the last is damaged.
+        StoreCorruptError: A line before the last is damaged, or the file holds something else.
+        StoreError: The files cannot be opened.
     """
 
     def __init__(self, paths: StorePaths, *, fsync_interval: float | None = 0.0) -> None:
@@ -65,17 +66,18 @@ class ResultLog:
         self._length = 0
         self._tokens_length = 0
         self.paths = paths
-        paths.results.parent.mkdir(parents=True, exist_ok=True)
-        existed = paths.results.exists()
-        self._fd: int | None = os.open(paths.results, os.O_RDWR | os.O_CREAT, 0o644)
+        with told("write to", paths.results):
+            paths.results.parent.mkdir(parents=True, exist_ok=True)
+            existed = paths.results.exists()
+            self._fd: int | None = os.open(paths.results, os.O_RDWR | os.O_CREAT, 0o644)
         self._tokens_fd: int | None = None
         try:
             lock(self._fd, paths.results)
             self._index: dict[bytes, int] = {}
             self._tasks: dict[str, str] = {}
             self._aborted: set[bytes] = set()
-            tokens_end = self._recover()
-            self._recover_tokens(tokens_end)
+            with told("continue", paths.results):
+                self._recover_tokens(self._recover())
         except BaseException:
             self._close_files()
             raise
@@ -121,7 +123,16 @@ class ResultLog:
             raise StoreError(f"cannot write to {str(self.paths.results)!r}: {error}") from error
         offset = self._length
         for sample, line in zip(samples, lines, strict=True):
-            self._note(sample.id, sample.prompt_id, sample.task_digest, sample.aborted, offset)
+            self._note(
+                Head(
+                    id=sample.id,
+                    prompt_id=sample.prompt_id,
+                    index=sample.index,
+                    task=sample.task_digest,
+                    aborted=sample.aborted,
+                ),
+                offset,
+            )
             offset += len(line)
         self._length = offset
         self._tokens_length += len(data)
@@ -180,16 +191,18 @@ class ResultLog:
             self._frames.fill(sample.step_result, record["tokens"])
         return sample
 
-    def _note(self, sample_id: str, prompt_id: str, task: str, aborted: bool, offset: int) -> None:
-        key = bytes.fromhex(sample_id)
+    def _note(self, head: Head, offset: int) -> None:
+        key = bytes.fromhex(head.id)
         self._index[key] = offset
-        self._tasks[prompt_id] = task
-        (self._aborted.add if aborted else self._aborted.discard)(key)
+        self._tasks[head.prompt_id] = head.task
+        (self._aborted.add if head.aborted else self._aborted.discard)(key)
 
     def _recover(self) -> int:
         """Index whole lines, cut off what follows them; returns the length of the side file they need."""
         assert self._fd is not None
+        path = self.paths.tokens
         offset, tokens_end, damaged = 0, 0, None
+        tokens_size = path.stat().st_size if path.exists() else 0
         with open(self._fd, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
                 record = decode(line) if line.endswith(b"\n") else None
@@ -201,8 +214,15 @@ class ResultLog:
                         "remove that line to continue; its sample will be run again"
                     )
                 else:
-                    self._note(record["id"], record["prompt_id"], record["task"], record["aborted"], offset)
-                    tokens_end = max(tokens_end, end_of(record.get("tokens")))
+                    head = head_of(record, f"line {number} of {str(self.paths.results)!r}")
+                    self._note(head, offset)
+                    tokens_end = max(tokens_end, head.tokens_end)
+                    if tokens_end > tokens_size:
+                        raise StoreCorruptError(
+                            f"{str(path)!r} has {tokens_size} bytes, but line {number} of {str(self.paths.results)!r} "
+                            f"points at byte {tokens_end}: bring the whole file back; or remove that line and all "
+                            "after it, and their samples will be run again; or give another output path"
+                        )
                 offset += len(line)
         self._length = offset if damaged is None else damaged[1]
         if self._length < offset:
@@ -217,10 +237,7 @@ class ResultLog:
 
     def _recover_tokens(self, needed: int) -> None:
         path = self.paths.tokens
-        size = path.stat().st_size if path.exists() else 0
-        if size < needed:
-            raise StoreCorruptError(f"{str(path)!r} has {size} bytes, but records point at {needed}")
-        if size > needed:
+        if path.exists() and path.stat().st_size > needed:
             os.truncate(path, needed)
         self._tokens_length = needed
 

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.sample import EvalSample
+from strands_env.eval.store.files import told
 from strands_env.eval.store.log import StorePaths
-from strands_env.eval.store.records import decode, to_sample
+from strands_env.eval.store.records import decode, head_of, to_sample
 from strands_env.eval.store.tokens import FrameReader
 
 
@@ -36,22 +37,40 @@ class ResultReader:
 
     Raises:
         FileNotFoundError: There are no results.
+        StoreCorruptError: The file holds something else.
+        StoreError: It cannot be read.
     """
 
     def __init__(self, output_path: str | Path) -> None:
         self.paths = StorePaths.of(output_path)
-        self._file = self.paths.results.open("rb")
+        with told("read", self.paths.results):
+            self._file = self.paths.results.open("rb")
         self._frames = FrameReader(self.paths.tokens)
+        try:
+            self.entries = self._entries()
+        except BaseException:
+            self.close()
+            raise
+
+    def _entries(self) -> list[Entry]:
         found: dict[bytes, Entry] = {}
-        offset = 0
-        for line in self._file:
-            record = decode(line) if line.endswith(b"\n") else None
-            if record is not None:
-                key = bytes.fromhex(record["id"])
-                found.pop(key, None)
-                found[key] = Entry(prompt_id=record["prompt_id"], index=record["index"], offset=offset)
-            offset += len(line)
-        self.entries = list(found.values())
+        offset, others = 0, 0
+        with told("read", self.paths.results):
+            for number, line in enumerate(self._file, 1):
+                record = decode(line) if line.endswith(b"\n") else None
+                if record is not None:
+                    head = head_of(record, f"line {number} of {str(self.paths.results)!r}")
+                    key = bytes.fromhex(head.id)
+                    found.pop(key, None)
+                    found[key] = Entry(prompt_id=head.prompt_id, index=head.index, offset=offset)
+                elif line.endswith(b"\n"):
+                    others += 1
+                offset += len(line)
+        if others and not found:
+            raise StoreCorruptError(
+                f"{str(self.paths.results)!r} holds no evaluated sample: give a file that an evaluation wrote"
+            )
+        return list(found.values())
 
     def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
         """The sample of an entry.
@@ -95,6 +114,7 @@ def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Itera
 
     Raises:
         FileNotFoundError: There are no results.
+        StoreError: They cannot be read, or are damaged.
     """
     with ResultReader(output_path) as reader:
         for entry in reader.entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from strands_env.core import Action, StepResult
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.sample import EvalSample
+from strands_env.eval.store.tokens import end_of
 
 _TOKEN_FIELDS = {"observation": {"tokens": True}, "trajectories": True}
 
@@ -49,6 +51,47 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What of a record is read of every line: which sample it is, and how far into the side file it points."""
+
+    id: str
+    prompt_id: str
+    index: int
+    task: str
+    aborted: bool
+    tokens_end: int = 0
+
+
+def head_of(record: dict[str, Any], where: str) -> Head:
+    """The head of a record.
+
+    Args:
+        record: The record.
+        where: Its line, for the error.
+
+    Raises:
+        StoreCorruptError: The record is none of ours.
+    """
+    try:
+        head = Head(
+            id=record["id"],
+            prompt_id=record["prompt_id"],
+            index=record["index"],
+            task=record["task"],
+            aborted=record["aborted"],
+            tokens_end=end_of(record.get("tokens")),
+        )
+        bytes.fromhex(head.id)
+        if not (isinstance(head.prompt_id, str) and isinstance(head.task, str) and isinstance(head.index, int)):
+            raise TypeError("prompt_id and task must be text and index a number")
+    except (LookupError, ValueError, TypeError) as error:
+        raise StoreCorruptError(
+            f"{where} is no evaluated sample ({type(error).__name__}: {error}): give a file that an evaluation wrote"
+        ) from error
+    return head
+
+
 def to_sample(record: dict[str, Any]) -> EvalSample:
     """The sample of a record, without its tokens.
 
@@ -67,7 +110,7 @@ def to_sample(record: dict[str, Any]) -> EvalSample:
             attempts=record["attempts"],
             duration_s=record["duration_s"],
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise StoreCorruptError(f"the record {record.get('id')!r} is no evaluated sample: {error}") from error
 
 

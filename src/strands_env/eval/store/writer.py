@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.log import ResultLog
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -21,7 +24,8 @@ class ResultWriter:
 
     Args:
         log: The open results file, closed by `close`.
-        on_saved: Called on the event loop with the samples of every batch that is in the file.
+        on_saved: Called on the event loop with the samples of every batch that is in the file. What it raises is logged
+            once, and ends nothing: the samples are saved.
     """
 
     def __init__(self, log: ResultLog, on_saved: Callable[[list[EvalSample]], None] | None = None) -> None:
@@ -88,9 +92,17 @@ class ResultWriter:
             while self._pending and self._failure is None:
                 batch, self._pending = self._pending, []
                 await self.run(lambda batch=batch: self.log.append(batch))  # type: ignore[misc]
-                if self._on_saved is not None:
-                    self._on_saved(batch)
+                self._tell(batch)
         except BaseException as error:
             self._failure = error
         finally:
             self._flush = None
+
+    def _tell(self, batch: list[EvalSample]) -> None:
+        if self._on_saved is None:
+            return
+        try:
+            self._on_saved(batch)
+        except Exception:
+            logger.exception("samples=<%d> | what was to be told of saved samples raised", len(batch))
+            self._on_saved = None
