@@ -68,7 +68,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
     """Write a training sample into slime's sample. Which fields are set depends on `needs` alone.
 
     Raises:
-        InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data.
+        InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data of a trained token.
     """
     source.validate(logprobs_required=True)
     experts = kept = None
@@ -80,12 +80,6 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
         kept = source.kept.part(source.prompt_length, len(source)) if source.kept is not None else None
         if kept is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
-        trained = source.loss_mask[source.prompt_length :] == 1
-        if (missing := trained & (np.diff(kept.offsets) == 0)).any():
-            raise InvalidSampleError(
-                f"rollout_top_p is not 1, and {int(missing.sum())} of {int(trained.sum())} trained tokens have no "
-                "top-p token ids: the server left them out of an answer"
-            )
     _set_arrays(
         sample,
         token_ids=source.token_ids,

@@ -129,8 +129,10 @@ def _main_path(sources: Sequence[TrainingSample], result: StepResult) -> Trainin
 
 
 def _completed_data(source: TrainingSample, call: Call, episode: Episode) -> TrainingSample:
-    """With top-p data of the answers, and without loss on what was sampled before a resumption if slime wants that."""
-    if source.kept is None and episode.records:
+    """With top-p data of the answers where it is needed, and without loss on what was sampled before a resumption if slime wants that."""
+    if not call.needs.top_p:
+        source = replace(source, kept=None)
+    elif source.kept is None and episode.records:
         source = replace(source, kept=kept_of_sample(source.token_ids, episode.records))
     if getattr(call.args, "mask_offpolicy_in_partial_rollout", False) and episode.control.held:
         old = max(_common_prefix(source.token_ids, ids) for ids in episode.control.held)

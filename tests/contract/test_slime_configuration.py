@@ -1,0 +1,156 @@
+"""A wrong configuration of slime's rollouts ends the run instead of failing every rollout for ever."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+from provider_support import completion
+from slime_support import AddEnv, Rig, Sample, rig
+
+from strands_env.core import Environment
+from strands_env.training import slime
+
+__all__ = ["rig"]
+
+ADD_ENV = f"{AddEnv.__module__}.{AddEnv.__qualname__}"
+
+
+class StrictEnv(AddEnv):
+    """An environment that refuses some options by value."""
+
+    def __init__(self, *, level: int = 1, **options: Any) -> None:
+        if level < 0:
+            raise ValueError(f"level must not be negative, got {level}")
+        super().__init__(**options)
+
+
+NOT_CALLABLE = 3
+
+
+async def async_factory(model_factory: Any) -> Environment:
+    return AddEnv(model_factory=model_factory)
+
+
+def no_environment(model_factory: Any) -> Any:
+    return "environment"
+
+
+def wants_more(model_factory: Any, sandbox: Any) -> Any:
+    return AddEnv(model_factory=model_factory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strands_env_factory": ADD_ENV, "strands_env_options": {"max_tool_itres": 3}}, "max_tool_itres"),
+        ({"strands_env_factory": ADD_ENV, "strands_env_options": {"max_tool_iters": -1}}, "-1"),
+        ({"strands_env_factory": f"{__name__}.StrictEnv", "strands_env_options": {"level": -1}}, "level must not"),
+        ({"strands_env_factory": f"{__name__}.async_factory"}, "plain function"),
+        ({"strands_env_factory": f"{__name__}.no_environment"}, "expected an Environment"),
+        ({"strands_env_factory": f"{__name__}.wants_more"}, "sandbox"),
+        ({"strands_env_factory": f"{__name__}.NOT_CALLABLE"}, "expected a class or a function"),
+        ({"strands_env_tool_parser": "no_such_parser"}, "no_such_parser"),
+        ({"strands_env_model_options": {"no_such_option": 1}}, "no_such_option"),
+        ({"strands_env_model_options": {"return_logprob": False}}, "return_logprob"),
+        ({"strands_env_options": "max_tool_iters"}, "must be a mapping"),
+        ({"strands_env_log_messages": "many"}, "must be a number"),
+        ({"strands_env_max_failures": -1}, "must be a number"),
+        ({"strands_env_fanout": "false"}, "true or false"),
+        ({"use_rollout_routing_replay": True}, "--num-layers"),
+    ],
+)
+async def test_a_wrong_configuration_ends_the_run(rig: Rig, changes: dict[str, Any], message: str) -> None:
+    rig.serve(completion("3"))
+    for name, value in changes.items():
+        setattr(rig.args, name, value)
+    with pytest.raises(slime.SlimeConfigError, match=message):
+        await rig.run()
+
+
+async def test_a_type_error_of_one_task_later_on_is_a_failed_sample(rig: Rig) -> None:
+    rig.serve(completion("3"))
+    await rig.run()
+    rig.options = {"no_such_option": 1}
+    assert (await rig.run()).status is Sample.Status.FAILED
+
+
+async def test_printed_prompts_of_evaluation_data_are_refused(rig: Rig) -> None:
+    rig.args.eval_datasets = [types.SimpleNamespace(name="aime", apply_chat_template=True)]
+    rig.serve(completion("3"), completion("3"))
+    with pytest.raises(slime.SlimeConfigError, match="'aime'"):
+        await rig.run(evaluation=True)
+    assert (await rig.run()).status is Sample.Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(prompt="What is it?", multimodal_inputs={"images": ["picture"], "videos": None}),
+        Sample(prompt=[{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]),
+    ],
+    ids=["beside the prompt", "in a message"],
+)
+async def test_images_are_refused_instead_of_lost(rig: Rig, sample: Sample) -> None:
+    rig.serve(completion("3"))
+    with pytest.raises(slime.SlimeConfigError, match="image"):
+        await rig.run(sample)
+
+
+async def test_empty_multimodal_inputs_are_no_images(rig: Rig) -> None:
+    rig.serve(completion("3"))
+    sample = await rig.run(Sample(multimodal_inputs={"images": None, "videos": []}))
+    assert sample.status is Sample.Status.COMPLETED
+
+
+# ---- failures in a row -----------------------------------------------------------------------------------------------
+
+
+def broken(error: Exception) -> Any:
+    def make(**options: Any) -> Environment:
+        raise error
+
+    return make
+
+
+async def test_too_many_failures_of_one_type_end_the_run(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 3
+    rig.environment = broken(RuntimeError("no sandbox"))
+    assert [(await rig.run()).status for _ in range(2)] == [Sample.Status.FAILED] * 2
+    with pytest.raises(
+        slime.TooManyFailuresError, match=r"3 rollouts .* RuntimeError .*no sandbox.*max_failures"
+    ) as caught:
+        await rig.run()
+    assert (caught.value.count, caught.value.error.type) == (3, "RuntimeError")
+
+
+async def test_failures_of_the_model_count_too(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.serve(ConnectionError("gone"), ConnectionError("gone"))
+    await rig.run()
+    with pytest.raises(slime.TooManyFailuresError, match="ConnectionError in model"):
+        await rig.run()
+
+
+async def test_a_good_rollout_or_another_error_starts_the_count_again(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.serve(ConnectionError("gone"), completion("3"), ConnectionError("gone"))
+    for _ in range(3):
+        await rig.run()
+    rig.environment = broken(RuntimeError("no sandbox"))
+    assert (await rig.run()).status is Sample.Status.FAILED
+
+
+async def test_without_a_limit_failures_never_end_the_run(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 0
+    rig.environment = broken(RuntimeError("no sandbox"))
+    assert {(await rig.run()).status for _ in range(70)} == {Sample.Status.FAILED}
+
+
+async def test_the_limit_is_64_by_default(rig: Rig) -> None:
+    rig.environment = broken(RuntimeError("no sandbox"))
+    for _ in range(63):
+        await rig.run()
+    with pytest.raises(slime.TooManyFailuresError):
+        await rig.run()

@@ -1,0 +1,390 @@
+"""What slime's sample holds after a rollout: masks of single paths, rewards, budgets, top-p data, prompts, the log."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+from provider_support import add, call, completion, tokenizer
+from slime_support import AddEnv, Rig, Sample, TwoPaths, check, good_replies, rig
+from strands import Agent, tool
+
+from strands_env.core import RewardResult
+from strands_env.training import KeptSets, slime
+from strands_env.training.slime._top_p import CallRecord, kept_of_sample
+from strands_sglang.testing import Reply
+
+__all__ = ["rig"]
+
+EMPTY = types.SimpleNamespace()
+
+# ---- one path --------------------------------------------------------------------------------------------------------
+
+
+class Fork(AddEnv):
+    """Two second turns after one first reply: two paths that share sampled tokens."""
+
+    async def interact(self, agent: Agent, action: Any) -> Any:
+        await self.invoke(agent, action.prompt)
+        kept = copy.deepcopy(agent.messages)
+        await self.invoke(agent, "A?")
+        agent.messages[:] = kept
+        return await self.invoke(agent, "B?")
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [({}, {"strands_env_fanout": False}), ({"evaluation": True}, {}), ({}, {"partial_rollout": True})],
+    ids=["no fan-out", "evaluation", "partial rollout"],
+)
+async def test_one_path_trains_every_token_sampled_on_it(
+    rig: Rig, options: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    rig.environment = Fork
+    for name, value in changes.items():
+        setattr(rig.args, name, value)
+    rig.serve(*map(completion, ("one", "two", "three")))
+    sample = await rig.run(**options)
+    check(sample)
+    assert "three" in sample.response
+    assert sum(sample.loss_mask) == len(completion("one").ids) + len(completion("three").ids)
+
+
+async def test_with_fan_out_a_shared_token_is_trained_once(rig: Rig) -> None:
+    rig.environment = Fork
+    rig.serve(*map(completion, ("one", "two", "three")))
+    samples = await rig.run()
+    assert sum(sum(sample.loss_mask) for sample in samples) == sum(
+        len(completion(text).ids) for text in ("one", "two", "three")
+    )
+
+
+# ---- rewards ---------------------------------------------------------------------------------------------------------
+
+SCORED: list[Any] = []
+
+
+def exact(action: Any, result: Any) -> float:
+    SCORED.append(result.observation.final_response)
+    return float(result.observation.final_response == action.task_context.ground_truth)
+
+
+def abstains(action: Any, result: Any) -> RewardResult:
+    return RewardResult(reward=None)
+
+
+async def test_reward_func_scores_the_final_answer_alone(rig: Rig) -> None:
+    rig.options = {}
+    rig.args.strands_env_reward = f"{__name__}.exact"
+    rig.serve(*good_replies())
+    sample = await rig.run()
+    assert sample.reward is None
+    assert "tool_response" in sample.response
+    assert await slime.reward_func(rig.args, sample) == 1.0
+
+
+async def test_reward_func_scores_a_rollout_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SCORED", [])
+    rig.options, rig.environment = {}, TwoPaths
+    rig.args.strands_env_reward = f"{__name__}.exact"
+    rig.serve(completion("4"), completion("3"))
+    samples = await rig.run()
+    assert await slime.reward_func(rig.args, samples) == [1.0, 1.0]
+    assert SCORED == ["3"]
+
+
+async def test_reward_func_keeps_rollouts_of_a_list_apart(rig: Rig) -> None:
+    rig.args.strands_env_reward = f"{__name__}.exact"
+    samples = [Sample(index=0, response="3"), Sample(index=1, response="4"), Sample(index=2, reward=0.5)]
+    assert await slime.reward_func(rig.args, samples) == [1.0, 0.0, 0.5]
+
+
+async def test_an_abstention_of_reward_func_removes_every_sample_of_the_rollout(rig: Rig) -> None:
+    rig.args.strands_env_reward = f"{__name__}.abstains"
+    samples = [Sample(index=0), Sample(index=0)]
+    assert await slime.reward_func(rig.args, samples) == [0.0, 0.0]
+    assert [sample.remove_sample for sample in samples] == [True, True]
+
+
+async def test_evaluation_has_its_own_reward_key(rig: Rig) -> None:
+    rig.args.reward_key, rig.args.eval_reward_key = "score", "accuracy"
+    rig.serve(completion("3"), completion("3"), ConnectionError("gone"))
+    assert (await rig.run(evaluation=True)).reward == {"accuracy": 1.0}
+    assert (await rig.run()).reward == {"score": 1.0}
+    assert (await rig.run(evaluation=True)).reward == {"accuracy": 0.0}
+
+
+async def test_reward_func_knows_an_evaluation(rig: Rig) -> None:
+    rig.options = {}
+    rig.args.eval_reward_key = "accuracy"
+    rig.args.strands_env_reward = f"{__name__}.exact"
+    rig.serve(completion("3"))
+    sample = await rig.run(evaluation=True)
+    assert await slime.reward_func(rig.args, sample) == {"accuracy": 1.0}
+
+
+async def test_an_end_that_is_not_scored_is_removed(rig: Rig) -> None:
+    class CompleteOnly(AddEnv):
+        def is_scored(self, reason: Any) -> bool:
+            return reason.value == "task_complete"
+
+    rig.environment = CompleteOnly
+    rig.serve(completion("on and on", stop=False))
+    sample = await rig.run()
+    assert (sample.status, sample.remove_sample, sample.reward) == (Sample.Status.TRUNCATED, True, 0.0)
+
+
+def test_without_group_index_groups_are_slices() -> None:
+    args = types.SimpleNamespace(n_samples_per_prompt=2, grpo_std_normalization=False)
+    rewards = [(1.0, 0), (1.0, 1), (1.0, 1), (0.0, 2), (0.0, 3)]
+    samples = [Sample(reward=reward, group_index=None, index=index) for reward, index in rewards]
+    assert slime.reward_post_process(args, samples)[1] == [0.0] * 5
+
+
+@pytest.mark.parametrize("number", [np.float32, np.int64, np.array], ids=["float32", "int64", "array"])
+def test_rewards_of_numpy_are_rewards(number: Any) -> None:
+    args = types.SimpleNamespace(grpo_std_normalization=False)
+    samples = [Sample(reward=number(value), index=index) for index, value in enumerate((1, 0))]
+    assert slime.reward_post_process(args, samples) == ([1.0, 0.0], [0.5, -0.5])
+    assert slime.check_reward_nonzero_std(args, samples)
+
+
+def test_a_reward_that_is_no_number_is_left_out() -> None:
+    args = types.SimpleNamespace(grpo_std_normalization=False)
+    samples = [Sample(reward=reward, index=index) for index, reward in enumerate((1.0, 0.0, float("nan"), "good"))]
+    assert slime.reward_post_process(args, samples)[1] == [0.5, -0.5, 0.0, 0.0]
+    assert not slime.check_reward_nonzero_std(args, samples[1:])
+    assert not slime.check_reward_nonzero_std(args, [[], samples[0]])
+
+
+# ---- budgets and limits ----------------------------------------------------------------------------------------------
+
+
+async def test_agents_of_a_rollout_share_its_budget(rig: Rig) -> None:
+    class Asking(AddEnv):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask(text: str) -> str:
+                """Ask a helper.
+
+                Args:
+                    text: The question.
+                """
+                helper = Agent(model=self.model_for("helper"), callback_handler=None)
+                return str(await helper.invoke_async(text))
+
+            return [ask]
+
+    rig.environment = Asking
+    asking = completion('<tool_call>{"name": "ask", "arguments": {"text": "hello"}}</tool_call>')
+    client = rig.serve(asking, completion("x " * 20), completion("done"))
+    await rig.run(params={"max_new_tokens": 300})
+    rooms = [request.fields["sampling_params"]["max_new_tokens"] for request in client.requests]
+    assert rooms[1] == 300 - len(asking.ids)
+    assert rooms[2] <= 300 - len(asking.ids) - len(completion("x " * 20).ids)
+
+
+async def test_no_budget_at_all_is_truncated(rig: Rig) -> None:
+    client = rig.serve(completion("3"))
+    sample = await rig.run(params={"max_new_tokens": 0})
+    check(sample)
+    assert (sample.status, sample.remove_sample, sum(sample.loss_mask)) == (Sample.Status.TRUNCATED, True, 0)
+    assert client.requests == []
+
+
+async def test_the_context_defaults_to_what_a_gpu_takes(rig: Rig) -> None:
+    rig.args.rollout_max_context_len, rig.args.context_parallel_size, rig.args.max_tokens_per_gpu = None, 2, 100
+    client = rig.serve(completion("3"))
+    assert (await rig.run()).status is Sample.Status.TRUNCATED  # the prompt alone is longer
+    assert client.requests == []
+    assert (await rig.run(evaluation=True)).status is Sample.Status.COMPLETED
+
+
+# ---- further data ----------------------------------------------------------------------------------------------------
+
+
+def with_top_p(made: Reply) -> Reply:
+    count = len(made.ids)
+    return Reply(
+        ids=made.ids,
+        meta={"top_p_token_ids": list(range(2 * count)), "top_p_token_offsets": list(range(0, 2 * count + 1, 2))},
+    )
+
+
+async def test_a_turn_without_top_p_data_fails_the_sample(rig: Rig) -> None:
+    rig.args.rollout_top_p = 0.9
+    rig.serve(with_top_p(completion(call(1, 2))), completion("3"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.FAILED
+    assert "empty kept set" in sample.metadata["strands_env"]["error"]["message"]
+
+
+async def test_top_p_data_that_nobody_asked_for_is_not_looked_at(rig: Rig) -> None:
+    rig.serve(with_top_p(completion(call(1, 2))), completion("3"))
+    sample = await rig.run()
+    assert (sample.status, sample.rollout_top_p_token_ids) == (Sample.Status.COMPLETED, None)
+
+
+def test_calls_that_sampled_the_same_give_one_set_a_token() -> None:
+    prompt, output = np.array([1, 2], dtype=np.int32), np.array([5, 6, 7], dtype=np.int32)
+
+    def record(count: int) -> CallRecord:
+        kept = KeptSets(
+            ids=np.arange(2 * count, dtype=np.int32), offsets=np.arange(0, 2 * count + 1, 2, dtype=np.int64)
+        )
+        return CallRecord(prompt=prompt, output=output[:count], kept=kept)
+
+    for records in ([record(3), record(1)], [record(1), record(3)]):
+        kept = kept_of_sample(np.array([1, 2, 5, 6, 7], dtype=np.int32), records)
+        assert kept is not None
+        assert (kept.offsets.tolist(), kept.ids.tolist()) == ([0, 0, 0, 2, 4, 6], [0, 1, 2, 3, 4, 5])
+
+
+async def test_placeholder_experts_are_never_all_zero(rig: Rig) -> None:
+    rig.args.use_rollout_routing_replay, rig.args.num_layers, rig.args.moe_router_topk = True, 3, 1
+    rig.serve(ConnectionError("gone"))
+    sample = await rig.run()
+    assert sample.rollout_routed_experts.any(axis=(0, 2)).all()
+
+
+async def test_there_is_one_weight_version_a_call(rig: Rig) -> None:
+    rig.serve(*good_replies(("7", "7")))
+    assert (await rig.run()).weight_versions == ["7", "7"]
+
+
+async def test_time_of_tools_is_no_generation(rig: Rig) -> None:
+    @tool(name="add")
+    async def slow_add(a: int, b: int) -> str:
+        """Add.
+
+        Args:
+            a: First number.
+            b: Second number.
+        """
+        await asyncio.sleep(0.02)
+        return str(a + b)
+
+    class SlowEnv(AddEnv):
+        def get_tools(self) -> list[Any]:
+            return [slow_add]
+
+    rig.environment = SlowEnv
+    rig.serve(*good_replies())
+    assert (await rig.run()).non_generation_time > 0
+
+
+async def test_calls_and_results_of_tools_in_the_data_become_history(rig: Rig) -> None:
+    function = {"name": add.tool_name, "arguments": '{"a": 1, "b": 2}'}
+    prompt = [
+        {"role": "user", "content": "1 + 2?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "It is 3."},
+        {"role": "user", "content": "And again?"},
+    ]
+    client = rig.serve(completion("3"))
+    sample = await rig.run(Sample(prompt=prompt))
+    assert sample.status is Sample.Status.COMPLETED
+    text = tokenizer().decode(client.prompts[0])
+    assert [part in text for part in ('"a": 1', "<tool_response>3<", "It is 3.", "And again?")] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        [{"role": "assistant", "content": None}, {"role": "user", "content": "q"}],
+        [{"role": "user", "content": "q"}, {"role": "tool", "content": "3"}, {"role": "user", "content": "q"}],
+    ],
+    ids=["ends with the assistant", "empty message", "result without call"],
+)
+async def test_a_prompt_that_cannot_be_understood_is_a_failed_sample(rig: Rig, prompt: Any) -> None:
+    rig.serve(completion("3"))
+    assert (await rig.run(Sample(prompt=prompt))).status is Sample.Status.FAILED
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+def strict_json(line: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(name)
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def test_a_mean_over_nothing_is_null_in_the_log(tmp_path: Any) -> None:
+    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path))
+    slime.log_rollout(1, args, [], {}, None)
+    line = strict_json((tmp_path / "rollout.jsonl").read_text())
+    assert (line["metrics"]["reward"], line["metrics"]["rollouts"]) == (None, 0)
+
+
+def test_the_log_counts_conversations_by_rollout(tmp_path: Any) -> None:
+    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path), strands_env_log_messages="2")
+    samples = [[Sample(index=0, response="a"), Sample(index=0)], [Sample(index=1, response="b")], [Sample(index=2)]]
+    slime.log_rollout(1, args, samples, {}, 1.0)
+    line = strict_json((tmp_path / "rollout.jsonl").read_text())
+    assert [row["response"] for row in line["samples"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(weight_versions=None),  # type: ignore[arg-type]
+        Sample(metadata={"strands_env": {"metrics": None}}),
+        Sample(metadata={"strands_env": {"metrics": {"tool_calls": None}}}),
+        Sample(metadata={"strands_env": "mine"}),
+        types.SimpleNamespace(reward=1.0),
+    ],
+    ids=["no versions", "no metrics", "metric None", "other metadata", "bare sample"],
+)
+def test_the_log_takes_samples_of_others(tmp_path: Any, sample: Any) -> None:
+    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path))
+    assert slime.log_rollout(1, args, [sample], {}, 1.0) is False
+    assert slime.log_eval_rollout(1, args, {"aime": [sample]}, {}) is False
+    assert len((tmp_path / "rollout.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / "eval_aime.jsonl").read_text().splitlines()) == 1
+
+
+class Wandb(types.ModuleType):
+    """What slime has started."""
+
+    run = object()
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__("wandb")
+        self.error = error
+        self.logged: list[dict[str, Any]] = []
+        self.steps: list[tuple[str, str]] = []
+
+    def Table(self, columns: Any, data: Any) -> Any:
+        return data
+
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        self.steps.append((name, step_metric))
+
+    def log(self, values: dict[str, Any]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.logged.append(values)
+
+
+def test_wandb_gets_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    slime.log_rollout(7, types.SimpleNamespace(use_wandb=True), [Sample(reward=1.0)], {}, 1.0)
+    assert wandb.logged[0]["strands/step"] == 7
+    assert wandb.logged[0]["strands/rollout/reward"] == 1.0
+    assert wandb.steps == [("strands/*", "strands/step")]
+
+
+def test_a_lost_network_does_not_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", Wandb(OSError("no network")))
+    assert slime.log_rollout(7, types.SimpleNamespace(use_wandb=True), [Sample(reward=1.0)], {}, 1.0) is False
