@@ -129,7 +129,7 @@ def _main_path(sources: Sequence[TrainingSample], result: StepResult) -> Trainin
 
 
 def _completed_data(source: TrainingSample, call: Call, episode: Episode) -> TrainingSample:
-    """With top-p data of the answers where it is needed, and without loss on what was sampled before a resumption if slime wants that."""
+    """With top-p data where it is needed, and without loss on what is older than a resumption if slime wants that."""
     if not call.needs.top_p:
         source = replace(source, kept=None)
     elif source.kept is None and episode.records:

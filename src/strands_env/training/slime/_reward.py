@@ -64,11 +64,11 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
     function = as_reward_function(made() if isinstance(made, type) else made)
     notes = _fill.notes_of(sample)
     answer = notes.get("final_response", sample.response) or ""
-    result = StepResult(
-        observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
-        termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
-    )
     try:
+        result = StepResult(
+            observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
+            termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
+        )
         reward = as_reward_result(await function.compute(action=action_of(sample), step_result=result)).reward
     except Exception as error:
         logger.warning("sample=<%s>, error=<%s> | reward failed", getattr(sample, "index", None), error, exc_info=True)

@@ -1,0 +1,82 @@
+"""`examples/slime` as slime runs it: its config file and its environment, with a scripted model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from provider_support import completion, tokenizer
+from slime_support import Rig, Sample, check, rig
+
+from strands_env.training import slime
+from tests.conftest import ROOT
+from tests.unit.sandbox_support import requires_isolation
+
+__all__ = ["rig"]
+
+yaml = pytest.importorskip("yaml")
+pytest.importorskip("math_verify")
+EXAMPLE = ROOT / "examples" / "slime"
+PROBLEM = [{"role": "user", "content": "What is 2 to the power of 10?"}]
+
+
+@pytest.fixture
+def example(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Rig]:
+    """slime with the keys of `config.yaml` as arguments, in an empty working folder."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.chdir(tmp_path)
+    for name, value in yaml.safe_load((EXAMPLE / "config.yaml").read_text()).items():
+        setattr(rig.args, name, value)
+    yield rig
+    sys.modules.pop("retool_env", None)
+
+
+def code(text: str) -> str:
+    return f"<tool_call>{json.dumps({'name': 'execute_code', 'arguments': {'code': text}})}</tool_call>"
+
+
+def test_every_key_of_the_config_file_is_an_option(example: Rig) -> None:
+    settings = slime.SlimeSettings.from_args(example.args)
+    assert (settings.factory, settings.tool_parser, settings.max_failures) == ("retool_env.make_env", "hermes", 64)
+
+
+@requires_isolation
+@pytest.mark.parametrize(("answer", "reward"), [("It is \\boxed{1024}.", 1.0), ("It is \\boxed{1000}.", 0.0)])
+async def test_a_rollout_of_the_example_runs_code_and_is_scored(example: Rig, answer: str, reward: float) -> None:
+    client = example.serve(completion(code("print(2**10)")), completion(answer))
+    sample = await example.run(Sample(prompt=PROBLEM, label="1024"))
+    check(sample)
+    assert (sample.status, sample.reward) == (Sample.Status.COMPLETED, reward)
+    prompts = [tokenizer().decode(ids) for ids in client.prompts]
+    assert "You solve mathematics problems." in prompts[0]
+    assert "1024" in prompts[1].removeprefix(prompts[0])
+    assert sample.metadata["strands_env"]["metrics"]["tool_calls"] == 1
+
+
+@requires_isolation
+async def test_its_log_is_where_the_config_file_says(example: Rig, tmp_path: Any) -> None:
+    example.serve(completion("\\boxed{1024}"))
+    sample = await example.run(Sample(prompt=PROBLEM, label="1024"))
+    slime.log_rollout(0, example.args, [[sample]], {}, 1.0)
+    line = json.loads((tmp_path / "outputs" / "slime" / "rollout.jsonl").read_text())
+    assert line["metrics"]["reward"] == 1.0
+
+
+@requires_isolation
+async def test_an_option_that_the_environment_does_not_have_ends_the_run(example: Rig) -> None:
+    example.args.strands_env_options = {"max_tool_itres": 16}
+    example.serve(completion("\\boxed{1024}"))
+    with pytest.raises(slime.SlimeConfigError, match="max_tool_itres"):
+        await example.run(Sample(prompt=PROBLEM, label="1024"))
+
+
+def test_the_environment_takes_the_options_of_the_config_file(example: Rig) -> None:
+    retool_env = importlib.import_module("retool_env")
+    environment = retool_env.make_env(
+        model_factory=lambda: None, args=example.args, options={"max_tool_iters": 3, "step_timeout": 7.0}
+    )
+    assert (environment.max_tool_iters, environment.step_timeout, environment.reward_timeout) == (3, 7.0, 60.0)
