@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from strands_env.core import Action
+from strands_env.core import Action, Environment
+from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, with_tokens
 
 
@@ -81,3 +82,78 @@ class UnpicklableError(Exception):
 
 def unpicklable() -> Any:
     return lambda: FakeEnv(lambda action: UnpicklableError())
+
+
+class OddError(Exception):
+    """Pickles, and cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: int) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class Unreadable:
+    """Pickles, and raises where it is read."""
+
+    def __reduce__(self) -> Any:
+        return (_raise, ())
+
+
+def _raise() -> None:
+    raise ValueError("cannot be read")
+
+
+def _unreadable() -> Any:
+    made = outcome()
+    made.observation.metrics["held"] = Unreadable()
+    return made
+
+
+FAULTS: dict[str, Any] = {
+    "cancel": asyncio.CancelledError,
+    "odd": lambda: OddError("a", 2),
+    "exit": lambda: SystemExit(3),
+    "unreadable": _unreadable,
+}
+
+
+def faulty() -> Any:
+    """What happens to a task is its name."""
+
+    def factory() -> FakeEnv:
+        return FakeEnv(lambda action: FAULTS.get(action.task_context.id.split("_")[0], outcome)(), delay=0.05)
+
+    return factory
+
+
+def optional() -> Any:
+    """Takes the action, though it need not be given."""
+
+    def factory(action: Action | None = None) -> FakeEnv:
+        assert action is not None
+        return FakeEnv()
+
+    return factory
+
+
+def prompted(prompt: str) -> Any:
+    return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), system_prompt=prompt)
+
+
+def dies_at_start(folder: str) -> Any:
+    """Kills its worker while it starts, once."""
+    mark = Path(folder, "died")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return FakeEnv
+
+
+class StuckEnv(FakeEnv):
+    """Hangs in its setup."""
+
+    async def reset(self) -> None:
+        await asyncio.sleep(60)
+
+
+def stuck() -> Any:
+    return StuckEnv

@@ -10,9 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from strands_env.core import EpisodeTimeoutError
+from strands_env.core.termination import WorkCancelledError
 from strands_env.distributed import ProcessExecutor, WorkerLostError, WorkerSetupError
-from strands_env.eval import Evaluator, RetryPolicy, read_results
+from strands_env.eval import ConfigMismatchError, Evaluator, RetryPolicy, read_results
 from tests.conftest import ROOT
+from tests.unit import distributed_support
 from tests.unit.eval_support import task, tasks
 
 HERE = "tests.unit.distributed_support"
@@ -69,6 +72,60 @@ async def test_without_a_retry_the_loss_has_a_type(tmp_path):
         with pytest.raises(WorkerLostError, match="signal 9"):
             await executor.rollout(task("p1_0"))
         assert (await executor.rollout(task("p1_0"))).reward.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("cancel", WorkCancelledError, "cancelled from inside"),
+        ("odd", RuntimeError, "OddError: a 2"),
+        ("exit", RuntimeError, r"sys.exit\(3\)"),
+        ("unreadable", RuntimeError, "cannot be read"),
+    ],
+)
+async def test_what_one_rollout_does_costs_its_neighbours_nothing(fault, error, message):
+    async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
+        neighbour = asyncio.create_task(executor.rollout(task("good")))
+        with pytest.raises(error, match=message):
+            await asyncio.wait_for(executor.rollout(task(fault)), 30)
+        assert (await neighbour).reward.reward == 1.0
+        assert len(executor.pids) == 1
+
+
+async def test_an_action_that_cannot_be_read_there_costs_its_rollout_only():
+    async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
+        with pytest.raises(ValueError, match="cannot be read"):
+            await asyncio.wait_for(executor.rollout(task("t", held=distributed_support.Unreadable())), 30)
+        assert (await executor.rollout(task("good"))).reward.reward == 1.0
+
+
+async def test_a_factory_takes_the_action_there_as_it_does_here():
+    async with ProcessExecutor(f"{HERE}:optional", n_workers=1) as executor:
+        assert (await executor.rollout(task("t"))).reward.reward == 1.0
+
+
+async def test_a_worker_that_dies_at_its_start_is_started_again(tmp_path):
+    async with ProcessExecutor(f"{HERE}:dies_at_start", {"folder": str(tmp_path)}, n_workers=1) as executor:
+        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0)).run(tasks(2))
+    assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
+
+
+async def test_another_environment_in_the_workers_is_refused(tmp_path):
+    async def run(prompt: str, count: int) -> None:
+        async with ProcessExecutor(f"{HERE}:prompted", {"prompt": prompt}, n_workers=1) as executor:
+            await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
+
+    await run("one", 1)
+    await run("one", 2)
+    with pytest.raises(ConfigMismatchError, match=r"environment.system_prompt: 'one' in the file, now 'two'"):
+        await run("two", 3)
+    assert len(list(read_results(tmp_path))) == 2
+
+
+async def test_the_deadline_of_a_sample_is_kept_in_the_worker():
+    async with ProcessExecutor(f"{HERE}:stuck", n_workers=1) as executor:
+        with pytest.raises(EpisodeTimeoutError, match="setup took longer"):
+            await executor.rollout(task("t"), timeout=0.05)
 
 
 async def test_cancelling_a_rollout_cleans_up_in_the_worker(tmp_path):

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from strands_env.core.termination import WorkCancelledError
 from strands_env.distributed import RayExecutor, WorkerLostError, WorkerSetupError
-from strands_env.eval import Evaluator, RetryPolicy
+from strands_env.eval import ConfigMismatchError, Evaluator, RetryPolicy
 from tests.conftest import ROOT
 from tests.unit.eval_support import task, tasks
 
@@ -77,6 +78,40 @@ async def test_a_factory_that_cannot_be_made_says_so(cluster):
     async with RayExecutor(f"{HERE}:broken", n_workers=1) as executor:
         with pytest.raises(WorkerSetupError, match="no such sandbox"):
             await executor.rollout(task("t0"))
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_an_actor_that_dies_at_its_start_is_started_again(cluster, tmp_path):
+    async with RayExecutor(f"{HERE}:dies_at_start", {"folder": str(tmp_path)}, n_workers=1) as executor:
+        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0)).run(tasks(2))
+    assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_what_one_rollout_does_costs_its_neighbours_nothing(cluster):
+    async with RayExecutor(f"{HERE}:faulty", n_workers=1) as executor:
+        neighbour = asyncio.create_task(executor.rollout(task("good")))
+        with pytest.raises(WorkCancelledError):
+            await executor.rollout(task("cancel"))
+        with pytest.raises(RuntimeError, match="OddError: a 2"):
+            await executor.rollout(task("odd"))
+        with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
+            await executor.rollout(task("exit"))
+        assert (await neighbour).reward.reward == 1.0
+
+
+@needs_ray
+@pytest.mark.slow
+async def test_another_environment_in_the_actors_is_refused(cluster, tmp_path):
+    async def run(prompt: str, count: int) -> None:
+        async with RayExecutor(f"{HERE}:prompted", {"prompt": prompt}, n_workers=1) as executor:
+            await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
+
+    await run("one", 1)
+    with pytest.raises(ConfigMismatchError, match=r"environment.system_prompt: 'one' in the file, now 'two'"):
+        await run("two", 2)
 
 
 @needs_ray

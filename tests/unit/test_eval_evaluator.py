@@ -250,6 +250,73 @@ async def test_sample_timeout_ends_a_rollout_that_hangs():
     assert FakeEnv.running == 0
 
 
+async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
+    class Stuck(FakeEnv):
+        async def reset(self) -> None:
+            await asyncio.sleep(60)
+
+    made = (await Evaluator(Stuck, sample_timeout=0.05, retry=AT_ONCE).run(tasks(1)))["p0"][0]
+    assert made.step_result.error.where is Phase.SETUP
+    assert (made.attempts, made.aborted) == (3, True)
+
+
+@pytest.mark.parametrize("fails", ["hangs", "raises"])
+async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch):
+    monkeypatch.setattr("strands_env.eval.executor.CLEANUP_SECONDS", 0.2)
+
+    class Messy(FakeEnv):
+        async def cleanup(self) -> None:
+            if fails == "raises":
+                raise ValueError("cannot be freed")
+            await asyncio.sleep(60)
+
+    made = (await Evaluator(Messy, sample_timeout=0.1).run(tasks(1)))["p0"][0]
+    assert (made.reward, made.aborted) == (1.0, False)
+    assert made.step_result.cleanup_error.where is Phase.CLEANUP
+
+
+async def test_the_cleanup_of_an_environment_has_its_own_deadline():
+    class Slow(Environment):
+        async def cleanup(self) -> None:
+            await asyncio.sleep(0.3)
+
+    def factory() -> Slow:
+        return Slow(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0)
+
+    made = (await Evaluator(factory, sample_timeout=0.2).run(tasks(1)))["p0"][0]
+    assert (made.reward, made.step_result.cleanup_error) == (1.0, None)
+
+
+async def test_a_rollout_that_cancels_itself_is_one_sample_and_ends_no_worker():
+    def answer(action: Action):
+        return asyncio.CancelledError() if action.task_context.id == "p0_0" else outcome()
+
+    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1).run(tasks(3))
+    assert results["p0"][0].step_result.termination_reason is TerminationReason.CANCELLED
+    assert [results[name][0].reward for name in ("p1", "p2")] == [1.0, 1.0]
+
+
+async def test_a_rollout_that_exits_is_one_sample():
+    results = await Evaluator(lambda: FakeEnv(lambda _: SystemExit(3))).run(tasks(1))
+    assert "sys.exit(3)" in results["p0"][0].step_result.error.message
+
+
+async def test_what_an_environment_does_to_its_action_stays_there():
+    seen = []
+
+    def answer(action: Action):
+        seen.append(action.message)
+        action.message += "!"
+        action.task_context.parts.append("more")
+        return ConnectionError("gone") if len(seen) == 1 else outcome()
+
+    given = task("a", parts=[])
+    made = (await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE).run([given]))["a"][0]
+    assert seen == ["question a", "question a"]
+    assert (made.action.message, made.action.task_context.parts) == ("question a", [])
+    assert given.task_context.parts == []
+
+
 async def test_too_many_failures_end_the_run_and_keep_what_is_done(tmp_path):
     def answer(action: Action) -> StepResult:
         return outcome() if action.task_context.id == "p0_0" else lost()

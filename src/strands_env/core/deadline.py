@@ -45,11 +45,11 @@ async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Ph
     try:
         await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
-        await _stop(task, where)
+        await stop(task, where)
         raise
     if task.done():
         return task.result()
-    await _stop(task, where)
+    await stop(task, where)
     if task.done() and not task.cancelled() and task.exception() is None:
         return task.result()  # it finished while it was being stopped
     raise EpisodeTimeoutError(where, seconds)
@@ -75,7 +75,8 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     task.result()
 
 
-async def _stop(task: asyncio.Future[Any], where: Phase) -> None:
+async def stop(task: asyncio.Future[Any], where: Phase) -> None:
+    """Cancel work and wait for its end, at most `GRACE_SECONDS`."""
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
     if not task.done():

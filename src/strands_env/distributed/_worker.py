@@ -1,26 +1,36 @@
-"""The program of a worker process: `python -m strands_env.distributed._worker FD`."""
+"""The program of a worker process: `python -m strands_env.distributed._worker FD`.
+
+Messages are `(kind, number of the rollout, payload)`; a payload is pickled apart from its message.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import sys
 import traceback
 from typing import Any
 
+from strands_env.distributed.answers import pack
 from strands_env.distributed.frames import read_message, write_message
-from strands_env.distributed.recipe import Recipe, Runner
+from strands_env.distributed.recipe import Recipe, make_runner
+from strands_env.eval.executor import LocalExecutor
 
 
 async def serve(connection: socket.socket) -> None:
     """Run rollouts until the other side closes; then running ones are cancelled and their environments cleaned up."""
     reader, writer = await asyncio.open_connection(sock=connection)
+
+    async def tell(description: dict[str, Any]) -> None:
+        write_message(writer, ("environment", None, pickle.dumps(description)))
+
     try:
         recipe: Recipe = await read_message(reader)  # fails too where a function of a script cannot be found here
-        runner = Runner(recipe)
+        runner = make_runner(recipe, tell)
     except EOFError:
         return
-    except Exception:
+    except (Exception, SystemExit):
         write_message(writer, ("setup_error", None, traceback.format_exc(limit=-3)))
         await writer.drain()
         return
@@ -42,20 +52,16 @@ async def serve(connection: socket.socket) -> None:
         await asyncio.gather(*running.values(), return_exceptions=True)
 
 
-async def _run(runner: Runner, writer: asyncio.StreamWriter, number: int, action: Any) -> None:
-    answer: tuple[str, int, Any]
+async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int, payload: bytes) -> None:
     try:
-        answer = ("result", number, await runner.rollout(action))
-    except asyncio.CancelledError:
+        action, timeout = pickle.loads(payload)
+        data = pack(await runner.rollout(action, timeout=timeout))
+    except asyncio.CancelledError:  # asked for: one from inside is a WorkCancelledError
         write_message(writer, ("cancelled", number, None))
         raise
     except Exception as error:
-        answer = ("error", number, error)
-    try:
-        write_message(writer, answer)
-    except Exception as error:  # an exception or a result that does not pickle
-        shown = "".join(traceback.format_exception(answer[2])) if isinstance(answer[2], Exception) else repr(error)
-        write_message(writer, ("error", number, RuntimeError(f"the {answer[0]} cannot be sent back: {shown}")))
+        data = pack(error)
+    write_message(writer, ("answer", number, data))
 
 
 def main() -> None:

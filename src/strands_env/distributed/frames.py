@@ -1,4 +1,7 @@
-"""Messages over a socket: a length, then a pickle. Between a process and the workers it started, nobody else."""
+"""Messages over a socket: a length, then a pickle. Between a process and the workers it started, nobody else.
+
+A message holds plain values only, so that it can always be read; what a user's code made travels in it as bytes.
+"""
 
 from __future__ import annotations
 

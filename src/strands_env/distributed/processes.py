@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from strands_env.core import Action, StepResult
+from strands_env.distributed.answers import unpack
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.frames import read_message, write_message
 from strands_env.distributed.recipe import Recipe
@@ -38,6 +40,9 @@ class ProcessExecutor:
 
     Raises:
         ValueError: `n_workers` is not positive, or `make` is no dotted path.
+
+    Attributes:
+        environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
     """
 
     def __init__(
@@ -50,7 +55,9 @@ class ProcessExecutor:
         if n_workers is not None and n_workers < 1:
             raise ValueError(f"n_workers must be at least 1 or None for one a core, got {n_workers!r}")
         self._recipe = Recipe(make=make, arguments=dict(arguments or {}))
-        self._workers = [_Worker(number, self._recipe) for number in range(n_workers or os.cpu_count() or 1)]
+        self.environments: list[dict[str, Any]] = []
+        count = n_workers or os.cpu_count() or 1
+        self._workers = [_Worker(number, self._recipe, self.environments) for number in range(count)]
         self._closed = False
 
     @property
@@ -58,17 +65,22 @@ class ProcessExecutor:
         """Process ids of the workers that run."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
-    async def rollout(self, action: Action) -> StepResult:
+    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
         """Run one rollout on the least busy worker.
 
+        Args:
+            action: The task.
+            timeout: Seconds for everything before the cleanup.
+
         Raises:
+            EpisodeTimeoutError: They passed.
             WorkerLostError: The worker died meanwhile.
             WorkerSetupError: The environment factory cannot be made there.
         """
         if self._closed:
             raise RuntimeError("this executor is closed: make another one")
         worker = min(self._workers, key=lambda worker: worker.load)
-        return await worker.rollout(action)
+        return await worker.rollout(action, timeout)
 
     async def close(self) -> None:
         """End the workers: running rollouts are cancelled and their environments cleaned up."""
@@ -85,9 +97,10 @@ class ProcessExecutor:
 class _Worker:
     """One process, started at its first rollout and again after its death."""
 
-    def __init__(self, number: int, recipe: Recipe) -> None:
+    def __init__(self, number: int, recipe: Recipe, environments: list[dict[str, Any]]) -> None:
         self._name = f"worker {number}"
         self._recipe = recipe
+        self._environments = environments
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[StepResult]] = {}
         self._starting = asyncio.Lock()
@@ -101,9 +114,10 @@ class _Worker:
         """Its process id, None while it does not run."""
         return self._process.pid if self._process is not None and self._writer is not None else None
 
-    async def rollout(self, action: Action) -> StepResult:
+    async def rollout(self, action: Action, timeout: float | None) -> StepResult:
         self.load += 1
         try:
+            payload = pickle.dumps((action, timeout), protocol=pickle.HIGHEST_PROTOCOL)
             async with self._starting:
                 if self._writer is None:
                     await self._start()
@@ -113,7 +127,7 @@ class _Worker:
             if writer is None:
                 raise WorkerLostError(self._name, "it ended before the rollout began")
             self._waiting[number] = future
-            write_message(writer, ("run", number, action))
+            write_message(writer, ("run", number, payload))
             try:
                 return await future
             except asyncio.CancelledError:
@@ -173,13 +187,18 @@ class _Worker:
         try:
             while True:
                 kind, number, payload = await read_message(reader)
+                if kind == "environment":  # comes before every answer of the worker
+                    self._describe(payload)
+                    continue
                 future = self._waiting.get(number)
                 if future is None or future.done():
                     continue
-                if kind == "result":
-                    future.set_result(payload)
-                elif kind == "error":
-                    future.set_exception(payload)
+                try:
+                    if kind != "answer":
+                        raise WorkerLostError(self._name, f"it gave up the rollout ({kind})")
+                    future.set_result(unpack(payload))
+                except Exception as error:
+                    future.set_exception(error)
         except EOFError:
             pass
         finally:
@@ -196,6 +215,11 @@ class _Worker:
                 )
             for future in waiting:
                 future.set_exception(lost)
+
+    def _describe(self, payload: bytes) -> None:
+        description: dict[str, Any] = pickle.loads(payload)
+        if description not in self._environments:
+            self._environments.append(description)
 
     async def _end(self, why: str) -> None:
         """Wait for the process, and kill it when it takes too long."""

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from strands_env.core import Action, StepResult
+from strands_env.distributed.answers import pack, unpack
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
-from strands_env.distributed.recipe import Recipe, Runner
+from strands_env.distributed.recipe import Recipe, make_runner
+from strands_env.eval.executor import LocalExecutor
 
 logger = logging.getLogger(__name__)
 
 
 class _RolloutActor:
-    """What runs in an actor. Ray gives an actor with async methods an event loop of its own."""
+    """What runs in an actor. Ray gives an actor with async methods an event loop of its own.
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._runner = Runner(recipe)
+    Making the factory may fail, and the constructor must not: its failure looks to Ray like the actor's death.
+    """
 
-    async def ready(self) -> bool:
-        """Whether the actor was made."""
-        return True
+    def __init__(self, recipe: bytes) -> None:
+        self._recipe = recipe
+        self._runner: LocalExecutor | None = None
+        self._environment: dict[str, Any] | None = None
 
-    async def rollout(self, action: Action) -> StepResult:
-        """A whole episode."""
-        return await self._runner.rollout(action)
+    async def ready(self) -> str | None:
+        """Make the environment factory; what went wrong, or None."""
+        try:
+            self._runner = make_runner(pickle.loads(self._recipe), self._describe)
+        except (Exception, SystemExit):
+            return traceback.format_exc(limit=-3)
+        return None
+
+    async def rollout(self, action: bytes, timeout: float | None) -> tuple[bytes, dict[str, Any] | None]:
+        """The packed answer of a whole episode, and the description of the first environment."""
+        assert self._runner is not None
+        try:
+            answer = pack(await self._runner.rollout(pickle.loads(action), timeout=timeout))
+        except Exception as error:
+            answer = pack(error)
+        return answer, self._environment
+
+    async def _describe(self, description: dict[str, Any]) -> None:
+        self._environment = description
 
 
 class RayExecutor:
@@ -48,6 +69,9 @@ class RayExecutor:
     Raises:
         ImportError: Ray is not installed.
         ValueError: `n_workers` is not positive.
+
+    Attributes:
+        environments: Descriptions of the environments the actors make, each once; an evaluation compares them.
     """
 
     def __init__(
@@ -70,6 +94,7 @@ class RayExecutor:
         self._recipe = Recipe(make=make, arguments=dict(arguments or {}))
         self._options = {"num_cpus": 0, **dict(actor_options or {}), "max_concurrency": max_concurrency}
         self._init_options = dict(init_options or {})
+        self.environments: list[dict[str, Any]] = []
         self._actors: list[Any] = [None] * n_workers
         self._loads = [0] * n_workers
         self._locks = [asyncio.Lock() for _ in range(n_workers)]
@@ -77,10 +102,15 @@ class RayExecutor:
         self._started_ray = False
         self._closed = False
 
-    async def rollout(self, action: Action) -> StepResult:
+    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
         """Run one rollout on the least busy actor.
 
+        Args:
+            action: The task.
+            timeout: Seconds for everything before the cleanup.
+
         Raises:
+            EpisodeTimeoutError: They passed.
             WorkerLostError: The actor died meanwhile.
             WorkerSetupError: The environment factory cannot be made there.
         """
@@ -90,23 +120,24 @@ class RayExecutor:
         self._loads[place] += 1
         try:
             actor = await self._actor(place)
-            reference = actor.rollout.remote(action)
+            reference = actor.rollout.remote(self._ray.cloudpickle.dumps(action), timeout)
             try:
-                result: StepResult = await reference
-                return result
+                answer, environment = await reference
             except asyncio.CancelledError:
                 with suppress(Exception):
                     self._ray.cancel(reference)
                 raise
-            except self._ray.exceptions.RayTaskError as error:
-                cause = getattr(error, "cause", None)
-                raise (cause if isinstance(cause, Exception) else error) from error
+            except self._ray.exceptions.RayTaskError:
+                raise  # the actor answers whatever the rollout raises, so this is a fault of ours
             except self._ray.exceptions.RayError as error:  # the actor, its node or the answer on the way is lost
                 if self._actors[place] is actor:
                     self._actors[place] = None
                     with suppress(Exception):
                         self._ray.kill(actor)
                 raise WorkerLostError(f"actor {place}", str(error).partition("\n")[0]) from error
+            if environment is not None and environment not in self.environments:
+                self.environments.append(environment)
+            return unpack(answer)
         finally:
             self._loads[place] -= 1
 
@@ -133,11 +164,17 @@ class RayExecutor:
             if self._actors[place] is None:
                 async with self._joining:  # places are filled side by side, Ray is started once
                     await asyncio.to_thread(self._init)
-                actor = self._ray.remote(_RolloutActor).options(**self._options).remote(self._recipe)
+                recipe = self._ray.cloudpickle.dumps(self._recipe)
+                actor = self._ray.remote(_RolloutActor).options(**self._options).remote(recipe)
                 try:
-                    await actor.ready.remote()
-                except self._ray.exceptions.RayActorError as error:
-                    raise WorkerSetupError(str(error)) from error
+                    if (failure := await actor.ready.remote()) is not None:
+                        raise WorkerSetupError(failure)
+                except BaseException as error:
+                    with suppress(Exception):
+                        self._ray.kill(actor)
+                    if isinstance(error, self._ray.exceptions.RayError):  # died at its start; another may live
+                        raise WorkerLostError(f"actor {place}", str(error).partition("\n")[0]) from error
+                    raise
                 self._actors[place] = actor
             return self._actors[place]
 

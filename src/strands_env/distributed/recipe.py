@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strands_env.core import Action, Environment, StepResult
+from strands_env.eval.executor import LocalExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,30 +43,11 @@ class Recipe:
         return made
 
 
-class Runner:
-    """Runs rollouts in a worker.
+def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
+    """What runs rollouts in a worker, as it would in the process of the evaluator.
 
     Args:
         recipe: Makes the environment factory, once.
+        on_environment: Called with the description of the first environment.
     """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._factory = recipe.env_factory()
-        parameters = inspect.signature(self._factory).parameters.values()
-        self._takes_action = any(
-            item.default is item.empty and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
-            for item in parameters
-        )
-
-    async def rollout(self, action: Action) -> StepResult:
-        """A whole episode in a fresh environment."""
-        env = self._factory(action) if self._takes_action else self._factory()
-        env = await env if inspect.isawaitable(env) else env
-        if isinstance(env, Environment):
-            return await env.rollout(action)
-        try:
-            await env.reset()
-            result: StepResult = await env.step(action)
-            return result
-        finally:
-            await env.cleanup()
+    return LocalExecutor(recipe.env_factory(), on_environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,9 @@ from strands_env.eval.store import RunConfig, StorePaths, read_results
 logger = logging.getLogger(__name__)
 
 
+UNANSWERED_SECONDS = 120.0
+"""How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
+
 class Evaluator:
     """Evaluates an environment on the tasks of a data set.
 
@@ -46,8 +50,8 @@ class Evaluator:
         retry: How samples lost to infrastructure are tried again.
         group_policy: What the loss of one sample means for its prompt.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
-        sample_timeout: Seconds for one rollout from setup to cleanup, beside the environment's own deadlines. A rollout
-            cut off so has no tokens; prefer `step_timeout` of the environment.
+        sample_timeout: Seconds for one rollout up to its cleanup, beside the environment's own deadlines. A rollout cut
+            off so has no tokens; prefer `step_timeout` of the environment.
         reward_threshold: A sample passes with at least this reward.
         keep_results: Keep samples in memory and return them; with False `run` returns `{}`, and results are read from
             the file, for runs of any size.
@@ -176,7 +180,8 @@ class Evaluator:
         attempts = 0
         while True:
             attempts += 1
-            result, escaped = await self._attempt(executor, action)
+            # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
+            result, escaped = await self._attempt(executor, action.model_copy(deep=True))
             lost = is_infrastructure(result)
             if not lost or attempts >= self.retry.max_attempts:
                 break
@@ -206,7 +211,7 @@ class Evaluator:
     async def _attempt(self, executor: Executor, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout, and whether it is a stand-in for an exception that came out of it."""
         try:
-            return await within(executor.rollout(action), self.sample_timeout, Phase.LOOP), False
+            return await self._rollout(executor, action), False
         except EpisodeTimeoutError as error:
             return _failed(error, TerminationReason.TIMEOUT), False
         except Exception as error:
@@ -217,6 +222,14 @@ class Evaluator:
             return _failed(error, reason), True
 
     # ---- results -----------------------------------------------------------------------------------------------------
+    async def _rollout(self, executor: Executor, action: Action) -> StepResult:
+        timeout = self.sample_timeout
+        if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
+            return await within(executor.rollout(action), timeout, Phase.LOOP)
+        # The executor keeps the deadline; ours is for a worker that does not answer any more.
+        rollout: Any = executor.rollout
+        return await within(rollout(action, timeout=timeout), timeout + UNANSWERED_SECONDS, Phase.LOOP)
+
 
     def run_config(self) -> RunConfig:
         """The configuration that identifies this evaluator's samples."""

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from strands_env.core import Action, Environment, StepResult
+from strands_env.core import Action, Environment, EpisodeTimeoutError, ErrorRecord, Phase, StepResult
+from strands_env.core.deadline import stop, to_the_end
+from strands_env.core.progress import EpisodeProgress
+from strands_env.core.termination import WorkCancelledError
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_SECONDS = 60.0
+"""How long the cleanup of what only looks like an environment may take; an `Environment` says so itself."""
 
 EnvFactory: TypeAlias = Callable[..., Any]
 """Makes an environment for a sample: sync or async, with the action as its argument or without one."""
@@ -25,7 +34,12 @@ _NAMED = (
 
 
 class Executor(Protocol):
-    """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray."""
+    """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray.
+
+    Two things are asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
+    it is kept where the phases of the episode are known; and an attribute `environments`, descriptions (`describe`) of
+    the environments it runs elsewhere, so that results of other ones are not continued.
+    """
 
     async def rollout(self, action: Action) -> StepResult:
         """Run one rollout with a fresh environment.
@@ -59,19 +73,65 @@ class LocalExecutor:
         self._on_environment = on_environment
         self._described = asyncio.Lock() if on_environment is not None else None
 
-    async def rollout(self, action: Action) -> StepResult:
-        """Make an environment and run it: setup, loop, reward, and always cleanup."""
-        env = await make_environment(self._factory, action, self._takes_action)
-        if self._described is not None:
-            async with self._described:
-                if self._on_environment is not None:
-                    await self._on_environment(describe(env, whole=not self._takes_action))
-                    self._on_environment = None
-            self._described = None
-        return await run_environment(env, action)
+    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
+        """Make an environment and run it: setup, loop, reward, and always cleanup.
+
+        Args:
+            action: The task.
+            timeout: Seconds for everything before the cleanup.
+
+        Raises:
+            EpisodeTimeoutError: They passed; the error says in which phase.
+            WorkCancelledError: The environment cancelled itself.
+        """
+        progress = EpisodeProgress(Phase.SETUP)
+        try:
+            if timeout is None:
+                return await self._run(action, progress)
+            return await _before_cleanup(self._run(action, progress), progress, timeout)
+        except asyncio.CancelledError as error:
+            caller = asyncio.current_task()
+            if caller is None or caller.cancelling():
+                raise
+            raise WorkCancelledError(progress.phase) from error
 
     async def close(self) -> None:
         """Nothing to free: environments are cleaned up after every rollout."""
+
+    async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
+        try:
+            with progress.active():
+                env = await make_environment(self._factory, action, self._takes_action)
+                if self._described is not None:
+                    async with self._described:
+                        if self._on_environment is not None:
+                            await self._on_environment(describe(env, whole=not self._takes_action))
+                            self._on_environment = None
+                    self._described = None
+                progress.phase = Phase.LOOP
+                return await run_environment(env, action)
+        except SystemExit as error:  # of the rollout, not of the program with all the other rollouts
+            raise RuntimeError(f"the {progress.phase} called sys.exit({error.code!r})") from error
+
+
+async def _before_cleanup(
+    work: Coroutine[Any, Any, StepResult], progress: EpisodeProgress, timeout: float
+) -> StepResult:
+    """Await an episode that has so many seconds until its cleanup, which has a deadline of its own."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+        if progress.phase is Phase.CLEANUP:
+            await asyncio.wait({task})
+    except asyncio.CancelledError:
+        await stop(task, progress.phase)
+        raise
+    if not task.done():
+        where = progress.phase
+        await stop(task, where)
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            raise EpisodeTimeoutError(where, timeout)
+    return task.result()
 
 
 def takes_action(env_factory: EnvFactory) -> bool:
@@ -109,12 +169,22 @@ async def run_environment(env: Any, action: Action) -> StepResult:
     if issubclass(type(env), Environment):
         result: StepResult = await env.rollout(action)
         return result
+    progress, cleanup_error = EpisodeProgress.current(), None
     try:
+        progress.phase = Phase.SETUP
         await env.reset()
-        stepped: StepResult = await env.step(action)
-        return stepped
+        progress.phase = Phase.LOOP
+        result = await env.step(action)
     finally:
-        await env.cleanup()
+        progress.phase = Phase.CLEANUP
+        try:
+            await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
+        except Exception as error:  # what was sampled is not lost for it
+            cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
+            logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
+    if cleanup_error is not None:
+        result.cleanup_error = cleanup_error
+    return result
 
 
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Run:
         self._failed_prompts: set[str] = set()
         self._failures = 0
         self._reading = asyncio.Lock()
+        self._checked = 0
         tasks_count = count(tasks)
         if tasks_count is not None:
             self._state.total = tasks_count * evaluator.n_samples_per_prompt
@@ -105,6 +106,14 @@ class Run:
 
     async def _check_environment(self, description: dict[str, Any]) -> None:
         if self._writer is not None:
+    async def _check_environments(self) -> None:
+        """Those that an executor made elsewhere, before a sample of theirs is saved."""
+        described = getattr(self._executor, "environments", ())
+        while self._checked < len(described):
+            checked = self._checked + 1
+            await self._check_environment(described[self._checked])
+            self._checked = max(self._checked, checked)  # another worker may have checked it meanwhile
+
             await self._writer.run(lambda: self._config.check_environment(description))
 
     # ---- the stream of jobs ------------------------------------------------------------------------------------------
@@ -157,13 +166,16 @@ class Run:
                 return
             self._state.running += 1
             try:
-                await self._finish(await self._sample(job))
+                sample = await self._sample(job)
+                await self._check_environments()
+                await self._finish(sample)
             finally:
                 self._state.running -= 1
 
     async def _sample(self, job: Job) -> EvalSample:
-        action = job.prompt.action.model_copy(deep=True)
-        action.task_context.id = f"{job.prompt.id}_{job.index}"
+        task = job.prompt.action
+        context = task.task_context.model_copy(update={"id": f"{job.prompt.id}_{job.index}"})
+        action = task.model_copy(update={"task_context": context})
         sample = await self._evaluator.sample(self._executor, action, lambda _: self._retried())
         sample.id, sample.index = job.id, job.index
         sample.prompt_id, sample.task_digest = job.prompt.id, job.prompt.digest
