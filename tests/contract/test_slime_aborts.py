@@ -157,6 +157,19 @@ async def test_a_rollout_can_be_suspended_twice(rig: Rig) -> None:
     assert done.metadata["strands_env"]["suspensions"] == 2
 
 
+async def test_a_rollout_that_fails_after_its_suspension_keeps_nothing_of_it(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.serve(
+        completion(call(1, 2)), abort_with(rig, Reply(ids=WHOLE.ids[:1], finish="abort")), ConnectionError("gone")
+    )
+    sample = await rig.run(Sample(session_id="fails"))
+    assert sample.response
+    rig.state.aborted = False
+    failed = await rig.run(sample)
+    check(failed)
+    assert (failed.status, failed.response, failed.reward) == (Sample.Status.FAILED, "", 0.0)
+
+
 class Late(Replay):
     """A client whose answers come when the test says so."""
 

@@ -130,6 +130,7 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
         experts=experts,
         kept=empty if needs.top_p else None,
     )
+    sample.response = ""
     sample.remove_sample = True
 
 
