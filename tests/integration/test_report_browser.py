@@ -143,6 +143,20 @@ async def test_it_is_used_with_the_keyboard_alone(small, tmp_path):
         assert await page.run("document.activeElement.type") == "search"
 
 
+async def test_keys_pressed_before_a_sample_is_unpacked_wait_for_it(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.run(
+            "(() => { const press = (key) => document.body.dispatchEvent(new KeyboardEvent('keydown', "
+            "{ key, bubbles: true })); document.querySelector('.row').click(); press('2'); press('ArrowRight'); "
+            "press('3'); press('2'); })()"
+        )
+        await page.until("document.querySelectorAll('main .t, main [data-i], main .tokens').length > 0")
+        assert await page.run("document.querySelector('.drawer h2').textContent") == "p0, sample 1"
+        assert await page.run("document.querySelector('[data-tab=tokens]').getAttribute('aria-selected')") == "true"
+        assert page.problems == []
+
+
 async def test_search_and_filters(small, tmp_path):
     async with chromium(tmp_path) as page:
         await page.open(small.path)

@@ -123,6 +123,23 @@ def test_sampled_sign_flips_agree_with_the_binomial_test():
     assert p_value == pytest.approx(exact, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    "differences", [[0.1, 0.2, -0.3, 1e-17], [1 / 3, 1 / 5, -8 / 15], [0.1] * 3 + [-0.3], [0.7, -0.1, -0.6, 0.0]]
+)
+def test_sign_flips_of_differences_that_cancel_are_all_as_large(differences):
+    assert sign_flip_test(differences) == (1.0, True)
+
+
+def test_sampled_sign_flips_of_differences_that_cancel():
+    p_value, is_exact = sign_flip_test([0.1] * 15 + [-0.3] * 5, resamples=500)
+    assert (p_value, is_exact) == (1.0, False)
+
+
+def test_compare_sees_differences_of_small_rewards():
+    assert compare(table(a=[1e-13]), table(a=[3e-13])).wins == 1
+    assert compare(table(a=[0.1, 0.2, 0.3]), table(a=[0.3, 0.2, 0.1])).ties == 1
+
+
 def test_compare_pairs_prompts_and_counts_the_rest():
     first = table(a=[0.0], b=[1.0], c=[0.0], d=[None], e=[1.0])
     second = table(a=[1.0], b=[1.0], c=[1.0], d=[1.0])

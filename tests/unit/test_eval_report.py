@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.report import write_report
 from strands_env.eval.report.details import branches
+from strands_env.eval.report.overview import _running_mean
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from tests.unit.eval_support import sample, with_tokens
 
@@ -129,3 +131,33 @@ def test_branches_share_prefixes():
     assert [(node["start"], node["end"], node["paths"]) for node in forest] == [(0, 2, [0, 1, 3]), (0, 1, [2])]
     children = forest[0]["children"]
     assert [(node["start"], node["end"], node["path"]) for node in children] == [(2, 4, 0), (2, 3, 1)]
+
+
+def test_the_band_of_the_running_mean_takes_prompts_as_the_unit():
+    rewards = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0}
+    once = ScoreTable.from_samples((name, sample(value, prompt=name)) for name, value in rewards.items())
+    often = ScoreTable.from_samples(
+        (name, sample(value, i, prompt=name)) for i in range(50) for name, value in rewards.items()
+    )
+    assert _running_mean(once)[-1][1:] == _running_mean(often)[-1][1:]
+    assert _running_mean(once)[-1][2] == pytest.approx(0.5 - 1.96 * np.std([1, 0, 1, 0], ddof=1) / 2, abs=1e-5)
+    assert _running_mean(once)[0] == [1, 1.0, None, None]
+
+
+def test_the_running_mean_ends_at_the_mean_reward():
+    table = ScoreTable.from_samples((name, sample(value, i, prompt=name)) for i, (name, value) in enumerate(
+        [("a", 1.0), ("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None)]))  # fmt: skip
+    assert _running_mean(table)[-1][:2] == [4, 0.5]
+
+
+def test_prices_become_a_cost(tmp_path):
+    write(tmp_path, sample(1.0), sample(1.0, 1))
+    result = write_report(tmp_path, tmp_path / "r.html", prices=Prices(input=1e6, output=2e6))
+    assert islands(result.path)["overview"]["summary"]["cost"] == 2 * (10 + 2 * 5)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    write(tmp_path, sample(1.0))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot write .*file/r.html"):
+        write_report(tmp_path, tmp_path / "file" / "r.html")

@@ -109,7 +109,7 @@ def test_missing_tokens_say_how_to_go_on(paths):
     write(paths, with_token_data(0), with_token_data(1), with_token_data(2))
     tokens = paths.tokens.read_bytes()
     paths.tokens.write_bytes(tokens[:-1])
-    with pytest.raises(StoreCorruptError, match="line 3 of .* remove that line and all after it"):
+    with pytest.raises(StoreCorruptError, match=r"line 3 of .* remove that line and all after it"):
         ResultLog(paths)
     paths.results.write_bytes(b"".join(paths.results.read_bytes().splitlines(keepends=True)[:2]))
     write(paths, with_token_data(2))
@@ -254,7 +254,7 @@ def test_a_file_of_something_else_is_said_to_be_one(text, paths):
 def test_a_file_of_something_else_is_not_continued(paths):
     text = '{"id": "q1", "problem": "a"}\n'
     paths.results.write_text(text)
-    with pytest.raises(StoreCorruptError, match="line 1 .* no evaluated sample"):
+    with pytest.raises(StoreCorruptError, match=r"line 1 .* no evaluated sample"):
         ResultLog(paths)
     assert paths.results.read_text() == text
 

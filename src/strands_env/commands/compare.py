@@ -10,7 +10,8 @@ from strands_env.commands.display import format_number
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
 from strands_env.commands.show import interval
-from strands_env.eval import EvalError, ScoreTable, compare, read_results
+from strands_env.eval import EvalError, compare
+from strands_env.eval.groups import read_scores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare."""
     try:
-        first, second = (
-            ScoreTable.from_samples((sample.prompt_id, sample) for sample in read_results(path))
-            for path in (args.first, args.second)
-        )
+        first, second = read_scores(args.first), read_scores(args.second)
         result = compare(
             first,
             second,

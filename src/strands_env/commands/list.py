@@ -8,7 +8,8 @@ from pathlib import Path
 from strands_env.commands.display import format_number
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
-from strands_env.eval import EvalError, ScoreTable, describe_benchmarks, read_results, summarize
+from strands_env.eval import EvalError, describe_benchmarks, summarize
+from strands_env.eval.groups import read_scores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
     for path in (path for path in found if path.exists()):
         try:
-            table = ScoreTable.from_samples((sample.prompt_id, sample) for sample in read_results(path))
+            table = read_scores(path)
         except EvalError as error:
             say(f"{path}  {error}")
             continue

@@ -13,6 +13,8 @@ from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
 from strands_env.commands.show import summary_lines
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
+from strands_env.eval.groups import Grouping
+from strands_env.eval.store import StorePaths, load_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +49,7 @@ def _overview(args: argparse.Namespace) -> int:
         shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
         prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
         questions.setdefault(sample.prompt_id, " ".join(sample.action.text.split())[:60])
+    Grouping.of(load_run(StorePaths.of(args.run).run)).apply(table)
     say("\n".join(summary_lines(summarize(table), title=str(args.run))))
     say()
     listed = [

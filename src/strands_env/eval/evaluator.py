@@ -15,6 +15,7 @@ from strands_env.core.deadline import within
 from strands_env.core.termination import TerminationReason
 from strands_env.eval.errors import EvalError
 from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor, name_of
+from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.progress import Progress
 from strands_env.eval.retry import GroupPolicy, RetryPolicy, is_infrastructure
@@ -237,8 +238,12 @@ class Evaluator:
         config: dict[str, Any] = {"benchmark": self.benchmark_name, "evaluator": name_of(type(self))}
         if factory is not None:
             config["env_factory"] = name_of(factory)
-        about = {"n_samples_per_prompt": self.n_samples_per_prompt, **self.about}
+        about = {**self._grouping.to_about(), **self.about}
         return RunConfig(None if self.paths is None else self.paths.run, {**config, **self.config}, about)
+
+    @property
+    def _grouping(self) -> Grouping:
+        return Grouping(policy=self.group_policy, n_samples=self.n_samples_per_prompt)
 
     def load_results(self) -> dict[str, list[EvalSample]]:
         """Samples in the results file by prompt id, `{}` without a file; also in `results`."""
@@ -256,18 +261,17 @@ class Evaluator:
         """Metrics as `{name: number}`; what rests on no scored sample is NaN.
 
         pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95 % interval, counts,
-        tokens, and what `metrics_fns` return. Unscored samples are counted and take no other part.
+        tokens, and what `metrics_fns` return. Unscored samples, and prompts that `group_policy` leaves out (lost or
+        missing samples), are counted and take no other part.
 
         Args:
             results: What `run` returned; the results of the last run, or the results file, if None.
         """
         if results is None:
             results = self.results or self.load_results()
-        if self.group_policy is not GroupPolicy.KEEP:
-            results = {name: samples for name, samples in results.items() if not any(s.aborted for s in samples)}
-        table = ScoreTable.from_results(results)
+        table = self._grouping.apply(ScoreTable.from_results(results))
         metrics = flat_metrics(table, n=self.n_samples_per_prompt, reward_threshold=self.reward_threshold)
-        plain = {name: list(samples) for name, samples in results.items()}
+        plain = self._grouping.counting(results)
         for function in self.metrics_fns:
             metrics.update(function(plain))
         return metrics

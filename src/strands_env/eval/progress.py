@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from strands_env.eval.sample import EvalSample
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,3 +84,37 @@ class Progress(Protocol):
 
     def finish(self, state: ProgressState) -> None:
         """The run ended, however it did."""
+
+
+class GuardedProgress:
+    """A display that cannot end a run: what it raises is logged once, and it is not drawn again.
+
+    Args:
+        progress: The display; None for none.
+    """
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._broken = False
+
+    def start(self, state: ProgressState) -> None:
+        """The run begins."""
+        self._call("start", state)
+
+    def update(self, state: ProgressState) -> None:
+        """Something changed."""
+        self._call("update", state)
+
+    def finish(self, state: ProgressState) -> None:
+        """The run ended; a broken display is told too, so that it can give the terminal back."""
+        self._call("finish", state)
+
+    def _call(self, name: str, state: ProgressState) -> None:
+        if self._progress is None or (self._broken and name != "finish"):
+            return
+        try:
+            getattr(self._progress, name)(state)
+        except Exception:
+            if not self._broken:
+                logger.exception("call=<%s> | the display of the progress raised and is left out", name)
+            self._broken = True

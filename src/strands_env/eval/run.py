@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from strands_env.eval.errors import ConfigMismatchError, TooManyFailuresError
 from strands_env.eval.executor import Executor, LocalExecutor
 from strands_env.eval.identity import Prompt, PromptNamer, sample_id
-from strands_env.eval.progress import ProgressState
+from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.retry import GroupPolicy
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.source import Tasks, count, stream
@@ -51,6 +51,7 @@ class Run:
         )
         self._writer: ResultWriter | None = None
         self._state = ProgressState(name=evaluator.benchmark_name)
+        self._progress = GuardedProgress(evaluator.progress)
         self._results: dict[str, list[EvalSample]] = {}
         self._earlier: dict[str, EvalSample] = {}
         self._failed_prompts: set[str] = set()
@@ -68,12 +69,10 @@ class Run:
 
     async def run(self) -> dict[str, list[EvalSample]]:
         """Run everything that is not done yet; all samples by prompt id."""
-        progress = self._evaluator.progress
         jobs: AsyncGenerator[Job, None] | None = None
         try:
             await self._open()
-            if progress is not None:
-                progress.start(self._state)
+            self._progress.start(self._state)
             jobs = self._jobs()
             total = self._state.total
             workers = self._evaluator.max_concurrency if total is None else min(self._evaluator.max_concurrency, total)
@@ -83,8 +82,7 @@ class Run:
                 await jobs.aclose()
             if self._writer is not None:
                 await self._writer.close()
-            if progress is not None:
-                progress.finish(self._state)
+            self._progress.finish(self._state)
         for samples in self._results.values():
             samples.sort(key=lambda sample: sample.index)
         return self._results
@@ -208,8 +206,7 @@ class Run:
         self._show()
 
     def _show(self) -> None:
-        if self._evaluator.progress is not None:
-            self._evaluator.progress.update(self._state)
+        self._progress.update(self._state)
 
 
 async def _all(work: list[Any]) -> None:

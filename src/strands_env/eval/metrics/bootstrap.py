@@ -111,7 +111,7 @@ def compare(
     two = np.array([right[name] for name in shared])
     differences = two - one
     # Means of equal rewards may differ in the last bit.
-    differences[np.abs(differences) < 1e-12] = 0.0
+    differences[np.abs(differences) <= 1e-12 * (np.abs(one) + np.abs(two))] = 0.0
     p_value, is_exact = sign_flip_test(differences, resamples=resamples, seed=seed)
     return Comparison(
         first=float(one.mean()) if shared else math.nan,
@@ -141,7 +141,8 @@ def sign_flip_test(
     moving = values[values != 0]
     if moving.size == 0:
         return 1.0, True
-    observed = abs(moving.sum()) * (1 - 1e-12)
+    # Equal sums may differ in their last bits, which are those of the differences, not of a sum near 0.
+    observed = abs(moving.sum()) - 1e-12 * np.abs(moving).sum()
     if moving.size <= EXACT_LIMIT:
         flips = np.array(list(itertools.product((1.0, -1.0), repeat=moving.size)))
         return float((np.abs(flips @ moving) >= observed).mean()), True

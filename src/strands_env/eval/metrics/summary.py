@@ -27,7 +27,7 @@ class RunSummary:
     Attributes:
         prompts: Number of prompts.
         samples: Number of samples.
-        scored: Samples with a reward.
+        scored: Samples with a reward that counts.
         unscored: Samples without one.
         aborted: Unscored samples lost to infrastructure, tried again by a resume.
         mean_reward: Mean over prompts of the mean reward.
@@ -37,6 +37,7 @@ class RunSummary:
         errors: Samples by `where: type` of their error.
         totals: Sums of tokens, calls and seconds over all samples.
         cost: Cost of all tokens, None without prices.
+        left_out: Prompts that have no part in scores by the group policy.
     """
 
     prompts: int
@@ -52,6 +53,7 @@ class RunSummary:
     totals: dict[str, float]
     cost: float | None = None
     reward_threshold: float = field(default=1.0)
+    left_out: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; NaN becomes None."""
@@ -100,6 +102,7 @@ def summarize(
         totals={name: float(value) for name, value in sorted(table.totals.items())},
         cost=None if prices is None else prices.cost(table.totals),
         reward_threshold=reward_threshold,
+        left_out=len(table.left_out),
     )
 
 
@@ -127,7 +130,13 @@ def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float, seed: in
     metrics = _means("pass@", scores, range(1, n + 1), pass_at_k)
     metrics |= _means("pass^", scores, range(1, n + 1), pass_hat_k)
     metrics |= {"mean_reward": mean.value, "mean_reward_low": mean.low, "mean_reward_high": mean.high}
-    metrics |= {"prompts": len(scores), "samples": len(table), "scored": scored, "unscored": len(table) - scored}
+    metrics |= {
+        "prompts": len(scores) - len(table.left_out),
+        "left_out": len(table.left_out),
+        "samples": len(table),
+        "scored": scored,
+        "unscored": len(table) - scored,
+    }
     metrics |= {"aborted": table.aborted}
     for name in ("input_tokens", "output_tokens", "tool_calls"):
         metrics[f"{name}_per_sample"] = table.totals[name] / len(table) if len(table) else math.nan

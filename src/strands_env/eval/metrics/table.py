@@ -32,6 +32,8 @@ class ScoreTable:
         reasons: Number of samples by termination reason.
         errors: Number of samples by `(where, error type)`.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
+        aborted: Number of samples that were lost.
+        left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,9 @@ class ScoreTable:
         self.errors: Counter[tuple[str, str]] = Counter()
         self.totals: Counter[str] = Counter()
         self.aborted = 0
+        self.left_out: frozenset[str] = frozenset()
+        self._incomplete: NDArray[np.bool_] | None = None
+        self._lost: set[int] = set()
         self._index: dict[str, int] = {}
         self._prompts: list[int] = []
         self._rewards: list[float] = []
@@ -68,7 +73,9 @@ class ScoreTable:
         self._prompts.append(index)
         reward = sample.reward
         self._rewards.append(math.nan if reward is None else reward)
-        self.aborted += sample.aborted
+        if sample.aborted:
+            self.aborted += 1
+            self._lost.add(index)
         self.reasons[result.termination_reason.value] += 1
         if result.error is not None:
             self.errors[(str(result.error.where), result.error.type)] += 1
@@ -79,10 +86,25 @@ class ScoreTable:
     def __len__(self) -> int:
         return len(self._prompts)
 
+    def leave_out_incomplete(self, n_samples: int) -> None:
+        """Give prompts that lost a sample, or have fewer than `n_samples`, no part in scores.
+
+        Their samples have no reward then; they stay in the counts, tokens, reasons and errors. Call it when all samples
+        are in the table.
+        """
+        count = len(self.prompt_ids)
+        incomplete = np.bincount(self.prompts, minlength=count) < n_samples
+        incomplete[list(self._lost)] = True
+        self._incomplete = incomplete
+        self.left_out = frozenset(self.prompt_ids[index] for index in np.flatnonzero(incomplete))
+
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """float64[samples]; NaN where a sample has no reward."""
-        return np.array(self._rewards, dtype=np.float64)
+        """float64[samples]; NaN where a sample has no reward that counts."""
+        rewards = np.array(self._rewards, dtype=np.float64)
+        if self._incomplete is not None:
+            rewards[self._incomplete[self.prompts]] = math.nan
+        return rewards
 
     @property
     def prompts(self) -> NDArray[np.int64]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.metrics import ScoreTable, summarize
+from strands_env.eval.groups import Grouping
+from strands_env.eval.metrics import Prices, ScoreTable, summarize
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.reader import Entry
 
@@ -27,9 +28,15 @@ class Overview:
     Args:
         reward_threshold: A sample passes with at least this reward.
         seed: Seed of the confidence intervals.
+        grouping: What the run asks of a prompt.
+        prices: Prices of tokens.
     """
 
-    def __init__(self, *, reward_threshold: float, seed: int) -> None:
+    def __init__(
+        self, *, reward_threshold: float, seed: int, grouping: Grouping | None = None, prices: Prices | None = None
+    ) -> None:
+        self._grouping = grouping or Grouping()
+        self._prices = prices
         self._threshold = reward_threshold
         self._seed = seed
         self._table = ScoreTable()
@@ -66,9 +73,10 @@ class Overview:
             order: All samples in the order of the report: prompt by prompt.
         """
         listed = list(order)
-        most = max((score.n for score in self._table.by_prompt()), default=1)
+        table = self._grouping.apply(self._table)
+        most = max((score.n for score in table.by_prompt()), default=1)
         summary = summarize(
-            self._table, k_values=_k_values(most), reward_threshold=self._threshold, seed=self._seed
+            table, k_values=_k_values(most), reward_threshold=self._threshold, seed=self._seed, prices=self._prices
         ).to_dict()
         prompts: list[list[Any]] = []
         for number, entry in enumerate(listed):
@@ -82,8 +90,8 @@ class Overview:
             "reasons": list(self._reasons),
             "prompts": prompts,
             "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(7)],
-            "running": _running_mean(self._table.rewards),
-            "distribution": _distribution(self._table.rewards),
+            "running": _running_mean(table),
+            "distribution": _distribution(table.rewards),
         }
 
 
@@ -94,19 +102,33 @@ def _k_values(most: int) -> list[int]:
     return sorted({round(value) for value in np.geomspace(1, most, 24)})
 
 
-def _running_mean(rewards: NDArray[np.float64]) -> list[list[float]]:
-    """`[samples, mean, low, high]`: the mean reward over the first scored samples, with its normal 95 % interval."""
-    scored = rewards[~np.isnan(rewards)]
-    if scored.size == 0:
+def _running_mean(table: ScoreTable) -> list[list[float | None]]:
+    """`[samples, mean, low, high]` over the first scored samples: the mean over prompts of their mean reward.
+
+    Its normal 95 % interval takes prompts as the unit, since samples of a prompt are not independent; of a single
+    prompt there is none. The last mean is the run's mean reward.
+    """
+    rewards = table.rewards
+    scored = ~np.isnan(rewards)
+    rewards, prompts = rewards[scored], table.prompts[scored]
+    if rewards.size == 0:
         return []
-    counts = np.arange(1, scored.size + 1)
-    means = np.cumsum(scored) / counts
-    spread = np.sqrt(np.maximum(0.0, np.cumsum(scored**2) / counts - means**2) / counts) * 1.96
-    shown = np.unique(np.linspace(0, scored.size - 1, min(POINTS, scored.size)).round().astype(int))
-    return [
-        [int(counts[i]), *(round(float(value), 5) for value in (means[i], means[i] - spread[i], means[i] + spread[i]))]
-        for i in shown
-    ]
+    sums, counts = np.zeros(len(table.prompt_ids)), np.zeros(len(table.prompt_ids))
+    ends = np.unique(np.linspace(1, rewards.size, min(POINTS, rewards.size)).round().astype(int))
+    points: list[list[float | None]] = []
+    start = 0
+    for end in ends:
+        np.add.at(sums, prompts[start:end], rewards[start:end])
+        np.add.at(counts, prompts[start:end], 1)
+        start = end
+        means = sums[counts > 0] / counts[counts > 0]
+        mean = float(means.mean())
+        if means.size > 1:
+            spread = 1.96 * float(means.std(ddof=1)) / math.sqrt(means.size)
+            points.append([int(end), round(mean, 5), round(mean - spread, 5), round(mean + spread, 5)])
+        else:
+            points.append([int(end), round(mean, 5), None, None])
+    return points
 
 
 def _distribution(rewards: NDArray[np.float64]) -> dict[str, Any] | None:

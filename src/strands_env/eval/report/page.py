@@ -11,14 +11,18 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from strands_env.eval.groups import Grouping
+from strands_env.eval.metrics import Prices
 from strands_env.eval.report.details import TokenTexts, details
 from strands_env.eval.report.overview import Overview
 from strands_env.eval.store import ResultReader, load_run
+from strands_env.eval.store.files import told
 from strands_env.eval.store.reader import Entry
 
 CHUNK = 50
@@ -56,6 +60,7 @@ def write_report(
     reward_threshold: float = 1.0,
     seed: int = 0,
     token_budget: int = TOKEN_BUDGET,
+    prices: Prices | None = None,
 ) -> ReportResult:
     """Write the report of a run.
 
@@ -69,44 +74,53 @@ def write_report(
         reward_threshold: A sample passes with at least this reward.
         seed: Seed of the confidence intervals.
         token_budget: Tokens the file may hold.
+        prices: Prices of tokens, to show the cost.
 
     Raises:
         FileNotFoundError: There are no results.
-        StoreError: They are damaged.
+        StoreError: They are damaged, or the file cannot be written.
     """
     target = Path(output)
     with ResultReader(run) as reader:
-        overview = Overview(reward_threshold=reward_threshold, seed=seed)
+        document = load_run(reader.paths.run) or {}
+        overview = Overview(reward_threshold=reward_threshold, seed=seed, grouping=Grouping.of(document), prices=prices)
         for entry in reader.entries:
             overview.add(reader.read(entry))
         order = _by_prompt(reader.entries)
-        document = load_run(reader.paths.run) or {}
         name = title or document.get("config", {}).get("benchmark") or reader.paths.results.stem
         texts = TokenTexts(tokenizer, token_budget)
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("w", encoding="utf-8", errors="replace") as file:
-                file.write(_head(str(name)))
-                for number, chunk in enumerate(_chunks(reader, order, texts)):
-                    file.write(_island(f"chunk-{number}", chunk))
-                data = {
-                    **overview.to_dict(order),
-                    "title": str(name),
-                    "path": str(reader.paths.results.name),
-                    "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                    "chunk": CHUNK,
-                    "run": {key: document.get(key) for key in ("config", "environment", "about")},
-                    "has_texts": tokenizer is not None,
-                    "tokenizer_note": tokenizer_note,
-                    "tokens_left_out": texts.left_out,
-                }
-                file.write(_island("overview", data))
-                file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with told("write", target), _replacing(target) as file:
+            file.write(_head(str(name)))
+            for number, chunk in enumerate(_chunks(reader, order, texts)):
+                file.write(_island(f"chunk-{number}", chunk))
+            data = {
+                **overview.to_dict(order),
+                "title": str(name),
+                "path": str(reader.paths.results.name),
+                "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "chunk": CHUNK,
+                "run": {key: document.get(key) for key in ("config", "environment", "about")},
+                "has_texts": tokenizer is not None,
+                "tokenizer_note": tokenizer_note,
+                "tokens_left_out": texts.left_out,
+            }
+            file.write(_island("overview", data))
+            file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[TextIO]:
+    """A file that takes the place of another when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors="replace") as file:
+            yield file
+        os.replace(temporary, target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _by_prompt(entries: list[Entry]) -> list[Entry]:

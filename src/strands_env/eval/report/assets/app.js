@@ -23,13 +23,14 @@ function overviewView(data) {
       tile("Mean reward", number(sum.mean_reward.value), `${interval(sum.mean_reward)} ${level} over prompts`),
       tile("pass@1", number(sum.pass_at[1]?.value), sum.pass_at[1] ? interval(sum.pass_at[1]) : ""),
       last > 1 && tile(`pass@${last}`, number(sum.pass_at[last].value), `over ${whole(sum.pass_at[last].prompts)} prompts; pass^${last} ${number(sum.pass_hat[last].value)}`),
-      tile("Samples", whole(sum.samples), `of ${whole(sum.prompts)} prompts`),
+      tile("Samples", whole(sum.samples), `of ${whole(sum.prompts)} prompts${sum.left_out ? `; ${whole(sum.left_out)} prompts with lost or missing samples left out` : ""}`),
       tile("Unscored", whole(sum.unscored), sum.aborted ? `${whole(sum.aborted)} lost to infrastructure` : "have no part in the numbers"),
       tile("Tokens", whole((totals.input_tokens || 0) + (totals.output_tokens || 0)), `${whole(totals.output_tokens || 0)} sampled, ${whole(totals.tool_calls || 0)} tool calls`),
+      isNumber(sum.cost) && tile("Cost", sum.cost.toLocaleString("en", { maximumFractionDigits: 4 }), "of all tokens, at the prices given"),
       tile("Time of rollouts", duration(totals.wall_s), sum.samples ? `${duration(totals.wall_s / sum.samples)} each` : "")),
     h("div", { class: "grid" },
       chart("Reward over the run", data.running.length ? lineChart({ label: "running mean of the reward", lines: [data.running], xLabel: "scored samples", yRange: rewardRange(data), integer: true }) : none(),
-        "running mean in the order of completion, with its 95 % interval"),
+        "running mean over prompts in the order of completion, with its 95 % interval over prompts"),
       at.length > 1 ? chart("pass@k", lineChart({ label: "pass at k and pass hat k", lines: [at, hat], xLabel: "k", yRange: [0, 1], integer: true }),
         [h("span", null, h("span", { class: "swatch", style: { background: "var(--accent)" } }), `pass@k, ${level}: at least one of k passes`), h("span", null, h("span", { class: "swatch", style: { background: "var(--mid)" } }), "pass^k: all of k pass")]) : null,
       chart("Distribution of rewards", data.distribution ? histogram(data.distribution, "number of samples by reward") : none()),
@@ -40,7 +41,7 @@ function overviewView(data) {
 }
 
 function rewardRange(data) {
-  const values = data.running.flatMap((p) => p.slice(1));
+  const values = data.running.flatMap((p) => p.slice(1)).filter(isNumber);
   const low = Math.min(...values), high = Math.max(...values);
   return low >= 0 && high <= 1.3 ? [0, 1] : [low, high];
 }
@@ -130,11 +131,13 @@ function makeDrawer(data, chunks) {
     if (drawer.hidden) before = document.activeElement;
     state.at = i;
     state.trajectory = 0;
+    current = vocabulary = null;
     const prompt = data.prompts.find((p) => i >= p[3] && i < p[3] + p[4]), grade = gradeOf(data, i);
     const [index, reward, reason, aborted, seconds, output, calls] = data.samples.map((column) => column[i]);
     title.textContent = `${prompt[0]}, sample ${index}`;
     drawer.hidden = shade.hidden = false;
     document.body.style.overflow = "hidden";
+    facts.replaceChildren();
     main.replaceChildren(h("p", { class: "soft" }, "Unpacking ..."));
     const number_ = Math.floor(i / data.chunk);
     if (!chunks.has(number_)) chunks.set(number_, unpack(`chunk-${number_}`));
@@ -154,6 +157,7 @@ function makeDrawer(data, chunks) {
   function showTab(name) {
     state.tab = name;
     tabs.forEach((tab) => tab.setAttribute("aria-selected", String(tab.dataset.tab === name)));
+    if (!current) return; // still unpacking: open() shows the tab when the sample is there
     const views = { messages: () => messagesTab(current), tokens: () => tokensTab(current, vocabulary, data, state), branches: () => branchesTab(current, (i) => { state.trajectory = i; showTab("tokens"); }), data: () => dataTab(current) };
     main.replaceChildren(...[views[name]()].flat(Infinity).filter(Boolean));
     main.scrollTop = 0;

@@ -1,0 +1,78 @@
+"""Which prompts count under a group policy: one answer for the evaluator and for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strands_env.eval.errors import StoreCorruptError
+from strands_env.eval.metrics import ScoreTable
+from strands_env.eval.retry import GroupPolicy
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.store import StorePaths, load_run, read_results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """What a run asks of a prompt.
+
+    Attributes:
+        policy: What a lost sample means for its prompt.
+        n_samples: Samples a prompt is to have.
+    """
+
+    policy: GroupPolicy = GroupPolicy.KEEP
+    n_samples: int = 1
+
+    def to_about(self) -> dict[str, Any]:
+        """As it is saved beside the results, under `about`."""
+        return {"n_samples_per_prompt": self.n_samples, "group_policy": self.policy.value}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any] | None) -> Grouping:
+        """The one of a saved run; without a document, or of a run that did not save it, `keep`.
+
+        Raises:
+            StoreCorruptError: It is none.
+        """
+        about = (document or {}).get("about") or {}
+        policy, n_samples = about.get("group_policy", "keep"), about.get("n_samples_per_prompt", 1)
+        if policy not in list(GroupPolicy) or not isinstance(n_samples, int):
+            raise StoreCorruptError(
+                f"the saved run has group_policy={policy!r} and n_samples_per_prompt={n_samples!r}; "
+                f"expected one of {', '.join(GroupPolicy)} and a number"
+            )
+        return cls(policy=GroupPolicy(policy), n_samples=n_samples)
+
+    def apply(self, table: ScoreTable) -> ScoreTable:
+        """Leave out of a finished table what does not count; returns the table."""
+        if self.policy is not GroupPolicy.KEEP:
+            table.leave_out_incomplete(self.n_samples)
+        return table
+
+    def counting(self, results: Mapping[str, Sequence[EvalSample]]) -> dict[str, list[EvalSample]]:
+        """Of samples by prompt id those that count."""
+        if self.policy is GroupPolicy.KEEP:
+            return {name: list(samples) for name, samples in results.items()}
+        left_out = self.apply(ScoreTable.from_results(results)).left_out
+        return {name: list(samples) for name, samples in results.items() if samples and name not in left_out}
+
+    def table(self, samples: Iterable[EvalSample]) -> ScoreTable:
+        """The scores of samples, without what does not count."""
+        return self.apply(ScoreTable.from_samples((sample.prompt_id, sample) for sample in samples))
+
+
+def read_scores(output_path: str | Path) -> ScoreTable:
+    """The scores of a saved run under its own group policy.
+
+    Args:
+        output_path: The `.jsonl` file or its folder.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        StoreError: They cannot be read, or are damaged.
+    """
+    grouping = Grouping.of(load_run(StorePaths.of(output_path).run))
+    return grouping.table(read_results(output_path))

@@ -1,0 +1,48 @@
+"""A display that breaks ends no run."""
+
+from __future__ import annotations
+
+import pytest
+
+from strands_env.eval import Evaluator, read_results
+from strands_env.eval.progress import GuardedProgress, ProgressState
+from tests.unit.eval_support import FakeEnv, tasks
+
+
+class Broken:
+    """Raises in one of its methods; counts its calls."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.calls: list[str] = []
+
+    def start(self, state: ProgressState) -> None:
+        self.note("start")
+
+    def update(self, state: ProgressState) -> None:
+        self.note("update")
+
+    def finish(self, state: ProgressState) -> None:
+        self.note("finish")
+
+    def note(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.where:
+            raise BrokenPipeError("the terminal went away")
+
+
+@pytest.mark.parametrize("where", ["start", "update", "finish"])
+async def test_a_display_that_raises_ends_no_run(where, tmp_path, caplog):
+    display = Broken(where)
+    await Evaluator(FakeEnv, output_path=tmp_path, progress=display, max_concurrency=1).run(tasks(5))
+    assert len(list(read_results(tmp_path))) == 5
+    assert [record.name for record in caplog.records] == ["strands_env.eval.progress"]
+    assert display.calls.count(where) == 1
+
+
+def test_a_broken_display_is_told_the_end_to_give_the_terminal_back():
+    display = Broken("start")
+    guarded = GuardedProgress(display)
+    for call in (guarded.start, guarded.update, guarded.finish):
+        call(ProgressState())
+    assert display.calls == ["start", "finish"]
