@@ -6,6 +6,7 @@ The server is real (loopback), the model behind it a hash of the prompt: continu
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import itertools
 import json
@@ -460,7 +461,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"input_token_logprobs": [[None, 1, None], [-0.5, 2, None]]},
     ),
     "sampling sets": ({"return_sampling_mask": True}, {"output_token_sampling_mask": [[5, 9], [6]]}),
-    "experts": ({"return_routed_experts": True}, {"routed_experts": "AAAAAA=="}),
+    "experts": ({"return_routed_experts": True}, {"routed_experts": "EXPERTS"}),
     "ids alone": ({"return_logprob": False}, {"output_token_logprobs": None}),
 }
 
@@ -487,7 +488,13 @@ async def test_a_wrong_answer_is_a_typed_error_or_what_it_says_whatever_part_is_
         cases = {name: body for name, body in cases.items() if any(key in name for key in extra) or "output" in name}
     bodies = iter(cases.values())
     kept = 0
-    async with FaultyServer(lambda _: faults.raw_answer(next(bodies))) as server:
+
+    def choose(call: ServerCall) -> Fault:
+        size = len(call.body["input_ids"])
+        body = next(bodies).replace(b'"prompt_tokens": 3', b'"prompt_tokens": %d' % size)
+        return faults.raw_answer(body.replace(b"EXPERTS", base64.b64encode(bytes(4 * (size + 1)))))
+
+    async with FaultyServer(choose) as server:
         client = make_client(server.url, max_retries=0)
         for name in cases:
             model = make_model(client, **options)
