@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from ._answers import check_answer, parse_answer
+from ._closing import closed_error
 from ._http_errors import http_error
 from .exceptions import SGLangClientError, SGLangConnectionError, SGLangDecodingError
 from .retry import RetryClass, classify, parse_retry_after
@@ -32,12 +34,34 @@ _MAYBE_RUNNING = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A checked generate request, apart from its id.
+
+    Attributes:
+        prompt_len: Number of input ids.
+        fields: Top-level fields, without the ids.
+        body: Its JSON, from after the opening brace and the id.
+        headers: Headers of this call.
+    """
+
+    prompt_len: int
+    fields: Mapping[str, Any]
+    body: bytes
+    headers: Mapping[str, str]
+
+    def payload(self, rid: str) -> bytes:
+        """The whole JSON under a request id."""
+        return b'{"rid":' + orjson.dumps(rid) + b"," + self.body
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """What is learnt while an attempt runs (filled in by the session's trace hooks and by `read_answer`).
 
     Attributes:
         rid: Request id of the attempt.
+        fresh: Whether it must have a new connection.
         started: Loop time when it was sent, in seconds.
         connected: Whether it had a connection, so that the server may know of it.
         reused: Whether that connection had served an earlier request.
@@ -45,6 +69,7 @@ class Attempt:
     """
 
     rid: str
+    fresh: bool = False
     started: float = 0.0
     connected: bool = False
     reused: bool = False
@@ -63,6 +88,11 @@ class Failure:
     def maybe_running(self) -> bool:
         """Whether the server may still be working on the request, which then must be aborted."""
         return self.kind in _MAYBE_RUNNING
+
+    @property
+    def wants_new_connection(self) -> bool:
+        """Whether other kept connections may be as bad: closed by the peer as well, or out of step with it."""
+        return self.kind in (RetryClass.STALE, RetryClass.DECODING)
 
 
 async def read_answer(response: Any, attempt: Attempt) -> tuple[dict[str, Any], Mapping[str, str]]:
@@ -134,8 +164,7 @@ def translate(error: BaseException, attempt: Attempt, base_url: str, *, age: flo
 
 def client_closed(rid: str) -> Failure:
     """The failure of an attempt whose client was closed."""
-    error = SGLangConnectionError(f"the client was closed while request {rid} was in flight")
-    return Failure(error=error, kind=RetryClass.NEVER)
+    return Failure(error=closed_error(f"request {rid}"), kind=RetryClass.NEVER)
 
 
 def _words(error: BaseException) -> str:

@@ -17,10 +17,14 @@ from .exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangThrottl
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `SGLangThrottledError`: the server is full, or asks to slow down."""
 
-# What servers say when a prompt does not fit. Searched in the parsed message of a 400 only.
+# What servers say when a prompt does not fit: whole sentences, since other messages may quote the words.
 _OVERFLOW = re.compile(
-    r"context[ _](?:length|window)|max(?:imum)? (?:model|sequence|input) len|(?:prompt|input) is too long"
-    r"|exceeds the maximum allowed length",
+    r"The input \(\d+ tokens\) is longer than the .{1,200}'s context length \(\d+ tokens\)"
+    r"|exceeds the .{1,200}'s maximum context length of \d+ tokens"
+    r"|This model's maximum context length is \d+ tokens"
+    r"|Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
+    r"|^(?:Multimodal )?(?:Prompt|Input) is too long\b"
+    r"|^Input token count exceeds? the max(?:imum)? model len",
     re.IGNORECASE,
 )
 # Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.
@@ -28,6 +32,7 @@ _QUOTES_THE_CALLER = re.compile(
     r"\d+ validation errors?:|unknown field|invalid (?:type|value)|failed to compile|invalid grammar|stop_regex",
     re.IGNORECASE,
 )
+_LONGEST_MESSAGE = 2000
 _OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 
 
@@ -97,7 +102,9 @@ def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
 
 
 def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
-    """The typed error of an error answer; its message carries the server's words, `body` the whole body.
+    """The typed error of an error answer.
+
+    Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
 
     Args:
         status: HTTP status of the answer.
@@ -110,16 +117,20 @@ def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
         cls = SGLangContextLengthError
     elif status in THROTTLED_STATUS_CODES:
         cls = SGLangThrottledError
-    return cls(f"HTTP {status}: {error.message or '(empty body)'}", status=status, body=text)
+    words = error.message or "(empty body)"
+    if len(words) > _LONGEST_MESSAGE:
+        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
+    return cls(f"HTTP {status}: {words}", status=status, body=text)
 
 
 def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
-    """The error inside a 200 answer (stream form, some gateways), or None if it is no error.
+    """The error inside a 200 answer (any JSON dialect), or None if it is no error.
 
     Its status is the `code` of the error where that is an HTTP status, else 200.
     """
-    if not (isinstance(parsed, dict) and "error" in parsed and "meta_info" not in parsed and parsed["error"]):
+    if not isinstance(parsed, dict) or "meta_info" in parsed:
         return None
-    code = parse_error_body(payload).code
-    status = code if isinstance(code, int) and 400 <= code <= 599 else 200
-    return http_error(status, payload)
+    if not (parsed.get("error") or parsed.get("object") == "error" or isinstance(parsed.get("detail"), str)):
+        return None
+    code = str(parse_error_body(payload).code)
+    return http_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, payload)

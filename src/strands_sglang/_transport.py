@@ -1,4 +1,4 @@
-"""The connections of a client on one event loop, and the aborts that must reach the server from there.
+"""The connections of a client on one event loop, and what of them is in flight.
 
 aiohttp sessions belong to the loop they were made on. A client keeps one `LoopTransport` per loop. It is closed by
 the client, or when the client is garbage, or at the end of the loop (`asyncio.run` finalises an async generator that
@@ -10,32 +10,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
-from collections.abc import AsyncGenerator, Iterable
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import orjson
 
-from .routers import NOT_ROUTED, worker_urls
+from ._aborts import ABORT_TIMEOUT_S, Aborts
+from ._closing import Closing
 
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
 
-ABORT_TIMEOUT_S = 5.0
-"""Longest time for one abort call; the request it is about is lost already."""
-
-_ABORT_AGAIN_S = 0.5
 _CONTROL_CONNECTIONS = 128
-_WORKERS_FRESH_S = 1.0  # workers come and go, but a thousand cancelled calls should not ask a thousand times
+_OTHER_LOOP_S = 2 * ABORT_TIMEOUT_S + 2.0
+_POLL_S = 0.02
+_REMEMBERED_IDS = 4096
 
 # Every open transport and its guard. Not only the client holds them, or a client dropped in the last moments of a
 # loop would take its guard along before the loop finalises it.
 _open: dict[LoopTransport, AsyncGenerator[None, None]] = {}
 _open_lock = threading.Lock()
+# Guards of a parent process. Finalised in a fork of it, they would wake the parent's loop.
+_left_alone: list[AsyncGenerator[None, None]] = []
 
 
 class LoopTransport:
@@ -45,7 +48,7 @@ class LoopTransport:
         base_url: Server or router, without trailing slash.
         max_connections: Requests at a time.
         headers: Headers of every request.
-        control_headers: Headers of control calls.
+        abort_headers: Further headers of abort calls.
         connect_timeout: Seconds to connect, or None.
         worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
     """
@@ -56,122 +59,108 @@ class LoopTransport:
         base_url: str,
         max_connections: int,
         headers: dict[str, str],
-        control_headers: dict[str, str],
+        abort_headers: Mapping[str, str],
         connect_timeout: float | None,
         worker_urls: tuple[str, ...] = (),
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(max_connections)
         self.probing = asyncio.Lock()
-        self.closed = asyncio.Event()
+        self.closing = Closing()
         self.in_flight: dict[str, float] = {}
-        self._base_url = base_url
-        self._worker_urls = worker_urls
-        self._is_router = bool(worker_urls)
-        self._workers_seen: tuple[float, tuple[str, ...]] = (0.0, ())
-        self._aborts: dict[str, asyncio.Task[None]] = {}
-        self._closing: asyncio.Task[None] | None = None
+        self._sent: dict[str, None] = {}
+        self._pid = os.getpid()
+        self._close_task: asyncio.Task[None] | None = None
         self._finished = False
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._headers = headers
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
         # Slots bound the requests; the pool itself never queues, so a time-out never counts waiting for a slot.
-        self.session = _session(0, headers, timeout)
-        # Aborts have connections of their own: they must get through when every slot hangs.
-        self.control = _session(
-            _CONTROL_CONNECTIONS, control_headers, aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
+        self.session = _session(headers, self._timeout, limit=0)
+        self._unpooled: aiohttp.ClientSession | None = None
+        # Control calls have connections of their own: aborts must get through when every slot hangs.
+        control_timeout = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
+        self.control = _session(headers, control_timeout, limit=_CONTROL_CONNECTIONS)
+        self.aborts = Aborts(
+            base_url=base_url, workers=worker_urls, headers=abort_headers, send=self._send, closing=self.closing
         )
 
-    async def request(self, method: str, url: str, *, json: Any = None, timeout: float = 10.0) -> tuple[int, bytes]:
-        """One control call: status and body. Raises aiohttp's errors."""
+    @property
+    def closed(self) -> asyncio.Event:
+        """Set when closing begins."""
+        return self.closing.closed
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything is closed."""
+        return self._finished
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it belongs to another process, of which this one is a fork."""
+        return self._pid != os.getpid()
+
+    @property
+    def unpooled(self) -> aiohttp.ClientSession:
+        """A session that makes a new connection for every request."""
+        if self._unpooled is None:
+            self._unpooled = _session(self._headers, self._timeout, limit=0, pooled=False)
+        return self._unpooled
+
+    def begin(self, rid: str) -> float:
+        """Note that a request leaves; returns the loop's time."""
+        now = self.in_flight[rid] = self.loop.time()
+        self._sent[rid] = None
+        if len(self._sent) > _REMEMBERED_IDS:
+            del self._sent[next(iter(self._sent))]
+        return now
+
+    def was_sent(self, rid: object) -> bool:
+        """Whether a request of this id was sent from here lately."""
+        return isinstance(rid, str) and rid in self._sent
+
+    async def request(self, method: str, url: str, *, timeout: float = 10.0) -> tuple[int, bytes]:
+        """One control call: status and body. Raises aiohttp's errors, and `SGLangConnectionError` on closing."""
+        with self.closing.block(f"{method} {url}"):
+            return await self._send(method, url, timeout=timeout)
+
+    async def _send(
+        self, method: str, url: str, *, timeout: float, json: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         body = None if json is None else orjson.dumps(json)
         limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 5.0))
-        async with self.control.request(method, url, data=body, timeout=limit) as response:
+        # A redirect would carry the keys to another host, and turn an abort into a GET.
+        async with self.control.request(
+            method, url, data=body, headers=headers, timeout=limit, allow_redirects=False
+        ) as response:
             return response.status, await response.read()
 
     async def list_workers(self) -> tuple[str, ...]:
-        """The workers behind `base_url`, or nothing if it is no router (or does not answer)."""
-        if self._worker_urls:
-            return self._worker_urls
-        seen_at, seen = self._workers_seen
-        if seen and self.loop.time() - seen_at < _WORKERS_FRESH_S:
-            return seen
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            status, body = await self.request("GET", f"{self._base_url}/workers", timeout=ABORT_TIMEOUT_S)
-            if status == 200:
-                self._workers_seen = (self.loop.time(), tuple(worker_urls(orjson.loads(body))))
-                return self._workers_seen[1]
-        return ()
-
-    async def abort(self, rid: str) -> bool:
-        """Ask the server to stop a request: directly, or at every worker where a router does not forward it.
-
-        Returns:
-            Whether any server took the call. Servers answer 200 for unknown ids too.
-        """
-        if not self._is_router:
-            status = await self._post_abort(self._base_url, rid)
-            if status not in NOT_ROUTED:
-                return status is not None and status < 400
-        workers = await self.list_workers()
-        self._is_router = bool(workers)
-        statuses = await asyncio.gather(*(self._post_abort(url, rid) for url in workers))
-        return any(status is not None and status < 400 for status in statuses)
-
-    async def abort_everywhere(self, rid: str) -> int:
-        """Abort at `base_url` and at every worker; returns how many of them took the call."""
-        urls = dict.fromkeys((self._base_url, *await self.list_workers()))
-        statuses = await asyncio.gather(*(self._post_abort(url, rid) for url in urls))
-        return sum(status is not None and status < 400 for status in statuses)
-
-    async def _post_abort(self, url: str, rid: str) -> int | None:
-        try:
-            status, _ = await self.request("POST", f"{url}/abort_request", json={"rid": rid}, timeout=ABORT_TIMEOUT_S)
-        except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
-            logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)
-            return None
-        return status
+        """The workers behind `base_url`, or nothing if it is no router. Raises on closing."""
+        with self.closing.block("GET /workers"):
+            return await self.aborts.list_workers()
 
     def abort_later(self, rid: str) -> None:
         """Abort a request from the background; `close` waits for it, and repeats it if the loop ends first."""
-        if rid in self._aborts:
-            return
-        age = self.loop.time() - self.in_flight.pop(rid, self.loop.time())
-        task = self.loop.create_task(self._abort_in_background(rid, age), name=f"sglang-abort-{rid}")
-        self._aborts[rid] = task
-        task.add_done_callback(lambda done: None if done.cancelled() else self._forget(rid))
-
-    async def _abort_in_background(self, rid: str, age: float) -> None:
-        await self.abort(rid)
-        if age < 2.0 and not self.closed.is_set():
-            # A busy server may not have registered a young request yet, and forgets an abort that comes too early.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.closed.wait(), _ABORT_AGAIN_S)
-            await self.abort(rid)
-
-    def _forget(self, rid: str) -> None:
-        self._aborts.pop(rid, None)
+        self.aborts.abort_later(rid, self.loop.time() - self.in_flight.pop(rid, self.loop.time()))
 
     async def settle(self) -> None:
-        """Wait until every outstanding abort was sent."""
-        while pending := [task for task in self._aborts.values() if not task.done()]:
-            await asyncio.wait(pending)
+        """Wait until no abort is outstanding."""
+        await self.aborts.settle()
 
     async def close(self) -> None:
         """Abort what is in flight, wait for the aborts, close the connections. Every caller waits for the end."""
-        self.closed.set()
-        if self._closing is None:
-            self._closing = self.loop.create_task(self._close(), name="sglang-close")
-        await asyncio.shield(self._closing)
+        if self._close_task is None or self._close_task.cancelled():  # with everything else on its loop
+            for rid in list(self.in_flight):
+                self.abort_later(rid)
+            self.closing.close()
+            self._close_task = self.loop.create_task(self._close(), name="sglang-close")
+        await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        for rid in list(self.in_flight):
-            self.abort_later(rid)
-        await self.session.close()
-        pending = list(self._aborts.values())
-        if pending:
-            await asyncio.wait(pending, timeout=2 * ABORT_TIMEOUT_S)
-        # Aborts that were cancelled with everything else at the end of `asyncio.run` are sent here.
-        lost = [rid for rid, task in self._aborts.items() if task.cancelled()]
-        await asyncio.gather(*(self.abort(rid) for rid in lost))
+        for session in self._sessions():
+            if session is not self.control:
+                await session.close()
+        await self.aborts.finish()
         await self.control.close()
         self._finished = True
         with _open_lock:
@@ -180,20 +169,26 @@ class LoopTransport:
             with contextlib.suppress(RuntimeError):  # the loop may be finalising it at this moment
                 await guard.aclose()
 
+    def _sessions(self) -> list[aiohttp.ClientSession]:
+        return [session for session in (self.session, self._unpooled, self.control) if session is not None]
+
     def close_soon(self) -> None:
         """Begin to close from any thread, as garbage collection does."""
-        if self.loop.is_closed():
+        if self.loop.is_closed() or self.is_foreign:
             self.drop()
             return
         with contextlib.suppress(RuntimeError):  # closed in this instant
             self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
 
     def drop(self) -> None:
-        """Release the sockets of a loop that is over and can run nothing any more."""
-        self.closed.set()
+        """Release the sockets of a loop that is over, or of another process, and can run nothing here."""
+        with contextlib.suppress(RuntimeError):  # calls that wait for it on a loop that is closed
+            self.closing.closed.set()
         with _open_lock:
-            _open.pop(self, None)
-        for session in (self.session, self.control):
+            guard = _open.pop(self, None)
+        if guard is not None and self.is_foreign:
+            _left_alone.append(guard)
+        for session in self._sessions():
             _close_sockets(session.connector)
             session.detach()
 
@@ -214,7 +209,7 @@ def open_transport(**options: Any) -> LoopTransport:
         **options: Arguments of `LoopTransport`.
     """
     for other in list(_open):
-        if other.loop.is_closed():
+        if other.loop.is_closed() or other.is_foreign:
             other.drop()
     transport = LoopTransport(**options)
     guard = transport._guard()
@@ -226,12 +221,57 @@ def open_transport(**options: Any) -> LoopTransport:
     return transport
 
 
-def _session(limit: int, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+async def close_everywhere(transports: Iterable[LoopTransport]) -> None:
+    """Close transports of this and other event loops, each on its own. One that fails keeps no other from closing."""
+    here = asyncio.get_running_loop()
+    closing: list[asyncio.Task[None]] = []
+    for transport in transports:
+        if transport.loop is here and not transport.is_foreign:
+            closing.append(here.create_task(transport.close()))
+        elif transport.loop.is_running() and not transport.is_foreign:
+            closing.append(here.create_task(_close_elsewhere(transport)))
+        else:
+            transport.drop()
+    if closing:
+        await asyncio.wait(closing)
+        for task in closing:
+            task.result()
+
+
+async def _close_elsewhere(transport: LoopTransport) -> None:
+    """Close a transport on its own loop, which may be blocked, or end before it is done."""
+    coroutine = transport.close()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, transport.loop)
+    except RuntimeError:  # closed in this instant
+        coroutine.close()
+        transport.drop()
+        return
+    give_up = time.monotonic() + _OTHER_LOOP_S
+    # A loop that ends cancels this future, or forgets it, and closes the transport by its guard.
+    while not transport.is_finished and not transport.loop.is_closed() and time.monotonic() < give_up:
+        if future.done() and not future.cancelled():
+            future.result()
+        await asyncio.sleep(_POLL_S)
+    if not transport.is_finished:
+        if transport.loop.is_closed():
+            transport.drop()
+        else:
+            logger.warning("seconds=<%g> | an event loop is blocked, its connections close later", _OTHER_LOOP_S)
+
+
+def _session(
+    headers: dict[str, str], timeout: aiohttp.ClientTimeout, *, limit: int, pooled: bool = True
+) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(_connected)
     trace.on_connection_reuseconn.append(_reused)
+    if pooled:
+        connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEPALIVE_S)
+    else:
+        connector = aiohttp.TCPConnector(limit=limit, force_close=True)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEPALIVE_S),
+        connector=connector,
         headers=headers,
         timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -8,6 +8,7 @@ gives each class a number of retries and all of them together `max_retries` and 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,7 +28,8 @@ class RetryClass(StrEnum):
     NEVER = "never"
     """It cannot heal: the request is wrong, or not allowed."""
     STALE = "stale"
-    """A kept-alive connection was closed by the server as the request left. Repeated at once, free of charge."""
+    """A kept-alive connection was closed by the server as the request left. Repeated at once, free of charge, on a
+    new connection; beyond its limit it is a `RESET`."""
     UNREACHABLE = "unreachable"
     """No connection: refused, unknown host, connect timeout. The server may be starting."""
     RESET = "reset"
@@ -69,7 +71,7 @@ WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_con
 DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
     {
         RetryClass.NEVER: 0,
-        RetryClass.STALE: 3,
+        RetryClass.STALE: 1,
         RetryClass.UNREACHABLE: None,
         RetryClass.RESET: 5,
         RetryClass.TIMEOUT: 2,
@@ -129,8 +131,8 @@ class RetryPolicy:
         max_retries: Retries of one call, all classes together (attempts = retries + 1). Stale connections are free.
         retry_delay: First back-off; it doubles with every retry.
         max_retry_delay: Largest back-off.
-        retry_deadline: No attempt starts later than this after the call began; None means no deadline. An attempt
-            that is running is bounded by the client's `timeout`, not by this.
+        retry_deadline: No further attempt starts later than this after the first one; None means no deadline. An
+            attempt that is running is bounded by the client's `timeout`, not by this.
         limits: Retries per class; classes not named keep `DEFAULT_LIMITS`. None: only `max_retries` bounds them.
     """
 
@@ -192,10 +194,19 @@ class RetryBudget:
         self._started = clock()
         self._used: Counter[RetryClass] = Counter()
 
+    def begin(self) -> None:
+        """Start the clock: the first attempt begins (waiting for its turn does not count)."""
+        self._started = self._clock()
+
     @property
     def elapsed(self) -> float:
-        """Seconds since the call began."""
+        """Seconds since the first attempt began."""
         return self._clock() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._policy.retry_deadline is not None and self.elapsed > self._policy.retry_deadline
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
         """Seconds to wait before the next attempt, or None if the failure is final.
@@ -204,6 +215,8 @@ class RetryBudget:
             kind: Class of the failure.
             retry_after: What the server asked for, in seconds: the wait is at least that.
         """
+        if kind is RetryClass.STALE and self._used[kind] >= self._policy.limit(kind):
+            kind = RetryClass.RESET
         if self._used[kind] >= self._policy.limit(kind):
             return None
         delay = 0.0
@@ -219,18 +232,21 @@ class RetryBudget:
         return delay
 
 
+_SECONDS = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+
+
 def parse_retry_after(value: object, now: datetime | None = None) -> float | None:
     """Seconds of a `Retry-After` header (a number, or an HTTP date), or None if there is none that can be read."""
     if not isinstance(value, str):
         return None
-    try:
+    if _SECONDS.fullmatch(value.strip()):
         seconds = float(value)
-    except ValueError:
+    else:
         try:
             when = parsedate_to_datetime(value)
-        except ValueError:
+            if when.tzinfo is None:
+                when = when.replace(tzinfo=UTC)
+            seconds = (when - (now or datetime.now(UTC))).total_seconds()
+        except (ValueError, TypeError, OverflowError):
             return None
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=UTC)
-        seconds = (when - (now or datetime.now(UTC))).total_seconds()
     return max(0.0, seconds) if seconds < float("inf") else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ._client_options import is_address
+
 ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
 """Header by which routers keep the requests of one episode on one worker (policies `manual`, `consistent_hashing`)."""
 
@@ -40,7 +42,7 @@ def worker_urls(listing: Any) -> list[str]:
         return []
     urls = [entry.get("url") if isinstance(entry, Mapping) else entry for entry in entries]
     # gRPC workers have no HTTP API to call; prefill/decode routers list a worker once per role.
-    return list(dict.fromkeys(url.rstrip("/") for url in urls if isinstance(url, str) and url.startswith("http")))
+    return list(dict.fromkeys(url.rstrip("/") for url in urls if isinstance(url, str) and is_address(url)))
 
 
 def is_router(headers: Mapping[str, str]) -> bool:

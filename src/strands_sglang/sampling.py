@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
@@ -80,7 +81,7 @@ def _boolean(key: str, value: Any) -> bool:
     return value
 
 
-def _strings(limit: int, max_bytes: int | None = None) -> _Check:
+def _strings(limit: int, max_bytes: int | None = None, *, patterns: bool = False) -> _Check:
     def check(key: str, value: Any) -> str | list[str]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
@@ -89,6 +90,13 @@ def _strings(limit: int, max_bytes: int | None = None) -> _Check:
             raise _fail(key, value, f"at most {limit} strings, not {len(items)}")
         if max_bytes is not None and any(len(item.encode()) > max_bytes for item in items):
             raise _fail(key, value, f"patterns of at most {max_bytes} bytes")
+        if not all(items):
+            raise _fail(key, value, "no empty string, which would end every reply at once")
+        for item in items if patterns else ():
+            try:
+                re.compile(item)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise _fail(key, value, f"regular expressions ({error} in {item!r})") from None
         return value if isinstance(value, str) else list(items)
 
     return check
@@ -117,7 +125,7 @@ def _logit_bias(key: str, value: Any) -> dict[str, float]:
     bias = _number(lambda _: True, "a finite number for every token id")
     checked: dict[str, float] = {}
     for token, amount in value.items():
-        if isinstance(token, bool) or not str(token).isdecimal():
+        if isinstance(token, bool) or not re.fullmatch("[0-9]+", str(token)):
             raise _fail(key, value, f"token ids as keys, not {token!r}")
         checked[str(token)] = bias(key, amount)
     return checked
@@ -126,7 +134,18 @@ def _logit_bias(key: str, value: Any) -> dict[str, float]:
 def _mapping(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise _fail(key, value, "a mapping with string keys")
+    if not _is_finite(value):
+        raise _fail(key, value, "finite numbers, which JSON can hold")
     return _copy(dict(value))  # type: ignore[no-any-return]
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in JSON data is NaN or infinite (it would be sent as null)."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, (float, np.floating)) or math.isfinite(value)
 
 
 def _copy(value: Any) -> Any:
@@ -149,7 +168,7 @@ _CHECKS: Mapping[str, _Check] = {
     "repetition_penalty": _number(lambda x: 0 < x <= 2, "a number above 0 and up to 2"),
     "stop": _strings(32),
     "stop_token_ids": _token_ids,
-    "stop_regex": _strings(32, max_bytes=256),
+    "stop_regex": _strings(32, max_bytes=256, patterns=True),
     "ignore_eos": _boolean,
     "skip_special_tokens": _boolean,
     "spaces_between_special_tokens": _boolean,
@@ -170,7 +189,9 @@ SAMPLING_KEYS = frozenset(_CHECKS)
 """Every sampling parameter of the server that can be sent (`choice` is listed by its schema, but answers 500)."""
 
 
-def validate_sampling_params(params: Mapping[str, Any], *, extra_keys: Collection[str] = ()) -> dict[str, Any]:
+def validate_sampling_params(
+    params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
+) -> dict[str, Any]:
     """Check sampling parameters as the server would, and return a fresh copy that shares nothing with them.
 
     A value of None means the server's default and is left out, except `max_new_tokens`, where None has a meaning of
@@ -179,10 +200,11 @@ def validate_sampling_params(params: Mapping[str, Any], *, extra_keys: Collectio
     Args:
         params: SGLang sampling parameters; never changed.
         extra_keys: Further keys to let through unchecked, for servers newer than this package.
+        vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
 
     Raises:
-        SGLangRequestError: An unknown key (the message names the nearest valid one), a wrong type or value, or more
-            than one grammar.
+        SGLangRequestError: An unknown key (the message names the nearest valid one), a wrong type or value, a token
+            id outside the vocabulary, or more than one grammar.
     """
     if not isinstance(params, Mapping):
         raise SGLangRequestError(f"sampling_params={params!r}: expected a mapping of parameter names to values")
@@ -204,6 +226,10 @@ def validate_sampling_params(params: Mapping[str, Any], *, extra_keys: Collectio
     longest = checked.get("max_new_tokens")
     if longest is not None and checked.get("min_new_tokens", 0) > longest:
         raise _fail("min_new_tokens", checked["min_new_tokens"], f"at most max_new_tokens={longest}")
+    for key in ("stop_token_ids", "logit_bias"):
+        tokens = (int(token) for token in checked.get(key) or ())
+        if vocab_size is not None and any(token >= vocab_size for token in tokens):
+            raise _fail(key, checked[key], f"token ids below the vocabulary size, {vocab_size}")
     return checked
 
 

@@ -27,10 +27,14 @@ from strands_sglang.exceptions import (
 from strands_sglang.retry import RetryClass, RetryPolicy
 from strands_sglang.testing import FaultyServer, Reply, faults
 from strands_sglang.testing.replies import hash_reply
+from tests.unit import client_support as support
+from tests.unit.client_support import ControlledServer
+
+STOP = {"finish_reason": {"type": "stop", "matched": 1}}
 
 
 def make(url: str, **options: Any) -> SGLangClient:
-    return SGLangClient(url, **{"retry_delay": 0.001, "max_retry_delay": 0.01, "timeout": 5.0, **options})
+    return support.make(url, **{"timeout": 5.0, **options})
 
 
 @pytest.fixture
@@ -113,6 +117,11 @@ async def test_the_caller_may_name_the_first_attempt(server: FaultyServer, clien
         ([1], {"rid": ""}),
         ([1], {"text": "hello"}),
         ([1], {"image_data": object()}),
+        ([1], {"routing_key": 5}),
+        ([1], {"routing_key": "a\nb"}),
+        ([1], {"sampling_params": {"logit_bias": {"100": 1.0}}}),
+        ([1], {"sampling_params": {"stop_token_ids": [100]}}),
+        ([1], {"sampling_params": {"stop_regex": "("}}),
     ],
 )
 async def test_a_bad_request_never_leaves_the_process(server: FaultyServer, ids: Any, fields: dict[str, Any]) -> None:
@@ -152,9 +161,9 @@ async def test_an_aborted_answer_is_returned_not_raised(server: FaultyServer, cl
         faults.raw_answer(b"null"),
         faults.raw_answer([]),
         faults.raw_answer({"text": "no ids"}),
-        faults.raw_answer({"output_ids": [1, "x"], "meta_info": {}}),
-        faults.raw_answer({"output_ids": [1, 2], "meta_info": {"output_token_logprobs": [[-1.0, 1, None]]}}),
-        faults.raw_answer({"output_ids": [1], "meta_info": {"output_token_logprobs": [[-1.0, 2, None]]}}),
+        faults.raw_answer({"output_ids": [1, "x"], "meta_info": STOP}),
+        faults.raw_answer({"output_ids": [1, 2], "meta_info": {**STOP, "output_token_logprobs": [[-1.0, 1, None]]}}),
+        faults.raw_answer({"output_ids": [1], "meta_info": {**STOP, "output_token_logprobs": [[-1.0, 2, None]]}}),
         faults.raw_answer({"error": "something without a status"}),
         faults.error("a", "Duplicate request ID detected: x", 400),
     ],
@@ -292,7 +301,68 @@ async def test_stale_connections_cost_no_retry() -> None:
     async with FaultyServer(lambda call: faults.reset_if_reused()) as server, make(server.url, max_retries=0) as client:
         for _ in range(3):
             await client.generate([1])
-    assert len(server.requests) == 5  # the first, then twice a stale and a fresh connection
+    assert len(server.requests) == 4  # the second call met a stale connection; its fresh one is not kept
+
+
+async def test_a_pool_of_stale_connections_costs_one_retry_a_call() -> None:
+    restarted = False
+
+    def choose(call: faults.ServerCall) -> faults.Fault:
+        if not restarted:
+            return faults.answer(Reply(ids=[1], delay=0.05))
+        return faults.reset_if_reused()
+
+    async with FaultyServer(choose) as server, make(server.url, max_retries=0) as client:
+        await asyncio.gather(*(client.generate([1]) for _ in range(12)))
+        assert server.open_connections == 12
+        restarted = True
+        for _ in range(6):
+            await client.generate([1])
+    assert len(server.requests) == 12 + 2 * 6
+
+
+async def test_a_used_up_stale_class_is_a_reset(server: FaultyServer) -> None:
+    policy = RetryPolicy(max_retries=5, retry_delay=0.001, limits={RetryClass.STALE: 0})
+    async with SGLangClient(server.url, retry_policy=policy) as client:
+        await client.generate([1])
+        server.script = [faults.reset_if_reused()]
+        await client.generate([1])
+    assert len(server.requests) == 3
+
+
+async def test_no_attempt_starts_after_the_deadline_however_long_it_waits_for_its_turn() -> None:
+    second: list[asyncio.Task[Any]] = []
+
+    async def busy_and_one_in_line(call: faults.ServerCall) -> Any:
+        second.append(asyncio.create_task(client.generate([2])))
+        await asyncio.sleep(0.01)
+        return await faults.busy()(call)
+
+    script = [busy_and_one_in_line, faults.answer(Reply(ids=[1], delay=0.5))]
+    async with (
+        FaultyServer(script) as server,
+        make(server.url, retry_deadline=0.2, max_connections=1) as client,
+    ):
+        with pytest.raises(SGLangThrottledError):
+            await client.generate([1])
+        await second[0]
+    assert [request.body["input_ids"] for request in server.requests] == [[1], [2]]
+
+
+async def test_waiting_for_the_first_turn_does_not_count_for_the_deadline() -> None:
+    async with (
+        FaultyServer([faults.answer(Reply(ids=[1], delay=0.5)), faults.busy()]) as server,
+        make(server.url, retry_deadline=0.3, max_connections=1) as client,
+    ):
+        await asyncio.gather(client.generate([1]), client.generate([2]))
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("value", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "1_0", "9" * 400])
+async def test_an_absurd_retry_after_is_ignored(server: FaultyServer, client: SGLangClient, value: str) -> None:
+    server.script = [faults.busy(retry_after=value)]
+    await client.generate([1])
+    assert len(server.requests) == 2
 
 
 async def test_connections_closed_while_idle_are_not_used_again() -> None:
@@ -448,8 +518,33 @@ async def test_a_failed_probe_is_not_remembered(server: FaultyServer, client: SG
     server.max_model_len = None
     assert await client.max_model_len() is None
     server.max_model_len = 512
-    client._probe_again_at = 0.0
+    client._probes._probe_again_at = 0.0
     assert await client.max_model_len() == 512
+
+
+@pytest.mark.parametrize(
+    "listing", [{"data": 5}, {"data": {"a": 1}}, {"data": [None]}, {"data": [{"max_model_len": True}]}, [], "x"]
+)
+async def test_a_model_list_may_be_anything(listing: Any) -> None:
+    async with ControlledServer(control={"/v1/models": [listing]}) as server, make(server.url) as client:
+        assert await client.max_model_len() is None
+
+
+@pytest.mark.parametrize(
+    "info", [{"vocab_size": True}, {"model_path": 5}, {"model_path": "\0"}, {"model_config": [1]}, {"vocab_size": -1}]
+)
+async def test_model_info_may_be_anything(info: Any) -> None:
+    async with (
+        ControlledServer(control={"/model_info": [info], "/server_info": [info]}) as server,
+        make(server.url) as client,
+    ):
+        assert await client.vocab_size() is None
+
+
+async def test_a_model_folder_may_hold_anything(server: FaultyServer, client: SGLangClient, tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text("[1]")
+    server.model_info = {"model_path": str(tmp_path)}
+    assert await client.vocab_size() is None
 
 
 async def test_behind_a_router_workers_say_the_context_length() -> None:
@@ -653,12 +748,33 @@ def test_attributes_that_existing_users_read() -> None:
         {"retry_deadline": float("nan")},
         {"worker_urls": "http://w"},
         {"worker_urls": ["w"]},
+        {"worker_urls": ["http://user:secret@w"]},
+        {"base_url": "http://a..b:1"},
+        {"base_url": f"http://{'a' * 70}.com"},
+        {"base_url": "http://h:99999"},
+        {"base_url": "http://[::1"},
+        {"base_url": "http://h:1/?a=1"},
+        {"base_url": "http://h:1/#f"},
+        {"base_url": "http://user:secret@h:1"},
+        {"base_url": "ftp://user:secret@h:1"},
+        {"api_key": "secret\n"},
+        {"admin_api_key": "secret\n"},
+        {"headers": {"X-A": 5}},
+        {"headers": {"X A": "b"}},
+        {"session_affinity_header": "X:A"},
         {"vocab_size": 0},
     ],
 )
 def test_options_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="expected") as caught:
         SGLangClient(**{"base_url": "http://localhost:1", **options})
+    assert "secret" not in str(caught.value)
+
+
+async def test_infinite_times_are_no_limit(server: FaultyServer) -> None:
+    async with SGLangClient(server.url, timeout=float("inf"), connect_timeout=float("inf")) as client:
+        assert client.timeout is None
+        await client.generate([1])
 
 
 def test_unknown_options_raise() -> None:

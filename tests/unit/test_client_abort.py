@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from strands_sglang.client import SGLangClient
-from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
 from strands_sglang.testing import FaultyServer, faults
+from tests.unit.client_support import ControlledServer, make
 
 WITHIN_S = 1.0
 """What users are promised."""
@@ -18,10 +19,6 @@ WITHIN_S = 1.0
 
 def hanging(**options: Any) -> FaultyServer:
     return FaultyServer(lambda call: faults.hang(), **options)
-
-
-def make(url: str, **options: Any) -> SGLangClient:
-    return SGLangClient(url, **{"retry_delay": 0.001, "timeout": 30.0, **options})
 
 
 async def settled(client: SGLangClient) -> None:
@@ -260,21 +257,96 @@ async def test_an_abort_by_the_user_ends_the_request_with_an_answer() -> None:
         assert len(server.requests) == 1
 
 
-async def test_control_calls_use_the_admin_key() -> None:
-    seen: list[str] = []
-
-    async with FaultyServer() as server:
-        original = server._other
-
-        async def spy(request: Any) -> Any:
-            seen.append(request.headers.get("Authorization", ""))
-            return await original(request)
-
-        await server.stop()
-        server._other = spy  # type: ignore[method-assign]
-        await server.start()
+async def test_only_abort_calls_use_the_admin_key() -> None:
+    # A server with both keys takes the admin key for its admin routes and the other one for everything else.
+    async with ControlledServer(control={}, model_info={"vocab_size": 100}) as server:
         async with make(server.url, api_key="user", admin_api_key="admin") as client:
             await client.abort("r")
             await client.generate([1])
-        assert seen == ["Bearer admin"]
+            await client.max_model_len()
+            await client.health()
+            assert await client.vocab_size() == 100
+        keys = {path: headers.get("authorization") for path, headers in server.seen}
+        assert keys.pop("/abort_request") == "Bearer admin"
+        assert set(keys.values()) == {"Bearer user"}
+        assert {"/health", "/v1/models", "/model_info"} <= set(keys)
         assert server.requests[0].headers["authorization"] == "Bearer user"
+
+
+async def test_without_an_admin_key_aborts_use_the_other_one() -> None:
+    async with ControlledServer(control={}) as server, make(server.url, api_key="user") as client:
+        await client.abort("r")
+        assert [headers.get("authorization") for _, headers in server.seen] == ["Bearer user"]
+
+
+@pytest.mark.parametrize("answer", [503, 429, 500, "reset"])
+async def test_an_abort_call_that_fails_is_repeated(answer: Any) -> None:
+    async with (
+        ControlledServer(lambda call: faults.hang(), control={"/abort_request": [answer]}) as server,
+        make(server.url) as client,
+    ):
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        client._transport().in_flight[server.rids[0]] -= 60  # old enough to be known to the server
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await settled(client)
+        assert [rid for rid, _ in server.aborts] == server.rids
+        assert server.paths.count("POST /abort_request") == 2
+
+
+async def test_an_abort_call_that_is_refused_is_not_repeated() -> None:
+    async with (
+        ControlledServer(lambda call: faults.hang(), control={"/abort_request": [403] * 9}) as server,
+        make(server.url) as client,
+    ):
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        client._transport().in_flight[server.rids[0]] -= 60
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await settled(client)
+        assert server.paths.count("POST /abort_request") == 1
+
+
+async def test_close_repeats_an_abort_call_that_fails() -> None:
+    async with ControlledServer(lambda call: faults.hang(), control={"/abort_request": [503]}) as server:
+        client = make(server.url)
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        await client.close()
+        await asyncio.gather(call, return_exceptions=True)
+        assert server.aborted_rids == server.rids
+
+
+@pytest.mark.parametrize("answer", [400, 401, 403, 404, 405, 422, 500, 501, 502, 503, 302, "reset"])
+async def test_however_a_router_refuses_an_abort_its_workers_are_told(answer: Any) -> None:
+    async with (
+        FaultyServer() as worker,
+        ControlledServer(
+            control={"/abort_request": [answer], "/workers": [{"workers": [{"url": worker.url}]}]}
+        ) as router,
+    ):
+        async with make(router.url) as client:
+            assert await client.abort("r1") is True
+        assert worker.aborted_rids == ["r1"]
+
+
+async def test_control_calls_follow_no_redirect() -> None:
+    async with ControlledServer(control={"/abort_request": [302], "/health": [302], "/model_info": [307]}) as server:
+        async with make(server.url, api_key="secret") as client:
+            assert await client.abort("r1") is False
+            assert await client.health() is False
+            with pytest.raises(SGLangHTTPError) as caught:
+                await client.get_model_info()
+        assert caught.value.status == 307
+        assert "/elsewhere" not in [path for path, _ in server.seen]
+
+
+async def test_a_worker_list_may_hold_anything() -> None:
+    listing = {"workers": [{"url": "http://a..b:1"}, {"url": "http://u:p@h"}, {"url": 5}, {"url": "grpc://h:1"}, None]}
+    async with (
+        ControlledServer(control={"/abort_request": [404], "/workers": [listing]}) as server,
+        make(server.url) as client,
+    ):
+        assert await client.abort("r1") is False

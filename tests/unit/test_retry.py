@@ -64,7 +64,7 @@ def caused(error: Exception, cause: BaseException) -> Exception:
         (SGLangHTTPError(200, '{"error":"x"}'), "server_error"),
         (SGLangHTTPError(500, 'data: {"error":{"message":"x","code":500,"retryable":false}}'), "never"),
         (SGLangHTTPError(400, 'data: {"error":{"message":"x","code":400,"retryable":true}}'), "server_error"),
-        (http_error(400, '{"error":{"message":"longer than the model\'s context length"}}'), "never"),
+        (http_error(400, '{"error":{"code":"context_length_exceeded","message":"x"}}'), "never"),
         (SGLangDecodingError("x"), "decoding"),
         (SGLangConnectionError("x"), "unreachable"),
         (caused(SGLangConnectionError("x"), TimeoutError()), "timeout"),
@@ -118,6 +118,13 @@ def test_any_json_body_can_be_classified(status: int, body: object) -> None:
         ('{"error":"unknown field `context length`, expected one of `n`"}', False),
         ('{"error":{"message":"Failed to compile regex grammar: (context length"}}', False),
         ('{"context length": 5}', False),
+        ('{"error":{"message":"LoRA adapter \'the context length adapter\' is not loaded"}}', False),
+        ('{"error":{"message":"Invalid session: maximum model length, prompt is too long"}}', False),
+        (
+            '{"error":{"message":"Requested token count exceeds the model\'s maximum context length of 512 tokens."}}',
+            True,
+        ),
+        ('{"error":{"message":"The input (9 tokens) is longer than the tiny\'s context length (5 tokens)."}}', True),
     ],
 )
 def test_overflow_is_a_400_whose_parsed_message_says_so(body: str, overflow: bool) -> None:
@@ -148,7 +155,7 @@ def drain(budget: RetryBudget, kind: RetryClass) -> int:
 
 @pytest.mark.parametrize(
     ("kind", "retries"),
-    [("never", 0), ("stale", 3), ("unreachable", 60), ("reset", 5), ("timeout", 2), ("busy", 60), ("gateway", 60),
+    [("never", 0), ("unreachable", 60), ("reset", 5), ("timeout", 2), ("busy", 60), ("gateway", 60),
      ("worker_lost", 10), ("server_error", 3), ("decoding", 3), ("duplicate_id", 3)],
 )  # fmt: skip
 def test_each_class_has_its_limit(kind: str, retries: int) -> None:
@@ -157,10 +164,30 @@ def test_each_class_has_its_limit(kind: str, retries: int) -> None:
 
 def test_max_retries_bounds_the_sum_but_stale_connections_are_free() -> None:
     budget = RetryBudget(RetryPolicy(max_retries=4))
-    assert drain(budget, RetryClass.STALE) == 3
+    assert budget.next_delay(RetryClass.STALE) == 0.0
     assert drain(budget, RetryClass.DECODING) == 3
     assert drain(budget, RetryClass.BUSY) == 1
-    assert drain(RetryBudget(RetryPolicy(max_retries=0)), RetryClass.STALE) == 3
+    assert drain(RetryBudget(RetryPolicy(max_retries=0)), RetryClass.STALE) == 1
+
+
+def test_a_used_up_stale_connection_is_a_reset() -> None:
+    budget = RetryBudget(RetryPolicy(retry_delay=1.0))
+    assert budget.next_delay(RetryClass.STALE) == 0.0
+    assert 0.5 <= (budget.next_delay(RetryClass.STALE) or 0) <= 1.0
+    assert drain(budget, RetryClass.STALE) == 4
+    assert budget.next_delay(RetryClass.RESET) is None
+
+
+def test_the_clock_starts_with_the_first_attempt() -> None:
+    clock = Clock()
+    budget = RetryBudget(RetryPolicy(retry_deadline=10.0), clock=clock)
+    clock.now += 50
+    budget.begin()
+    assert not budget.is_over
+    assert budget.next_delay(RetryClass.BUSY) is not None
+    clock.now += 11
+    assert budget.is_over
+    assert not RetryBudget(RetryPolicy(retry_deadline=None), clock=clock).is_over
 
 
 def test_a_stale_connection_is_repeated_at_once() -> None:
@@ -180,7 +207,6 @@ def test_the_deadline_ends_retries() -> None:
     assert budget.next_delay(RetryClass.BUSY) is not None
     clock.now += 9.9
     assert budget.next_delay(RetryClass.BUSY) is None
-    assert budget.next_delay(RetryClass.STALE) == 0.0
     clock.now += 0.2
     assert budget.next_delay(RetryClass.STALE) is None
 
@@ -208,7 +234,8 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert parse_retry_after("-1") == 0.0
     assert parse_retry_after("Thu, 01 Jan 2026 00:01:00 GMT", now) == 60.0
     assert parse_retry_after("Wed, 31 Dec 2025 00:00:00 GMT", now) == 0.0
-    for nothing in (None, "soon", "nan", "inf", object()):
+    absurd = ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "9" * 400)
+    for nothing in (None, "soon", "nan", "inf", object(), "1_0", "1e9", "", *absurd):
         assert parse_retry_after(nothing) is None
 
 

@@ -105,7 +105,9 @@ def test_extra_keys_may_be_let_through() -> None:
         ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.1), ("top_k", 0), ("top_k", -2), ("top_k", 1.0),
         ("min_p", -0.1), ("min_p", 1.1), ("frequency_penalty", 2.1), ("presence_penalty", -2.1),
         ("repetition_penalty", 0), ("repetition_penalty", 2.1), ("min_new_tokens", -1), ("stop", 5), ("stop", [1]),
-        ("stop", ["x"] * 33), ("stop_token_ids", 5), ("stop_token_ids", ["5"]), ("stop_token_ids", [True]),
+        ("stop", ["x"] * 33), ("stop", ""), ("stop", ["a", ""]), ("stop_regex", "("), ("stop_regex", [""]),
+        ("custom_params", {"a": float("nan")}), ("custom_params", {"a": [{"b": float("inf")}]}),
+        ("logit_bias", {"\u0663": 1.0}), ("stop_token_ids", 5), ("stop_token_ids", ["5"]), ("stop_token_ids", [True]),
         ("stop_token_ids", [-1]), ("stop_regex", "é" * 129), ("ignore_eos", 1), ("ignore_eos", "true"), ("n", 0),
         ("json_schema", {"type": "object"}), ("json_schema", ""), ("regex", 5), ("logit_bias", [1]),
         ("logit_bias", {"a": 1.0}), ("logit_bias", {"1": "x"}), ("logit_bias", {True: 1.0}),
@@ -223,3 +225,10 @@ def test_fields_that_are_none_are_left_out() -> None:
 def test_known_fields_are_checked(fields: dict[str, Any]) -> None:
     with pytest.raises(SGLangRequestError):
         validate_fields(fields, prompt_len=3)
+
+
+def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
+    for params in ({"logit_bias": {"99": 1.0}}, {"stop_token_ids": [99]}):
+        assert validate_sampling_params(params, vocab_size=100) == params
+        with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
+            validate_sampling_params(params, vocab_size=99)

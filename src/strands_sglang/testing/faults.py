@@ -200,8 +200,8 @@ def slow(seconds: float, pieces: int = 10) -> Fault:
         await response.prepare(call.request)
         step = max(1, -(-len(payload) // pieces))
         for start in range(0, len(payload), step):
-            await response.write(payload[start : start + step])
             await asyncio.sleep(seconds / pieces)
+            await response.write(payload[start : start + step])
         return response
 
     return fault

@@ -1,0 +1,171 @@
+"""Answers that contradict themselves or the request are failures; errors inside a 200 are errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from strands_sglang.client import SGLangClient
+from strands_sglang.exceptions import (
+    SGLangContextLengthError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+    SGLangThrottledError,
+)
+from strands_sglang.testing import FaultyServer, Reply, faults
+from tests.unit.client_support import make
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FaultyServer]:
+    async with FaultyServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
+    async with make(server.url) as made:
+        yield made
+
+
+def saying(**meta: Any) -> faults.Fault:
+    """A good answer with other words in its `meta_info`; None removes one."""
+
+    async def fault(call: faults.ServerCall) -> web.StreamResponse:
+        answer = call.answer(Reply(ids=[1, 2]))
+        answer["meta_info"] |= meta
+        answer["meta_info"] = {key: value for key, value in answer["meta_info"].items() if value != "gone"}
+        return web.json_response(answer)
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        saying(prompt_tokens=2),
+        saying(completion_tokens=3),
+        saying(finish_reason=None),
+        saying(finish_reason="gone"),
+        saying(finish_reason={}),
+        saying(finish_reason="stop"),
+    ],
+    ids=["prompt cut", "tokens missing", "null finish", "no finish", "empty finish", "finish as text"],
+)
+async def test_a_contradiction_is_repeated_and_then_a_decoding_error(fault: faults.Fault) -> None:
+    async with FaultyServer([fault]) as server, make(server.url) as client:
+        await client.generate([1, 2, 3])
+        assert len(server.requests) == 2
+    async with FaultyServer(lambda call: fault) as server, make(server.url) as client:
+        with pytest.raises(SGLangDecodingError):
+            await client.generate([1, 2, 3])
+        assert len(server.requests) == 4
+
+
+async def test_what_the_server_says_may_be_left_out(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [saying(prompt_tokens="gone", completion_tokens=None, id="gone")]
+    assert (await client.generate([1]))["output_ids"] == [1, 2]
+    assert len(server.requests) == 1
+
+
+async def test_images_lengthen_the_prompt(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [saying(prompt_tokens=900)]
+    await client.generate([1], image_data=["aGVsbG8="])
+    assert len(server.requests) == 1
+
+
+async def test_an_abort_may_lose_its_last_tokens(server: FaultyServer, client: SGLangClient) -> None:
+    server.script = [saying(finish_reason={"type": "abort", "message": "Aborted"}, completion_tokens=9)]
+    assert (await client.generate([1]))["output_ids"] == [1, 2]
+
+
+async def test_the_answer_to_another_request_of_ours_is_not_taken(server: FaultyServer, client: SGLangClient) -> None:
+    await client.generate([1])
+    server.script = [saying(id=server.rids[0])]
+    answer = await client.generate([2])
+    assert answer["meta_info"]["id"] == server.rids[2]
+
+
+async def test_an_answer_that_comes_twice_is_not_the_next_answer(client: SGLangClient, server: FaultyServer) -> None:
+    async def twice(call: faults.ServerCall) -> web.StreamResponse:
+        text = web.json_response(call.answer(Reply(ids=[100]))).text or ""
+        transport = call.request.transport
+        late = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+        assert transport is not None
+        asyncio.get_running_loop().call_later(0.02, transport.write, late)
+        return web.Response(text=text)
+
+    server.script = [twice, *(faults.answer(Reply(ids=[token])) for token in (200, 200, 200))]
+    assert (await client.generate([1]))["output_ids"] == [100]
+    await asyncio.sleep(0.1)
+    assert (await client.generate([2]))["output_ids"] == [200]
+
+
+async def test_ids_outside_the_vocabulary_are_not_taken(server: FaultyServer) -> None:
+    server.script = [faults.answer(Reply(ids=[100])), faults.answer(Reply(ids=[99]))]
+    async with make(server.url, vocab_size=100) as client:
+        assert (await client.generate([1]))["output_ids"] == [99]
+
+
+# ------------------------------------------------------------------- errors inside a 200
+
+
+@pytest.mark.parametrize(
+    ("payload", "status", "error", "attempts"),
+    [
+        ({"object": "error", "message": "the words", "type": "503", "param": None, "code": 503}, 503,
+         SGLangThrottledError, 3),
+        ({"object": "error", "message": "the words", "code": "503"}, 503, SGLangThrottledError, 3),
+        ({"object": "error", "message": "the words", "code": 400}, 400, SGLangHTTPError, 1),
+        ({"detail": "the words"}, 200, SGLangHTTPError, 3),
+        ({"error": {"message": "the words", "code": "504"}}, 504, SGLangHTTPError, 3),
+        ({"error": {"message": "the words", "code": "no_worker"}}, 200, SGLangHTTPError, 3),
+    ],
+    ids=["full", "code as text", "refused", "detail", "inner code as text", "code is a word"],
+)  # fmt: skip
+async def test_any_error_object_in_a_200_is_an_error_with_the_servers_words(
+    payload: Any, status: int, error: type[SGLangHTTPError], attempts: int
+) -> None:
+    async with FaultyServer(lambda call: faults.raw_answer(payload)) as server:
+        async with make(server.url, max_retries=2) as client:
+            with pytest.raises(error, match="the words") as caught:
+                await client.generate([1])
+        assert (caught.value.status, type(caught.value)) == (status, error)
+        assert len(server.requests) == attempts
+
+
+async def test_an_abort_with_an_error_status_is_that_error(server: FaultyServer, client: SGLangClient) -> None:
+    full = {"type": "abort", "message": "Request queue is full", "status_code": 503, "err_type": "x"}
+    server.script = [saying(finish_reason=full)]
+    await client.generate([1])
+    assert len(server.requests) == 2
+    server.script = [saying(finish_reason={**full, "status_code": 400, "message": "Prompt is too long: 9 > 8"})]
+    with pytest.raises(SGLangContextLengthError, match="9 > 8"):
+        await client.generate([1])
+    assert len(server.requests) == 3
+
+
+async def test_a_huge_error_page_is_not_a_huge_message(server: FaultyServer) -> None:
+    page = "<html>" + "x" * 1_000_000
+    server.script = [faults.status(503, page)]
+    async with make(server.url, max_retries=0) as client:
+        with pytest.raises(SGLangThrottledError) as caught:
+            await client.generate([1])
+    assert len(str(caught.value)) < 3000
+    assert "1000006 characters" in str(caught.value)
+    assert caught.value.body == page
+
+
+async def test_a_foreign_id_is_reported_only(
+    server: FaultyServer, client: SGLangClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.script = [saying(id="renamed")]
+    with caplog.at_level(logging.WARNING):
+        await client.generate([1])
+    assert len(server.requests) == 1
+    assert any("field=<rid>" in record.getMessage() for record in caplog.records)

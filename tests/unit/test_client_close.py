@@ -1,0 +1,245 @@
+"""Closing ends every call, whatever it waits for, on every loop, and never in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from strands_sglang.client import SGLangClient
+from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.testing import FaultyServer, faults
+from tests.unit.client_support import make, stalled_body
+
+FAR = 20.0
+"""Longer than any of these tests may take; shorter than the client's own time limit."""
+
+
+async def ended(*calls: asyncio.Future[Any]) -> list[Any]:
+    """What the calls ended with; fails if they do not end."""
+    _, pending = await asyncio.wait(calls, timeout=FAR)
+    for call in pending:
+        call.cancel()
+    assert not pending
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., FaultyServer]]:
+    """Starts servers on a loop of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    servers: list[FaultyServer] = []
+
+    def start(server: FaultyServer) -> FaultyServer:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [stalled_body(), stalled_body(chunked=True), stalled_body(500), faults.hang()],
+    ids=["body", "chunked body", "body of an error", "head"],
+)
+async def test_close_ends_calls_wherever_their_answer_is(fault: faults.Fault) -> None:
+    async with FaultyServer(lambda call: fault) as server:
+        client = make(server.url, timeout=None)
+        calls = [asyncio.create_task(client.generate([1])) for _ in range(3)]
+        await server.wait_for_requests(3)
+        await asyncio.sleep(0.05)
+        await client.close()
+        for result in await ended(*calls):
+            assert isinstance(result, SGLangConnectionError)
+            assert "closed" in str(result)
+        assert set(server.aborted_rids) == set(server.rids)
+        assert len(server.requests) == 3
+
+
+async def test_a_cancelled_call_stays_cancelled_when_the_client_closes_too() -> None:
+    async with FaultyServer(lambda call: stalled_body()) as server:
+        client = make(server.url)
+        call = asyncio.create_task(client.generate([1]))
+        await server.wait_for_requests(1)
+        await asyncio.sleep(0.05)
+        call.cancel()
+        closing = asyncio.create_task(client.close())
+        (result,) = await ended(call)
+        assert isinstance(result, asyncio.CancelledError)
+        assert call.cancelled()
+        await closing
+
+
+async def test_the_task_of_a_call_that_close_ended_can_go_on() -> None:
+    async with FaultyServer([stalled_body()]) as server:
+        client = make(server.url)
+
+        async def work() -> int:
+            with pytest.raises(SGLangConnectionError):
+                await client.generate([1])
+            async with asyncio.timeout(FAR):
+                await client.generate([2])
+            task = asyncio.current_task()
+            return task.cancelling() if task else -1
+
+        call = asyncio.create_task(work())
+        await server.wait_for_requests(1)
+        await asyncio.sleep(0.05)
+        await client.close()
+        assert await ended(call) == [0]
+        await client.close()
+
+
+async def test_close_at_any_moment_ends_every_call_with_a_typed_error() -> None:
+    script = [faults.busy(), faults.reset(), stalled_body(), faults.half_written(), faults.answer()]
+
+    async with FaultyServer(lambda call: script[len(call.server.requests) % len(script)]) as server:
+        for step in range(12):
+            client = make(server.url, retry_delay=0.02, max_connections=3)
+            calls = [asyncio.create_task(client.generate([1])) for _ in range(6)]
+            await asyncio.sleep(0.004 * step)
+            await client.close()
+            for result in await ended(*calls):
+                assert isinstance(result, SGLangConnectionError | dict), result
+            assert client._transports == {}
+
+
+# ------------------------------------------------------------------------------- probes
+
+
+class SlowControl(FaultyServer):
+    """Its control routes never answer."""
+
+    async def _other(self, request: web.Request) -> web.StreamResponse:
+        self.paths.append(f"{request.method} {request.path}")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("probe", ["get_model_info", "get_server_info", "max_model_len", "vocab_size", "is_multimodal"])
+async def test_close_ends_probes_and_none_begins_anew(probe: str) -> None:
+    async with SlowControl() as server:
+        client = make(server.url)
+        call = asyncio.create_task(getattr(client, probe)())
+        while not server.paths:
+            await asyncio.sleep(0.005)
+        await client.close()
+        (result,) = await ended(call)
+        assert isinstance(result, SGLangConnectionError)
+        assert len(server.paths) == 1
+        assert client._transports == {}
+
+
+async def test_close_at_the_first_moments_of_a_probe() -> None:
+    async with SlowControl() as server:
+        for steps in range(8):
+            client = make(server.url)
+            probes = (client.get_model_info(), client.max_model_len(), client.vocab_size())
+            calls = [asyncio.create_task(probe) for probe in probes]
+            told = asyncio.create_task(client.abort("x" * 32))
+            healthy = asyncio.create_task(client.health())
+            for _ in range(steps + 1):
+                await asyncio.sleep(0)
+            await client.close()
+            for result in await ended(*calls):
+                assert isinstance(result, SGLangConnectionError)
+            assert await ended(told, healthy) == [False, False]
+
+
+async def test_closings_are_counted() -> None:
+    client = SGLangClient("http://localhost:1")
+    assert client.closings == 0
+    await client.close()
+    assert client.closings == 1
+
+
+# ------------------------------------------------------------- several loops, processes
+
+
+def test_close_ends_a_call_on_another_loop_that_ends_with_it(elsewhere: Callable[..., FaultyServer]) -> None:
+    server = elsewhere(FaultyServer(lambda call: stalled_body()))
+    client = make(server.url)
+    results: list[Any] = []
+
+    async def call() -> None:
+        results.extend(await asyncio.gather(client.generate([1]), return_exceptions=True))
+
+    async def close() -> None:
+        own = asyncio.create_task(client.generate([2]))
+        await server.wait_for_requests(2)
+        await asyncio.sleep(0.05)
+        await client.close()
+        results.extend(await ended(own))
+
+    other = threading.Thread(target=lambda: asyncio.run(call()))
+    other.start()
+    asyncio.run(close())
+    other.join(FAR)
+    assert [type(result) for result in results] == [SGLangConnectionError] * 2
+    assert set(server.aborted_rids) == set(server.rids)
+
+
+def test_close_waits_for_a_loop_that_ends_without_answering(elsewhere: Callable[..., FaultyServer]) -> None:
+    server = elsewhere(FaultyServer())
+    client = make(server.url)
+    called, go = threading.Event(), threading.Event()
+
+    async def call() -> None:
+        await client.generate([1])
+        called.set()
+        go.wait(FAR)  # blocks its loop, which then ends before it has closed anything
+
+    async def close() -> None:
+        await client.generate([1])
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0.05)
+        go.set()
+        assert await ended(closing) == [None]
+
+    other = threading.Thread(target=lambda: asyncio.run(call()))
+    other.start()
+    assert called.wait(FAR)
+    asyncio.run(close())
+    other.join(FAR)
+    assert client._transports == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_closes_its_own_connections_only(elsewhere: Callable[..., FaultyServer]) -> None:
+    server = elsewhere(FaultyServer())
+
+    async def parent() -> tuple[int, list[int]]:
+        async with make(server.url) as client:
+            await client.generate([1])
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    asyncio.events._set_running_loop(None)
+                    asyncio.run(asyncio.wait_for(in_child(client), FAR))
+                    code = 0
+                finally:
+                    os._exit(code)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            await client.generate([3])
+            return os.waitstatus_to_exitcode(status), [request.body["input_ids"][0] for request in server.requests]
+
+    async def in_child(client: SGLangClient) -> None:
+        await client.generate([2])
+        await client.close()
+
+    assert asyncio.run(parent()) == (0, [1, 2, 3])
