@@ -13,6 +13,7 @@ import pytest
 from strands_env.core import Action, Observation, StepResult, TaskContext, TerminationReason
 from strands_env.eval import (
     AIMEEvaluator,
+    Benchmark,
     DatasetError,
     EvalError,
     Evaluator,
@@ -115,16 +116,53 @@ def test_parquet_and_json_are_read_too(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("d.jsonl", '{"a": 1}\n{broken\n', "line 2 of .* is not JSON"),
-        ("d.jsonl", "[1]\n", "line 1 of .* must be a JSON object"),
-        ("d.json", "{}", "a JSON list"),
-        ("d.csv", "", "ends in .jsonl"),
+        ("d.jsonl", b'{"a": 1}\n{broken\n', "line 2 of .* is not JSON"),
+        ("d.jsonl", b"[1]\n", "line 1 of .* must be a JSON object"),
+        ("d.jsonl", b'{"a": 1}\n\xff\xfe\n', "line 2 of .* is not JSON"),
+        ("d.json", b"{}", "a JSON list"),
+        ("d.json", b'[{"problem":', "cannot be read as .json"),
+        ("d.json", b"[1, 2]", "item 0 of .* must be a JSON object"),
+        ("d.parquet", b"xx", "cannot be read as .parquet|need 'pyarrow'"),
+        ("d.csv", b"", "ends in .jsonl"),
     ],
 )
 def test_damaged_files_are_named(name, text, message, tmp_path):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text)
     with pytest.raises(DatasetError, match=message):
         load("aime-2024", tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([{"foo": 1}, {"bar": 2}], r"none of its 2 rows .* columns of the last: bar"), ([], "there are no rows")],
+)
+def test_data_without_a_task_is_an_error(rows, message, tmp_path):
+    with pytest.raises(DatasetError, match=message):
+        load("aime-2024", write(tmp_path / "d.jsonl", rows))
+
+
+def test_rows_without_a_task_are_counted(tmp_path):
+    path = write(tmp_path / "d.jsonl", [{"problem": "p", "answer": "1"}, {"problem": "p"}, {}])
+    evaluator = get_benchmark("aime-2024")(lambda: None, data_path=path)
+    assert len(list(evaluator.load_dataset())) == 1
+    assert (evaluator.rows_read, evaluator.rows_left_out) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambda row: row["question"], r"row 0 of mine .* KeyError: 'question'; its columns are a, b"),
+     (lambda row: "text", r"row 0 of mine must become an Action or None, got 'text'")],
+)  # fmt: skip
+def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):
+    class Mine(Benchmark):
+        benchmark_name = "mine"
+
+        def action(self, row, index):
+            return make(row)
+
+    path = write(tmp_path / "d.jsonl", [{"a": 1, "b": 2}])
+    with pytest.raises(DatasetError, match=message):
+        list(Mine(lambda: None, data_path=path).load_dataset())
 
 
 def test_without_datasets_the_message_names_the_extra(monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory
-from strands_env.eval.errors import DatasetError
+from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.source import Tasks
 
@@ -57,33 +57,48 @@ def read_rows(path: str | Path) -> Iterator[Row]:
     Raises:
         DatasetError: The file is missing, of another kind, or damaged.
     """
-    file = Path(path)
+    file, name = Path(path), str(path)
     if not file.is_file():
-        raise DatasetError(f"there is no data file at {str(path)!r}")
-    match file.suffix:
-        case ".jsonl":
-            with file.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        yield _object(line, f"line {number} of {str(path)!r}")
-        case ".json":
-            listed = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(listed, list):
-                raise DatasetError(f"{str(path)!r} must hold a JSON list of objects, got {type(listed).__name__}")
-            yield from listed
-        case ".parquet":
-            try:
-                parquet: Any = import_module("pyarrow.parquet")
-            except ImportError as error:
-                raise DatasetError("Parquet files need 'pyarrow': pip install 'strands-rollout[eval]'") from error
-            with parquet.ParquetFile(file) as table:
-                for batch in table.iter_batches(batch_size=256):
-                    yield from batch.to_pylist()
-        case suffix:
-            raise DatasetError(f"a data file ends in .jsonl, .json or .parquet, got {suffix!r} in {str(path)!r}")
+        raise DatasetError(f"there is no data file at {name!r}")
+    readers = {".jsonl": _jsonl, ".json": _json_list, ".parquet": _parquet}
+    if file.suffix not in readers:
+        raise DatasetError(f"a data file ends in .jsonl, .json or .parquet, got {file.suffix!r} in {name!r}")
+    try:
+        yield from readers[file.suffix](file)
+    except DatasetError:
+        raise
+    except Exception as error:
+        raise DatasetError(f"{name!r} cannot be read as {file.suffix}: {type(error).__name__}: {error}") from error
 
 
-def _object(line: str, where: str) -> Row:
+def _jsonl(file: Path) -> Iterator[Row]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _object(line, f"line {number} of {str(file)!r}")
+
+
+def _json_list(file: Path) -> Iterator[Row]:
+    listed = json.loads(file.read_bytes())
+    if not isinstance(listed, list):
+        raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
+    for number, row in enumerate(listed):
+        if not isinstance(row, dict):
+            raise DatasetError(f"item {number} of {str(file)!r} must be a JSON object, got {type(row).__name__}")
+        yield row
+
+
+def _parquet(file: Path) -> Iterator[Row]:
+    try:
+        parquet: Any = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DatasetError("Parquet files need 'pyarrow': pip install 'strands-rollout[eval]'") from error
+    with parquet.ParquetFile(file) as table:
+        for batch in table.iter_batches(batch_size=256):
+            yield from batch.to_pylist()
+
+
+def _object(line: bytes, where: str) -> Row:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -102,6 +117,10 @@ class Benchmark(Evaluator):
         limit: Number of tasks to take; None for all.
         seed: Seed of whatever the data set leaves to chance.
         **options: Options of `Evaluator`.
+
+    Attributes:
+        rows_read: Rows read for the last run.
+        rows_left_out: Those of them that had no task.
     """
 
     dataset: ClassVar[HubDataset | None] = None
@@ -115,6 +134,7 @@ class Benchmark(Evaluator):
         if limit is not None and limit < 1:
             raise ValueError(f"limit must be at least 1 or None for all tasks, got {limit!r}")
         super().__init__(*args, **options)
+        self.rows_read = self.rows_left_out = 0
         self.data_path = data_path
         self.limit = limit
         self.seed = seed
@@ -138,7 +158,7 @@ class Benchmark(Evaluator):
         if self.data_path is not None:
             return read_rows(self.data_path)
         if self.dataset is None:
-            raise DatasetError(f"{self.benchmark_name or type(self).__name__} needs a local file: give data_path")
+            raise DatasetError(f"{self._name} needs a local file: give data_path")
         return self.dataset.rows()
 
     def count(self) -> int | None:
@@ -146,18 +166,51 @@ class Benchmark(Evaluator):
         return None
 
     def load_dataset(self) -> Tasks:
-        """The tasks, read as they are needed."""
+        """The tasks, read as they are needed.
+
+        Raises:
+            DatasetError: While they are read: there is none, or the data cannot be read.
+        """
         tasks = islice(self._actions(), self.limit)
         known = self.count() if self.data_path is None else None
         return tasks if known is None else _Counted(tasks, known)
 
     def _actions(self) -> Iterator[Action]:
+        self.rows_read = self.rows_left_out = 0
+        row: Row = {}
         for index, row in enumerate(self.rows()):
-            action = self.action(row, index)
+            self.rows_read += 1
+            action = self._action(row, index)
             if action is None:
-                logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self.benchmark_name, index)
+                self.rows_left_out += 1
+                logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self._name, index)
                 continue
             yield action
+        if self.rows_read == self.rows_left_out:
+            found = f"none of its {self.rows_read} rows has what the benchmark needs; columns of the last: {_keys(row)}"
+            raise DatasetError(f"{self._name} has no tasks: {found if self.rows_read else 'there are no rows'}")
+
+    def _action(self, row: Row, index: int) -> Action | None:
+        try:
+            action = self.action(row, index)
+        except (EvalError, NotImplementedError):
+            raise
+        except Exception as error:
+            raise DatasetError(
+                f"row {index} of {self._name} cannot be made a task: {type(error).__name__}: {error}; "
+                f"its columns are {_keys(row)}"
+            ) from error
+        if action is not None and not isinstance(action, Action):
+            raise DatasetError(f"row {index} of {self._name} must become an Action or None, got {action!r}")
+        return action
+
+    @property
+    def _name(self) -> str:
+        return self.benchmark_name or type(self).__name__
+
+
+def _keys(row: Row) -> str:
+    return ", ".join(map(str, row)) or "none"
 
 
 class _Counted(Iterable[Action]):

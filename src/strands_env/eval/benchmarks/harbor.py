@@ -55,13 +55,12 @@ class HarborEvaluator(Benchmark):
 def _row(folder: Path) -> dict[str, Any]:
     try:
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
-        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return {
+            "name": folder.name,
+            "task_dir": str(folder.resolve()),
+            "instruction": (folder / "instruction.md").read_text(encoding="utf-8").strip(),
+            "timeout_s": settings.get("agent", {}).get("timeout_sec"),
+            "difficulty": settings.get("metadata", {}).get("difficulty"),
+        }
+    except (OSError, ValueError, AttributeError) as error:
         raise DatasetError(f"the task in {str(folder)!r} cannot be read: {error}") from error
-    return {
-        "name": folder.name,
-        "task_dir": str(folder.resolve()),
-        "instruction": instruction,
-        "timeout_s": settings.get("agent", {}).get("timeout_sec"),
-        "difficulty": settings.get("metadata", {}).get("difficulty"),
-    }
