@@ -98,8 +98,8 @@ def make_agent_loop(
         make_environment: Called with `model_factory` for every rollout.
         retries: Further attempts of a rollout that failed.
         retry_pause: Seconds before the first further attempt.
-        experts_shape: `(layers, top_k)` of routed experts. Needed only where a worker's first rollout may fail while
-            `rollout.enable_rollout_routing_replay` is on; afterwards it is known.
+        experts_shape: `(layers, top_k)` of routed experts, for rows without loss while
+            `rollout.enable_rollout_routing_replay` is on. If None, what the configuration of the model says.
         **model_options: Options of `SGLangModel`.
     """
     base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
@@ -111,6 +111,9 @@ def make_agent_loop(
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             """One rollout of a row of the data set."""
             rollout = self.rollout_config
+            replay = bool(getattr(rollout, "enable_rollout_routing_replay", False))
+            if replay and known_shape[0] is None:
+                known_shape[0] = _experts_shape(self.config)
             fields = await run_rollout(
                 make_environment,
                 server_manager=self.server_manager,
@@ -121,12 +124,10 @@ def make_agent_loop(
                 response_length=int(rollout.response_length),
                 retries=retries,
                 retry_pause=retry_pause,
-                routed_experts=bool(getattr(rollout, "enable_rollout_routing_replay", False)),
+                routed_experts=replay,
                 experts_shape=known_shape[0],
                 model_options=model_options,
             )
-            if "routed_experts" in fields:
-                known_shape[0] = fields["routed_experts"].shape[1:]
             return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
 
     return StrandsAgentLoop
@@ -257,6 +258,14 @@ def _grpo_of_usable_rows(
     )
     advantages = token_level_rewards.new_tensor(values).unsqueeze(-1) * response_mask
     return advantages, advantages
+
+
+def _experts_shape(config: Any) -> tuple[int, int] | None:
+    """`(layers, top_k)` of the trained model, read as verl's servers read it; None where it has no experts."""
+    transformers: Any = importlib.import_module("transformers")
+    model = transformers.AutoConfig.from_pretrained(config.actor_rollout_ref.model.path)
+    layers, top_k = getattr(model, "num_hidden_layers", None), getattr(model, "num_experts_per_tok", None)
+    return None if layers is None or top_k is None else (layers, top_k)
 
 
 _STEP_FIELDS = ("min_global_steps", "max_global_steps")

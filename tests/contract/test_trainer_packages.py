@@ -1,0 +1,264 @@
+"""The adapters of other trainers against the trainers' own types, checks and advantage functions."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import typing
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import typing_extensions
+from provider_support import add, call, completion, tokenizer
+
+from strands_env.core import Environment
+from strands_env.training import SampleStatus, TrainingSample, group_advantages, skyrl, verl
+
+REASON = "needs the packages of tests/contract/trainers.txt: pip install --no-deps -r tests/contract/trainers.txt"
+AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def make(reward: float | None = 0.5, **changes: Any) -> TrainingSample:
+    fields: dict[str, Any] = {
+        "token_ids": np.arange(10, 16, dtype=np.int32),
+        "prompt_length": 2,
+        "loss_mask": np.array([0, 0, 1, 1, 0, 1], dtype=np.uint8),
+        "logprobs": np.array([np.nan, np.nan, -0.1, -0.2, np.nan, -0.3]),
+        "routed_experts": np.arange(5 * 2 * 2, dtype="<i4").tobytes(),
+        "experts_shape": (2, 2),
+        "reward": reward,
+        "rollout_id": "r",
+    }
+    return TrainingSample(**{**fields, **changes})
+
+
+FAILED = make(reward=None, status=SampleStatus.FAILED)
+
+
+class AddEnv(Environment):
+    """Adds; its reward is the number that is the ground truth."""
+
+    def __init__(self, model_factory: Any) -> None:
+        super().__init__(
+            model_factory=model_factory, reward_fn=lambda action, result: float(action.task_context.ground_truth)
+        )
+
+    def get_tools(self) -> list[Any]:
+        return [add]
+
+
+# ---- verl ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def agent_loop() -> Any:
+    pytest.importorskip("verl", reason=REASON)
+    return pytest.importorskip(AGENT_LOOP, reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def algorithms() -> Any:
+    pytest.importorskip("verl", reason=REASON)
+    return pytest.importorskip("verl.trainer.ppo.core_algos", reason=REASON)
+
+
+@pytest.mark.parametrize("samples", [[make()], [FAILED], []])
+def test_verl_takes_the_output(agent_loop: Any, samples: list[TrainingSample]) -> None:
+    fields = verl.agent_loop_output(samples, prompt_length=1, response_length=3, experts_shape=(2, 2))
+    output = agent_loop.AgentLoopOutput(**{**fields, "metrics": agent_loop.AgentLoopMetrics(**fields["metrics"])})
+    row = output.as_dict()
+    count = len(fields["response_ids"])
+    assert {len(row[name]) for name in ("responses", "response_mask", "rollout_log_probs", "rm_scores")} == {count}
+    assert row["routed_experts"].shape == (1 + count, 2, 2)
+    assert row["rm_scores"].sum().item() == pytest.approx(fields["reward_score"])
+
+
+class Server:
+    """verl's server, with its own type of answer. It is down for the prompt that says so."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, list[str]] = {}
+
+    async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        replica = importlib.import_module("verl.workers.rollout.replica")
+        if "down" in tokenizer().decode(prompt_ids):
+            raise ConnectionError("engine died")
+        text = self.replies.setdefault(request_id, [call(1, 2), "3"]).pop(0)
+        ids = list(completion(text).ids)
+        experts = np.zeros((len(prompt_ids) + len(ids) - 1, 2, 2), dtype=np.uint8)
+        return replica.TokenOutput(
+            token_ids=ids,
+            log_probs=[-0.5] * len(ids),
+            routed_experts=experts,
+            stop_reason="completed",
+            extra_fields={"global_steps": 7, "min_global_steps": 6, "max_global_steps": 7},
+        )
+
+
+@pytest.fixture(scope="module")
+def batch(agent_loop: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four rows of two prompts through verl's own worker: registration, instantiation, padding, batching."""
+    omegaconf = importlib.import_module("omegaconf")
+    loop = type("StrandsLoop", (verl.make_agent_loop(AddEnv, retries=0),), {"__module__": __name__})
+    # verl finds the class by its module and name.
+    sys.modules[__name__].StrandsLoop = agent_loop.register("strands-test")(loop)
+    rollout = {
+        "prompt_length": 400,
+        "response_length": 128,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "calculate_log_probs": True,
+        "enable_rollout_routing_replay": True,
+        "agent": {"default_agent_loop": "strands-test"},
+    }
+    folder = tmp_path_factory.mktemp("model")  # says how many experts a row has
+    importlib.import_module("transformers").Qwen3MoeConfig(num_hidden_layers=2, num_experts_per_tok=2).save_pretrained(
+        folder
+    )
+    worker = object.__new__(agent_loop.AgentLoopWorker)  # its constructor loads a model's configuration
+    worker.config = omegaconf.OmegaConf.create(
+        {"actor_rollout_ref": {"rollout": rollout, "model": {"path": str(folder)}}, "data": {}}
+    )
+    worker.rollout_config = worker.config.actor_rollout_ref.rollout
+    worker.llm_client = Server()
+    worker.tokenizer, worker.processor, worker.hf_model_type = tokenizer(), None, None
+    worker.mm_processor_kwargs, worker.tools = {}, []
+    worker.dataset_cls, worker.reward_loop_worker_handles = None, None
+    worker.distillation_enabled, worker.teacher_key = False, None
+    prompts = ["1 + 2?", "1 + 2?", "1 + 2?, down", "2 + 1?"]
+    rows = {
+        "raw_prompt": [[{"role": "user", "content": text}] for text in prompts],
+        "reward_model": [{"ground_truth": reward} for reward in ("1", "3", "9", "1")],
+        "uid": ["a", "a", "a", "b"],
+    }
+    arrays = {}
+    for name, values in rows.items():
+        arrays[name] = np.empty(len(values), dtype=object)
+        arrays[name][:] = values
+    data = importlib.import_module("verl").DataProto(batch=None, non_tensor_batch=arrays, meta_info={})
+    return asyncio.run(worker.generate_sequences(data))
+
+
+def test_verl_makes_a_batch_of_rollouts_one_of_which_failed(batch: Any) -> None:
+    tensors = batch.batch
+    sampled = sum(len(completion(text).ids) for text in (call(1, 2), "3"))
+    assert tensors["response_mask"].sum(-1).tolist() == [sampled, sampled, 0, sampled]
+    assert tensors["rm_scores"].sum(-1).tolist() == [1.0, 3.0, 0.0, 1.0]
+    assert tensors["rollout_log_probs"].shape == tensors["responses"].shape == (4, 128)
+    assert tensors["routed_experts"].shape == (4, 528, 2, 2)
+    trained = tensors["response_mask"].bool()
+    assert (tensors["rollout_log_probs"][trained] == -0.5).all()
+    assert (tensors["rollout_log_probs"][~trained] == 0).all()
+    extra = batch.non_tensor_batch
+    assert extra["status"].tolist() == ["completed", "completed", "failed", "completed"]
+    assert extra["min_global_steps"].tolist() == [6, 6, None, 6]
+    assert extra["max_global_steps"].tolist() == [7, 7, None, 7]
+
+
+def test_verl_advantages_leave_the_failed_rollout_out(batch: Any, algorithms: Any) -> None:
+    name = verl.register_advantage("strands_test")
+    assert verl.register_advantage("strands_test") == name
+    estimator = algorithms.get_adv_estimator_fn(name)
+    arguments = {
+        "token_level_rewards": batch.batch["rm_scores"],
+        "response_mask": batch.batch["response_mask"],
+        "index": np.array(["a", "a", "a", "b"], dtype=object),
+    }
+    advantages, returns = estimator(**arguments, config=None)
+    kept, _ = algorithms.compute_grpo_outcome_advantage(
+        **{name: values[:2] for name, values in arguments.items()}, epsilon=1e-6
+    )
+    assert advantages[:2].tolist() == [pytest.approx(row) for row in kept.tolist()]
+    assert advantages[2:].abs().sum().item() == 0
+    assert returns is advantages
+    plain, _ = estimator(**arguments, config={"norm_adv_by_std_in_grpo": False})
+    assert sorted(set(plain[:2].flatten().tolist())) == [-1.0, 0.0, 1.0]
+    # What verl's own estimator makes of the same rows: the failure drags the baseline down.
+    own, _ = algorithms.compute_grpo_outcome_advantage(**arguments)
+    assert own[0].abs().max() != advantages[0].abs().max()
+
+
+def test_verl_and_we_mean_the_same_advantages(algorithms: Any) -> None:
+    torch = importlib.import_module("torch")
+    rewards, groups = [1.0, 0.0, 0.25, 3.0, 2.0], ["a", "a", "a", "b", "b"]
+    outputs = [verl.agent_loop_output([make(value)], prompt_length=8, response_length=8) for value in rewards]
+    mask = torch.tensor([output["response_mask"] for output in outputs], dtype=torch.float)
+    scores = torch.zeros_like(mask)
+    scores[:, -1] = torch.tensor([output["reward_score"] for output in outputs])
+    theirs, _ = algorithms.compute_grpo_outcome_advantage(scores, mask, np.array(groups, dtype=object))
+    ours = group_advantages(rewards, group_ids=groups, rollout_ids=range(5))
+    assert theirs[:, 0].tolist() == pytest.approx(ours, abs=1e-5)
+
+
+# ---- SkyRL -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def skyrl_package() -> Iterator[Any]:
+    pytest.importorskip("skyrl", reason=REASON)
+    # skyrl is for Python 3.12, where pydantic takes typing's TypedDict.
+    original, typing.TypedDict = typing.TypedDict, typing_extensions.TypedDict
+    try:
+        yield SimpleNamespace(
+            checks=pytest.importorskip("skyrl.train.utils.trainer_utils", reason=REASON),
+            algorithms=pytest.importorskip("skyrl.backends.skyrl_train.utils.ppo_utils", reason=REASON),
+            base=pytest.importorskip("skyrl.train.generators.base", reason=REASON),
+        )
+    finally:
+        typing.TypedDict = original
+
+
+def trajectory_ids(skyrl_package: Any, *groups: str) -> list[Any]:
+    return [skyrl_package.base.TrajectoryID(group, number) for number, group in enumerate(groups)]
+
+
+@pytest.mark.parametrize("options", [{}, {"token_rewards": True}, {"routed_experts": True}, {"step_wise": True}])
+def test_skyrl_takes_the_output(skyrl_package: Any, options: dict[str, bool]) -> None:
+    rollouts = [[make(), make(1.0)], [FAILED], [], [make(0.0)]]
+    ids = trajectory_ids(skyrl_package, "a", "a", "a", "b")
+    output = skyrl.generator_output(rollouts, trajectory_ids=ids, **options)
+    step_wise = options.get("step_wise", False)
+    skyrl_package.checks.validate_generator_output(4, output, step_wise=step_wise)
+    assert set(output) <= set(skyrl_package.base.GeneratorOutput.__annotations__)
+    broken = {**output, "loss_masks": [mask[:-1] for mask in output["loss_masks"]]}
+    with pytest.raises(AssertionError):
+        skyrl_package.checks.validate_generator_output(4, broken, step_wise=step_wise)
+
+
+@pytest.mark.parametrize("by_std", [True, False])
+def test_a_failed_rollout_does_not_move_skyrls_baseline(skyrl_package: Any, by_std: bool) -> None:
+    torch = importlib.import_module("torch")
+
+    def advantages(rewards: list[float | None]) -> list[float]:
+        rollouts = [[FAILED] if reward is None else [make(reward)] for reward in rewards]
+        ids = trajectory_ids(skyrl_package, *["a"] * len(rewards))
+        output = skyrl.generator_output(rollouts, trajectory_ids=ids)
+        mask = torch.tensor(output["loss_masks"], dtype=torch.float)
+        scores = torch.zeros_like(mask)
+        scores[:, -1] = torch.tensor(output["rewards"])
+        result, _ = skyrl_package.algorithms.compute_grpo_outcome_advantage(
+            token_level_rewards=scores,
+            response_mask=mask,
+            index=np.array([trajectory.instance_id for trajectory in ids]),
+            grpo_norm_by_std=by_std,
+        )
+        listed: list[float] = result[:, 0].tolist()
+        return listed
+
+    assert advantages([1.0, 1.0, None]) == pytest.approx([0.0, 0.0, 0.0], abs=1e-5)
+    good, bad, failed = advantages([1.0, 0.0, None])
+    assert (good, failed) == (pytest.approx(-bad), 0.0)
+    if not by_std:
+        assert good == pytest.approx(0.5)
