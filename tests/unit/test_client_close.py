@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from provider_support import tokenizer
 
+from strands_sglang import SGLangModel
 from strands_sglang.client import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import FaultyServer, faults
@@ -157,6 +159,24 @@ async def test_close_at_the_first_moments_of_a_probe() -> None:
             for result in await ended(*calls):
                 assert isinstance(result, SGLangConnectionError)
             assert await ended(told, healthy) == [False, False]
+
+
+async def test_a_call_that_is_resumed_again_and_again_ends_with_the_client() -> None:
+    async with FaultyServer(lambda call: faults.aborted()) as server:
+        client = make(server.url)
+        model = SGLangModel(tokenizer=tokenizer(), client=client)
+
+        async def run() -> None:
+            async for _ in model.stream([{"role": "user", "content": [{"text": "go"}]}]):
+                pass
+
+        call = asyncio.create_task(run())
+        await server.wait_for_requests(2)
+        await client.close()
+        (result,) = await ended(call)
+        assert isinstance(result, SGLangConnectionError)
+        assert client._transports == {}
+        assert model.trajectories == []
 
 
 async def test_closings_are_counted() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,14 @@ async def test_an_aborted_call_goes_on_from_its_partial_tokens_within_the_same_b
         WeightSpan(version="v2", start=start + 3, end=start + 6),
     ]
     assert len(set(model.trajectories[0].request_ids)) == 4
+
+
+async def test_pauses_between_aborts_grow_also_without_a_time_limit(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="strands_sglang")
+    model, _ = make([partial([]), partial([]), partial([]), "done"], abort_timeout=None)
+    assert await run(model) == "end_turn"
+    pauses = re.findall(r"pause=<([0-9.]+)>", caplog.text)
+    assert pauses == ["0.05", "0.10", "0.20"]
 
 
 async def test_an_abort_at_the_end_of_the_budget_is_the_end_by_length() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..exceptions import SGLangAbortedError
+from ..exceptions import SGLangAbortedError, SGLangConnectionError
 from ..trajectory import Completion, Finish, FinishType
 from ._options import AbortPolicy
 from ._pieces import Asked, Pieces
@@ -73,6 +73,7 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
 
     Raises:
         SGLangAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
+        SGLangConnectionError: The client was closed meanwhile.
         SGLangClientError: The request failed.
     """
     budget = request.sampling_params["max_new_tokens"]
@@ -87,7 +88,9 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
         vocab_size=request.vocab_size,
     )
     pieces = Pieces(asked, request.expert_row_bytes)
-    pause, deadline = _FIRST_PAUSE, math.inf
+    pause = _FIRST_PAUSE
+    deadline: float | None = None
+    closings = getattr(client, "closings", None)
     while True:
         before = len(pieces.ids)
         answer = await client.generate(
@@ -101,7 +104,7 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
         if request.abort_policy is AbortPolicy.SURFACE:
             return pieces.complete(finish)
         now = time.monotonic()
-        if len(pieces.ids) > before or deadline == math.inf:
+        if len(pieces.ids) > before or deadline is None:
             pause, deadline = _FIRST_PAUSE, now + (math.inf if request.abort_timeout is None else request.abort_timeout)
         if now >= deadline:
             raise SGLangAbortedError(
@@ -112,6 +115,8 @@ async def generate(client: GenerateClient, request: GenerateRequest) -> Completi
         logger.debug("sampled=<%d>, pause=<%.2f> | request aborted by the server, resuming", len(pieces.ids), pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+        if getattr(client, "closings", None) != closings:
+            raise SGLangConnectionError("the client was closed while a request that the server aborted was resumed")
 
 
 def _own_end(request: GenerateRequest, pieces: Pieces, before: int) -> Finish | None:
