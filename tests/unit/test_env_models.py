@@ -52,6 +52,15 @@ def test_local_factory_uses_a_running_engine() -> None:
         local_model_factory(engine=engine, engine_options={"seed": 1})
 
 
+def test_the_configuration_names_model_parser_and_options() -> None:
+    engine = SimpleNamespace(tokenizer=MagicMock(), generate=None, model_path="tiny")
+    parser = SimpleNamespace()
+    config = local_model_factory(engine=engine, tool_parser=parser, reasoning_policy="branch").config  # type: ignore[attr-defined]
+    assert config["model"] == "tiny"
+    assert config["tool_parser"] == "types.SimpleNamespace"
+    assert config["reasoning_policy"] == "branch"
+
+
 @patch("strands_env.core.models.BedrockModel")
 def test_bedrock_models_share_one_client_and_take_max_tokens(provider: MagicMock) -> None:
     provider.side_effect = lambda **arguments: SimpleNamespace(client=object(), arguments=arguments)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,7 @@ from strands_env.eval import (
     TooManyFailuresError,
     read_results,
 )
+from strands_env.eval.identity import PromptNamer
 from strands_env.eval.metrics import compute_pass_at_k
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
@@ -133,6 +135,49 @@ async def test_a_blocking_source_does_not_block_the_loop():
     await Evaluator(FakeEnv).run(slow())
     heart.cancel()
     assert beats > 10
+
+
+async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_the_stop():
+    import threading
+
+    release, started = threading.Event(), asyncio.Event()
+
+    def blocked():
+        yield task("first")
+        release.wait()
+        yield task("second")
+
+    evaluator = Evaluator(lambda: FakeEnv(lambda _: started.set() or outcome()))
+    run = asyncio.create_task(evaluator.run(blocked()))
+    try:
+        await asyncio.wait_for(started.wait(), 10)
+        evaluator.stop()
+        assert list(await asyncio.wait_for(run, 10)) == ["first"]
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "strands-eval-source")
+    finally:
+        release.set()
+
+
+async def test_stopping_while_an_async_source_waits_is_no_cancellation():
+    async def waits():
+        yield task("first")
+        await asyncio.Event().wait()
+
+    evaluator = Evaluator(FakeEnv, max_concurrency=3)
+    run = asyncio.create_task(evaluator.run(waits()))
+    while not FakeEnv.cleanups:
+        await asyncio.sleep(0.001)
+    evaluator.stop()
+    assert list(await asyncio.wait_for(run, 10)) == ["first"]
+
+
+async def test_what_a_source_raises_ends_the_run():
+    def broken():
+        yield task("first")
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="disk is gone"):
+        await Evaluator(FakeEnv).run(broken())
 
 
 async def test_no_task_per_sample_is_made_up_front():
@@ -369,6 +414,32 @@ async def test_a_second_run_repeats_nothing(tmp_path):
     assert list(second) == [f"p{i}" for i in range(5)]
 
 
+async def test_passing_over_finished_samples_lets_others_have_the_loop(tmp_path):
+    await Evaluator(FakeEnv, output_path=tmp_path, max_concurrency=50, fsync_interval=None).run(tasks(700))
+    beats = 0
+
+    async def beat():
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    evaluator = Evaluator(FakeEnv, output_path=tmp_path, keep_results=False)
+    heart = asyncio.create_task(beat())
+    seen = []
+    original = PromptNamer.name
+
+    def name(self, action):
+        seen.append(beats)
+        return original(self, action)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PromptNamer, "name", name)
+        await evaluator.run(tasks(700))
+    heart.cancel()
+    assert len(set(seen)) >= 700 // 64
+
+
 async def test_more_samples_per_prompt_continue_a_run(tmp_path):
     await Evaluator(FakeEnv, output_path=tmp_path).run(tasks(2))
     FakeEnv.forget()
@@ -387,6 +458,19 @@ async def test_tasks_without_ids_are_known_by_their_content(tmp_path):
     assert len(first) == 3
     assert list(first) == list(second)
     assert FakeEnv.cleanups == 0
+
+
+async def test_another_argument_of_a_partial_is_another_configuration(tmp_path):
+    def make(text: str, api_key: str = "") -> FakeEnv:
+        return FakeEnv(lambda _: outcome(text=text))
+
+    def evaluator(**arguments: str) -> Evaluator:
+        return Evaluator(partial(make, **arguments), output_path=tmp_path)
+
+    await evaluator(text="A", api_key="one").run(tasks(1))
+    await evaluator(text="A", api_key="two").run(tasks(2))
+    with pytest.raises(ConfigMismatchError, match=r'make\(api_key=\.\.\., text="A"\).* now .*text="B"'):
+        await evaluator(text="B", api_key="two").run(tasks(3))
 
 
 async def test_another_configuration_is_refused_with_the_difference(tmp_path):

@@ -6,6 +6,7 @@ Those made here have an attribute `config`: what decides the model's answers, as
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -85,6 +86,8 @@ def sglang_model_factory(
         "model_id": model_id,
         "sampling_params": dict(params),
         "enable_thinking": enable_thinking,
+        "tool_parser": None if tool_parser is None else _class_name(tool_parser),
+        **_plain_options(options),
     }
     return factory
 
@@ -123,6 +126,7 @@ def local_model_factory(
         **options,
     )
     factory.engine = engine  # type: ignore[attr-defined]
+    factory.config["model"] = getattr(engine, "model_path", None)  # type: ignore[attr-defined]
     return factory
 
 
@@ -148,7 +152,8 @@ def openai_model_factory(
         made: Model = provider(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
         return made
 
-    factory.config = {"model_id": model_id, "sampling_params": dict(params)}  # type: ignore[attr-defined]
+    config = {"model_id": model_id, "sampling_params": dict(params), **_plain_options(options)}
+    factory.config = config  # type: ignore[attr-defined]
     return factory
 
 
@@ -186,7 +191,8 @@ def bedrock_model_factory(
         model: Model = made
         return model
 
-    factory.config = {"model_id": model_id, "sampling_params": _with_max_tokens(sampling_params)}  # type: ignore[attr-defined]
+    config = {"model_id": model_id, "sampling_params": _with_max_tokens(sampling_params), **_plain_options(options)}
+    factory.config = config  # type: ignore[attr-defined]
     return factory
 
 
@@ -240,6 +246,21 @@ def model_factory_from_args(
             raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
 
 
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are JSON; of the others the class is known."""
+    shown: dict[str, Any] = {}
+    for name, value in options.items():
+        try:
+            shown[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            shown[name] = _class_name(value)
+    return shown
+
+
 def _copied(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
 
@@ -253,7 +274,6 @@ def _with_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any
 
 def _served_tokenizer(base_url: str) -> str:
     """Where the server's tokenizer is, in the server's own words; asked once, while the factory is made."""
-    import json
     import urllib.request
 
     url = f"{base_url.rstrip('/')}/get_model_info"

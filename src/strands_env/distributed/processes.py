@@ -65,6 +65,11 @@ class ProcessExecutor:
         """Process ids of the workers that run."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
+    @property
+    def env_factory_name(self) -> str:
+        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
+        return self._recipe.name
+
     async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
         """Run one rollout on the least busy worker.
 

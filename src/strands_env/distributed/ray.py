@@ -102,6 +102,11 @@ class RayExecutor:
         self._started_ray = False
         self._closed = False
 
+    @property
+    def env_factory_name(self) -> str:
+        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
+        return self._recipe.name
+
     async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
         """Run one rollout on the least busy actor.
 

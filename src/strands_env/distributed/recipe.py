@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strands_env.eval.content import call_name, name_of
 from strands_env.eval.executor import LocalExecutor
 
 
@@ -30,6 +31,11 @@ class Recipe:
                 raise ValueError(f"an environment factory is named 'module:function', got {self.make!r}")
         elif not callable(self.make):
             raise TypeError(f"make must be 'module:function' or a function, got {self.make!r}")
+
+    @property
+    def name(self) -> str:
+        """The call of `make` as text."""
+        return call_name(self.make if isinstance(self.make, str) else name_of(self.make), keywords=self.arguments)
 
     def env_factory(self) -> Callable[..., Any]:
         """Make the environment factory, here."""

@@ -13,8 +13,9 @@ from typing import Any
 from strands_env.core import Action, EpisodeTimeoutError, ErrorRecord, Observation, Phase, StepResult
 from strands_env.core.deadline import within
 from strands_env.core.termination import TerminationReason
+from strands_env.eval.content import name_of
 from strands_env.eval.errors import EvalError
-from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor, name_of
+from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
 from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.progress import Progress
@@ -26,9 +27,9 @@ from strands_env.eval.store import RunConfig, StorePaths, read_results
 
 logger = logging.getLogger(__name__)
 
-
 UNANSWERED_SECONDS = 120.0
 """How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
+
 
 class Evaluator:
     """Evaluates an environment on the tasks of a data set.
@@ -222,7 +223,6 @@ class Evaluator:
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
             return _failed(error, reason), True
 
-    # ---- results -----------------------------------------------------------------------------------------------------
     async def _rollout(self, executor: Executor, action: Action) -> StepResult:
         timeout = self.sample_timeout
         if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
@@ -231,13 +231,14 @@ class Evaluator:
         rollout: Any = executor.rollout
         return await within(rollout(action, timeout=timeout), timeout + UNANSWERED_SECONDS, Phase.LOOP)
 
+    # ---- results -----------------------------------------------------------------------------------------------------
 
     def run_config(self) -> RunConfig:
         """The configuration that identifies this evaluator's samples."""
-        factory = self.env_factory
         config: dict[str, Any] = {"benchmark": self.benchmark_name, "evaluator": name_of(type(self))}
-        if factory is not None:
-            config["env_factory"] = name_of(factory)
+        made_by = getattr(self.executor, "env_factory_name", None)
+        if self.env_factory is not None or made_by is not None:
+            config["env_factory"] = made_by or name_of(self.env_factory)
         about = {**self._grouping.to_about(), **self.about}
         return RunConfig(None if self.paths is None else self.paths.run, {**config, **self.config}, about)
 

@@ -12,6 +12,7 @@ from strands_env.core import Action, Environment, EpisodeTimeoutError, ErrorReco
 from strands_env.core.deadline import stop, to_the_end
 from strands_env.core.progress import EpisodeProgress
 from strands_env.core.termination import WorkCancelledError
+from strands_env.eval.content import name_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,9 @@ _NAMED = (
 class Executor(Protocol):
     """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray.
 
-    Two things are asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
-    it is kept where the phases of the episode are known; and an attribute `environments`, descriptions (`describe`) of
-    the environments it runs elsewhere, so that results of other ones are not continued.
+    Asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
+    it is kept where the phases of the episode are known; the attributes `env_factory_name`, and `environments`,
+    descriptions (`describe`) of the environments it runs elsewhere, so that results of other ones are not continued.
     """
 
     async def rollout(self, action: Action) -> StepResult:
@@ -207,9 +208,3 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
         }
     return description
-
-
-def name_of(value: Any) -> str:
-    """Dotted name of a function, a class, or the class of an instance."""
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
-import orjson
-
 from strands_env.core import Action
+from strands_env.eval.content import canonical, plain
+from strands_env.eval.errors import DatasetError
+
+__all__ = ["Prompt", "PromptNamer", "canonical", "differences", "digest", "sample_id", "task_digest"]
 
 _MISSING = object()
-
-
-def canonical(value: Any) -> bytes:
-    """JSON with sorted keys, so that equal values are equal bytes.
-
-    Raises:
-        TypeError: The value is not JSON.
-    """
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+_LONGEST = 120
 
 
 def digest(*parts: bytes) -> str:
@@ -34,9 +28,21 @@ def digest(*parts: bytes) -> str:
 
 
 def task_digest(action: Action) -> str:
-    """Hash of a task's content. An id the user did not give is random, and so left out."""
-    exclude = None if "id" in action.task_context.model_fields_set else {"task_context": {"id"}}
-    return digest(canonical(action.model_dump(mode="json", exclude=exclude)))
+    """Hash of a task's content. An id the user did not give is random, and so left out.
+
+    Raises:
+        DatasetError: The task holds something without content, such as an open file.
+    """
+    given = "id" in action.task_context.model_fields_set
+    exclude = None if given else {"task_context": {"id"}}
+    try:
+        return digest(canonical(plain(action.model_dump(exclude=exclude), "action")))
+    except TypeError as error:
+        name = repr(action.task_context.id) if given else f"with the message {action.text[:60]!r}"
+        raise DatasetError(
+            f"the task {name} cannot be known again when the run is resumed: {error}; keep such objects out of the "
+            "task, and make them in the environment from plain values"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +64,25 @@ class PromptNamer:
     """Gives every task of a run its id, the same in every run over the same data."""
 
     def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
+        self._next: dict[str, int] = {}
 
     def name(self, action: Action) -> Prompt:
-        """Name the next task."""
+        """Name the next task.
+
+        Raises:
+            DatasetError: The task holds something without content.
+        """
         content = task_digest(action)
         given = action.task_context.id if "id" in action.task_context.model_fields_set else content
-        self._seen[given] += 1
-        count = self._seen[given]
-        return Prompt(action=action, id=given if count == 1 else f"{given}#{count}", digest=content)
+        return Prompt(action=action, id=self._unused(given), digest=content)
+
+    def _unused(self, given: str) -> str:
+        name = given
+        while name in self._next:  # also where a user's own ids look like ours
+            name = f"{given}#{self._next[given]}"
+            self._next[given] += 1
+        self._next[name] = 2
+        return name
 
 
 def sample_id(config_digest: str, prompt: Prompt, index: int) -> str:
@@ -83,12 +99,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             lines += differences(before, after, f"{name}.")
         elif before != after:
-            lines.append(f"{name}: {_shown(before)} in the file, now {_shown(after)}")
+            old_text, new_text = _shown(before), _shown(after)
+            same = len(commonprefix([old_text, new_text]))
+            lines.append(f"{name}: {_part(old_text, same)} in the file, now {_part(new_text, same)}")
     return lines
 
 
 def _shown(value: Any) -> str:
-    if value is _MISSING:
-        return "absent"
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return "absent" if value is _MISSING else repr(value)
+
+
+def _part(text: str, start: int) -> str:
+    """A text, and of a long one the part where it begins to differ."""
+    if len(text) <= _LONGEST:
+        return text
+    first = max(0, start - _LONGEST // 3)
+    last = first + _LONGEST
+    return f"{'...' if first else ''}{text[first:last]}{'...' if last < len(text) else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from strands_env.eval.evaluator import Evaluator
 
 logger = logging.getLogger(__name__)
+
+PASSED_AT_ONCE = 64
+"""Finished samples that a resumed run passes over before it lets others have the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +60,20 @@ class Run:
         self._earlier: dict[str, EvalSample] = {}
         self._failed_prompts: set[str] = set()
         self._failures = 0
-        self._reading = asyncio.Lock()
         self._checked = 0
+        self._reading = asyncio.Lock()
+        self._reader: asyncio.Task[Any] | None = None
+        self._reader_stopped = False
         tasks_count = count(tasks)
         if tasks_count is not None:
             self._state.total = tasks_count * evaluator.n_samples_per_prompt
 
     def stop(self) -> None:
-        """Take no new samples."""
+        """Take no new samples, nor wait for the next task."""
         self._state.stopping = True
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader_stopped = True
         self._show()
 
     async def run(self) -> dict[str, list[EvalSample]]:
@@ -104,6 +113,8 @@ class Run:
 
     async def _check_environment(self, description: dict[str, Any]) -> None:
         if self._writer is not None:
+            await self._writer.run(lambda: self._config.check_environment(description))
+
     async def _check_environments(self) -> None:
         """Those that an executor made elsewhere, before a sample of theirs is saved."""
         described = getattr(self._executor, "environments", ())
@@ -112,25 +123,28 @@ class Run:
             await self._check_environment(described[self._checked])
             self._checked = max(self._checked, checked)  # another worker may have checked it meanwhile
 
-            await self._writer.run(lambda: self._config.check_environment(description))
-
     # ---- the stream of jobs ------------------------------------------------------------------------------------------
 
     async def _jobs(self) -> AsyncGenerator[Job, None]:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
         namer = PromptNamer()
-        async for action in stream(self._tasks):
-            prompt = namer.name(action)
-            self._check_task(prompt)
-            if self._evaluator.keep_results:
-                self._results[prompt.id] = []
-            for index in range(self._evaluator.n_samples_per_prompt):
-                job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
-                if self._is_done(job):
-                    continue
-                if self._evaluator.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
-                    continue
-                yield job
+        passed = 0
+        async with aclosing(stream(self._tasks)) as actions:
+            async for action in actions:
+                prompt = namer.name(action)
+                self._check_task(prompt)
+                if self._evaluator.keep_results:
+                    self._results[prompt.id] = []
+                for index in range(self._evaluator.n_samples_per_prompt):
+                    job = Job(prompt=prompt, index=index, id=sample_id(self._config_digest, prompt, index))
+                    if self._is_done(job):
+                        passed += 1
+                        if passed % PASSED_AT_ONCE == 0:
+                            await asyncio.sleep(0)
+                        continue
+                    if self._evaluator.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
+                        continue
+                    yield job
 
     def _check_task(self, prompt: Prompt) -> None:
         if self._writer is None:
@@ -159,7 +173,7 @@ class Run:
     async def _work(self, jobs: AsyncIterator[Job]) -> None:
         while not self._state.stopping:
             async with self._reading:
-                job = await anext(jobs, None)
+                job = await self._next(jobs)
             if job is None or self._state.stopping:
                 return
             self._state.running += 1
@@ -169,6 +183,23 @@ class Run:
                 await self._finish(sample)
             finally:
                 self._state.running -= 1
+
+    async def _next(self, jobs: AsyncIterator[Job]) -> Job | None:
+        """The next job; None at the end, and as soon as the run is stopped, however long a source blocks."""
+        if self._state.stopping:
+            return None
+        self._reader = reader = asyncio.current_task()
+        try:
+            return await anext(jobs, None)
+        except asyncio.CancelledError:
+            if reader is None or not self._reader_stopped or reader.cancelling() > 1:
+                raise
+            return None
+        finally:
+            self._reader = None
+            if self._reader_stopped and reader is not None:
+                reader.uncancel()
+                self._reader_stopped = False
 
     async def _sample(self, job: Job) -> EvalSample:
         task = job.prompt.action

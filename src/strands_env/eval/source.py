@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sized
-from itertools import islice
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sized
+from contextlib import suppress
+from contextvars import copy_context
 
 from strands_env.core import Action
 
-CHUNK = 64
+AHEAD = 64
 """Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
-CHUNK_SECONDS = 0.05
-"""Reading ahead stops after so long, so that a slow source does not hold back what it has given."""
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
@@ -23,8 +22,8 @@ def count(tasks: Tasks) -> int | None:
     return len(tasks) if isinstance(tasks, Sized) else None
 
 
-async def stream(tasks: Tasks) -> AsyncIterator[Action]:
-    """The tasks in order.
+async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
+    """The tasks in order, each as soon as it is there. Closing it leaves a blocked iterable behind.
 
     Raises:
         TypeError: An item is no `Action`.
@@ -37,20 +36,74 @@ async def stream(tasks: Tasks) -> AsyncIterator[Action]:
         for action in tasks:
             yield _checked(action)
         return
-    iterator = iter(tasks)
-    while chunk := await asyncio.to_thread(_read, iterator):
-        while chunk:
-            yield _checked(chunk.popleft())
+    reader = _Reader(iter(tasks))
+    try:
+        while not isinstance(item := await reader.next(), _End):
+            yield _checked(item)
+        if item.error is not None:
+            raise item.error
+    finally:
+        reader.stop()
 
 
-def _read(iterator: Iterable[Action]) -> deque[Action]:
-    chunk: deque[Action] = deque()
-    started = time.monotonic()
-    for action in islice(iterator, CHUNK):
-        chunk.append(action)
-        if time.monotonic() - started > CHUNK_SECONDS:
-            break
-    return chunk
+class _End:
+    """The end of an iterable, or what it raised."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class _Reader:
+    """Reads an iterable on a daemon thread: one that blocks for ever holds up neither the run nor the program's end."""
+
+    def __init__(self, items: Iterator[Action]) -> None:
+        self._source = items
+        self._items: deque[Action | _End] = deque()
+        self._room = threading.Semaphore(AHEAD)
+        self._loop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        self._waiting = False
+        self._stopped = False
+        context = copy_context()
+        threading.Thread(target=lambda: context.run(self._read), name="strands-eval-source", daemon=True).start()
+
+    async def next(self) -> Action | _End:
+        """The next item; waits for it."""
+        while not self._items:
+            self._arrived.clear()
+            self._waiting = True
+            if not self._items:  # one may have come before the thread could see that we wait
+                await self._arrived.wait()
+            self._waiting = False
+        self._room.release()
+        return self._items.popleft()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._stopped = True
+        self._room.release()
+
+    def _read(self) -> None:
+        end = _End()
+        try:
+            for item in self._source:
+                self._give(item)
+                self._room.acquire()
+                if self._stopped:
+                    break
+        except BaseException as error:
+            end = _End(error)
+        finally:
+            if (close := getattr(self._source, "close", None)) is not None:
+                with suppress(Exception):
+                    close()
+            self._give(end)
+
+    def _give(self, item: Action | _End) -> None:
+        self._items.append(item)
+        if self._waiting:
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                self._loop.call_soon_threadsafe(self._arrived.set)
 
 
 def _checked(action: object) -> Action:

@@ -1,0 +1,133 @@
+"""Values as plain JSON that is the same for equal content on every machine, and names of what makes environments."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import orjson
+from pydantic import BaseModel
+
+_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
+_LONGEST = 160
+_SECRET = re.compile(r"api_?key|secret|password|credential|(access|auth|bearer)_?token", re.IGNORECASE)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys, so that equal values are equal bytes.
+
+    Raises:
+        TypeError: The value is not JSON.
+    """
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+
+
+def plain(value: Any, where: str = "it") -> Any:
+    """The value as JSON values that depend on its content alone, so not on the order of a set.
+
+    Args:
+        value: JSON values, sets, bytes, numpy scalars and arrays, dataclasses, pydantic models, dates and the like.
+        where: What to call it.
+
+    Raises:
+        TypeError: A part of it has no content that can be told; the message says which.
+    """
+    match value:
+        case Enum():
+            return plain(value.value, where)
+        case None | bool():
+            return value
+        case str():
+            return _text(value)
+        case int():
+            return int(value) if -(2**63) <= value < 2**64 else {"int": str(int(value))}
+        case float():
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        case bytes() | bytearray() | memoryview():
+            return {"bytes": base64.b64encode(bytes(value)).decode()}
+        case BaseModel():
+            return plain(value.model_dump(), where)
+        case Mapping():
+            return _object(value, where)
+        case list() | tuple():
+            return [plain(item, f"{where}[{number}]") for number, item in enumerate(value)]
+        case set() | frozenset():
+            return {"set": sorted((plain(item, where) for item in value), key=canonical)}
+    if isinstance(value, _TEXT):
+        return {type(value).__name__: str(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name), f"{where}.{item.name}") for item in fields(value)}
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # numpy, torch
+        return plain(value.tolist(), where)
+    raise TypeError(f"{where} is {_shortened(repr(value))}, which has no content that can be compared")
+
+
+def name_of(value: Any) -> str:
+    """Dotted name of a function, a class, or the class of an instance; of a `functools.partial` with its arguments."""
+    if isinstance(value, functools.partial):
+        return call_name(name_of(value.func), value.args, value.keywords)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def call_name(function: str, args: tuple[Any, ...] = (), keywords: Mapping[str, Any] | None = None) -> str:
+    """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names."""
+    shown = [_argument(value) for value in args]
+    for name, value in sorted((keywords or {}).items()):
+        shown.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
+    return f"{function}({', '.join(shown)})"
+
+
+def _argument(value: Any) -> str:
+    """An argument as text: its content; what makes models by its `config`; else its name."""
+    try:
+        return _shortened(canonical(_without_secrets(plain(value))).decode())
+    except TypeError:
+        config = getattr(value, "config", None)
+        name = name_of(value)
+        return f"{name} {_argument(config)}" if isinstance(config, Mapping) else name
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: "..." if _SECRET.search(name) else _without_secrets(item) for name, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def _shortened(text: str) -> str:
+    """The text, a long one cut and told apart by its hash."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... (blake2b {hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})"
+
+
+def _object(value: Mapping[Any, Any], where: str) -> Any:
+    if all(isinstance(name, str) for name in value):
+        return {_key(name): plain(item, f"{where}.{name}") for name, item in value.items()}
+    pairs = [[plain(name, where), plain(item, f"{where}.{name}")] for name, item in value.items()]
+    return {"object": sorted(pairs, key=canonical)}
+
+
+def _text(text: str) -> Any:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return {"text": text.encode("utf-8", "surrogatepass").hex()}
+    return str(text)
+
+
+def _key(name: str) -> str:
+    plain_name = _text(name)
+    return plain_name if isinstance(plain_name, str) else f"text:{plain_name['text']}"

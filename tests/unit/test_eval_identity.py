@@ -1,0 +1,125 @@
+"""What a task is, by content: the same in every process, for whatever Python holds."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strands_env.core import Action, TaskContext
+from strands_env.eval import Evaluator, read_results
+from strands_env.eval.content import canonical, name_of, plain
+from strands_env.eval.errors import DatasetError
+from strands_env.eval.identity import PromptNamer, differences, task_digest
+from tests.conftest import ROOT
+from tests.unit.eval_support import FakeEnv, task
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+
+
+VALUES = {
+    "set": {"a", "b"},
+    "frozenset": frozenset([1, "x"]),
+    "bytes": b"\xff",
+    "array": np.arange(3),
+    "scalar": np.float32(1.5),
+    "big": 2**70,
+    "surrogate": "\ud800",
+    "surrogate_key": {"\ud800": 1},
+    "inf": float("inf"),
+    "date": datetime.datetime(2026, 1, 1),
+    "decimal": decimal.Decimal("1.1"),
+    "path": Path("a"),
+    "complex": 1j,
+    "enum": Colour.RED,
+    "dataclass": Point(1),
+    "nested": {1: {(1, 2): [np.int64(3)]}},
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+async def test_ordinary_values_are_known_again(name, tmp_path):
+    assert task_digest(task("t", held=VALUES[name])) != task_digest(task("t", held=None))
+    await Evaluator(FakeEnv, output_path=tmp_path).run([task("t", held=VALUES[name])])
+    FakeEnv.forget()
+    await Evaluator(FakeEnv, output_path=tmp_path, keep_results=False).run([task("t", held=VALUES[name])])
+    assert FakeEnv.cleanups == 0
+    assert len(list(read_results(tmp_path))) == 1
+
+
+def test_a_set_has_one_identity_in_all_processes():
+    program = (
+        "from tests.unit.eval_support import task; from strands_env.eval.identity import task_digest;"
+        "print(task_digest(task('t', held={str(i) for i in range(50)})))"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 1, (i for i in range(3))], ids=["object", "function", "generator"])
+def test_what_has_no_content_is_refused_by_name(value):
+    with pytest.raises(DatasetError, match=r"the task 'odd' .*action\.task_context\.parts\.held\[1\] is .*<"):
+        task_digest(task("odd", parts={"held": [1, value]}))
+
+
+def test_a_task_without_an_id_is_named_by_its_message():
+    with pytest.raises(DatasetError, match="with the message 'what is it'"):
+        task_digest(Action(message="what is it", task_context=TaskContext(held=object())))
+
+
+def test_ids_never_collide_whatever_the_user_gives():
+    namer = PromptNamer()
+    made = [namer.name(task(name)).id for name in ("a", "a#2", "a", "a", "a#2", "a#2#2")]
+    assert len(set(made)) == len(made)
+    assert made[:3] == ["a", "a#2", "a#3"]
+
+
+def test_float_and_text_forms_are_apart():
+    values = [None, float("nan"), float("inf"), float("-inf"), "nan", 0, b"", "", [], {}, set()]
+    assert len({canonical(plain(value)) for value in values}) == len(values)
+
+
+def make(first, second=None):
+    return None
+
+
+def test_names_tell_arguments_of_partials_and_models_by_their_configuration():
+    def factory():
+        return None
+
+    factory.config = {"temperature": 0.5}
+    assert name_of(partial(make, {"b", "a"})) == f'{__name__}.make({{"set":["a","b"]}})'
+    assert name_of(partial(partial(make, 1), second=factory)).endswith('factory {"temperature":0.5})')
+    assert name_of(partial(make, {"api_key": "s3cret"})).find("s3cret") == -1
+    assert name_of(partial(make, "x" * 999 + "a")) != name_of(partial(make, "x" * 999 + "b"))
+
+
+def test_of_long_values_the_part_that_differs_is_shown():
+    (line,) = differences({"prompt": "x" * 999 + "old" + "y" * 999}, {"prompt": "x" * 999 + "new"})
+    assert "old" in line and "new" in line and len(line) < 400
