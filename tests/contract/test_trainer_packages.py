@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ import typing_extensions
 from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment
-from strands_env.training import SampleStatus, TrainingSample, group_advantages, skyrl, verl
+from strands_env.training import SampleStatus, TrainingSample, group_advantages, skyrl, verifiers, verl
 
 REASON = "needs the packages of tests/contract/trainers.txt: pip install --no-deps -r tests/contract/trainers.txt"
 AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
@@ -262,3 +264,71 @@ def test_a_failed_rollout_does_not_move_skyrls_baseline(skyrl_package: Any, by_s
     assert (good, failed) == (pytest.approx(-bad), 0.0)
     if not by_std:
         assert good == pytest.approx(0.5)
+
+
+# ---- verifiers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def graph() -> Iterator[Any]:
+    """`verifiers.v1.graph`, without the clients, sandboxes and servers that its package loads."""
+    pytest.importorskip("verifiers", reason=REASON)
+    bare = {"verifiers.v1": "verifiers/v1", "renderers": "renderers"}
+    before = set(sys.modules)
+    folder = Path(importlib.import_module("verifiers").__file__ or "").parents[1]
+    for name, path in bare.items():
+        module = types.ModuleType(name)
+        module.__path__ = [str(folder / path)]
+        sys.modules[name] = module
+    try:
+        yield pytest.importorskip("verifiers.v1.graph", reason=REASON)
+    finally:
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] in ("verifiers", "renderers"):
+                del sys.modules[name]
+
+
+def paths_of(nodes: list[Any], graph: Any) -> list[list[Any]]:
+    """From root to leaf, as `Trace.branches` walks."""
+    paths = []
+    for leaf in graph.leaves(SimpleNamespace(nodes=nodes)):
+        path, node = [], leaf
+        while node is not None:
+            path.append(nodes[node])
+            node = nodes[node].parent
+        paths.append(path[::-1])
+    return paths
+
+
+def forked() -> list[TrainingSample]:
+    """Two paths that share a prompt and a reply."""
+    one = make()
+    other = make(
+        token_ids=np.array([10, 11, 12, 13, 24, 25], dtype=np.int32),
+        loss_mask=np.array([0, 0, 0, 0, 0, 1], dtype=np.uint8),
+        trained_elsewhere=np.array([0, 0, 1, 1, 0, 0], dtype=np.uint8),
+    )
+    return [one, other]
+
+
+def test_verifiers_takes_the_nodes_and_walks_the_same_paths(graph: Any) -> None:
+    samples = forked()
+    fields = verifiers.message_nodes(samples, decode=str, advantage=2.0, routed_experts=True)
+    nodes = [graph.MessageNode(**item) for item in fields]
+    paths = paths_of(nodes, graph)
+    assert [[i for node in path for i in node.token_ids] for path in paths] == [s.token_ids.tolist() for s in samples]
+    assert len(nodes) == 6
+    assert sum(sum(node.mask) for node in nodes) == sum(sample.trained_tokens for sample in samples) == 4
+    assert [node.logprobs for node in nodes] == [[], [-0.1, -0.2], [], [-0.3], [], [-0.3]]
+    assert all(len(node.mask) == len(node.token_ids) == len(node.routed_experts) for node in nodes)
+    assert all(node.routed_experts.dtype == np.uint8 for node in nodes)
+    assert [node.message.role for node in paths[0]] == ["user", "assistant", "user", "assistant"]
+    assert paths[1][1].advantages == [2.0, 2.0]
+    again = graph.MessageNode.model_validate(nodes[1].model_dump())
+    assert again.routed_experts.tolist() == nodes[1].routed_experts.tolist()
+
+
+def test_a_failed_rollout_trains_no_node_of_verifiers(graph: Any) -> None:
+    nodes = [graph.MessageNode(**item) for item in verifiers.message_nodes([FAILED], advantage=1.0)]
+    assert [node.sampled for node in nodes] == [False, True, False, True]
+    assert not any(any(node.mask) or node.logprobs or node.advantages for node in nodes)

@@ -1,0 +1,93 @@
+"""verifiers: the message graph of its `Trace`. Written against verifiers 0.4.0.
+
+```python
+from verifiers.v1.graph import MessageNode
+
+trace.nodes = [MessageNode(**fields) for fields in message_nodes(samples, decode=tokenizer.decode)]
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.training._export import full_logprobs, trained_mask, with_all_sampled_tokens
+from strands_env.training.sample import InvalidSampleError, TrainingSample
+
+VERSION = "0.4.0"
+
+
+def message_nodes(
+    samples: Sequence[TrainingSample],
+    *,
+    decode: Callable[[list[int]], str] | None = None,
+    advantage: float | None = None,
+    routed_experts: bool = False,
+) -> list[dict[str, Any]]:
+    """The fields of the `MessageNode`s of one rollout, parents before children.
+
+    The ids of the nodes from a root to a leaf are those of a path. What was sampled in one go is one node and what the
+    environment added in between is one: samples hold tokens, not messages. Nodes that paths share are there once, so
+    that every sampled token is trained once.
+
+    Args:
+        samples: The samples of the rollout.
+        decode: Makes the texts of messages, which are empty without it. Nothing is trained on them.
+        advantage: Advantage of the rollout, put on every trained token; None leaves it to the trainer.
+        routed_experts: Add routed experts, a row a token. The last token of a path was never fed: its row is a copy of
+            the one before, as in verifiers.
+
+    Raises:
+        InvalidSampleError: A trained token has no log-probability, or routed experts are missing.
+    """
+    nodes: list[dict[str, Any]] = []
+    known: dict[tuple[int | None, bool, tuple[int, ...]], int] = {}
+    for sample in samples:
+        mask, logprobs = trained_mask(sample), full_logprobs(sample)
+        experts = _experts(sample) if routed_experts else None
+        parent: int | None = None
+        for start, end, sampled in _runs(with_all_sampled_tokens(sample)):
+            ids = sample.token_ids[start:end].tolist()
+            key = (parent, sampled, tuple(ids))
+            if key not in known:
+                known[key] = len(nodes)
+                trained = [position for position in range(start, end) if mask[position]]
+                nodes.append(
+                    {
+                        "parent": parent,
+                        "message": {
+                            "role": "assistant" if sampled else "user",
+                            "content": decode(ids) if decode is not None else "",
+                        },
+                        "sampled": sampled,
+                        "token_ids": ids,
+                        "mask": [bool(value) for value in mask[start:end]],
+                        "logprobs": [logprobs[position] for position in trained],
+                        "advantages": None if advantage is None or not trained else [advantage] * len(trained),
+                        "routed_experts": None if experts is None else experts[start:end],
+                    }
+                )
+            parent = known[key]
+    return nodes
+
+
+def _runs(sample: TrainingSample) -> Iterator[tuple[int, int, bool]]:
+    """`[start, end)` of what was sampled and of what was not, in turns."""
+    mask = sample.loss_mask
+    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
+    for start, end in itertools.pairwise(edges):
+        if start < end:
+            yield start, end, bool(mask[start])
+
+
+def _experts(sample: TrainingSample) -> NDArray[Any]:
+    rows = sample.experts_array()
+    if rows is None or not len(rows):
+        raise InvalidSampleError(f"routed experts are asked for and rollout {sample.rollout_id!r} has none")
+    smallest = np.uint8 if rows.max() < 256 else np.uint16
+    return np.concatenate([rows, rows[-1:]]).astype(smallest)
