@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +29,8 @@ from strands_sglang.tool_limiter import (
     MaxTotalTokensReachedError,
 )
 from strands_sglang.trajectory import LengthLimit
+
+from .error_chain import error_chain, root_cause
 
 
 class Phase(StrEnum):
@@ -280,28 +281,3 @@ _PROVIDER_MODULES = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "htt
 
 def _is_provider_error(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in _PROVIDER_MODULES
-
-
-def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what the SDK wrapped in it, its explicit causes and the members of its group, each once."""
-    seen: set[int] = set()
-    pending: list[BaseException] = [error]
-    while pending:
-        link = pending.pop()
-        if id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        inner = [getattr(link, "original_exception", None), link.__cause__]
-        if isinstance(link, BaseExceptionGroup):
-            inner.extend(link.exceptions)
-        pending.extend(item for item in reversed(inner) if isinstance(item, BaseException))
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The error inside the SDK's `EventLoopException` wrappers; other errors stand for themselves."""
-    while True:
-        inner = getattr(error, "original_exception", None)
-        if not isinstance(inner, BaseException) or inner is error:
-            return error
-        error = inner
