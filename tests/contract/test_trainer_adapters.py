@@ -452,10 +452,16 @@ def test_prime_rl_fields_cover_the_full_length() -> None:
 def test_areal_has_a_version_for_every_sampled_token() -> None:
     pytest.importorskip("torch")
     row = areal.tensor_dict(make())
+    assert row is not None
     assert row["versions"].tolist() == [[-1, -1, 3, 3, -1, 4]]
     assert row["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1]]
     assert {tuple(row[name].shape) for name in row if name != "rewards"} == {(1, 6)}
     assert row["rewards"].tolist() == [0.5]
+
+
+def test_areal_leaves_a_failed_rollout_out() -> None:
+    pytest.importorskip("torch")
+    assert areal.tensor_dict(FAILED) is None
 
 
 def test_areal_refuses_a_trained_token_without_version() -> None:

@@ -11,7 +11,7 @@ from strands_env.training.sample import InvalidSampleError, TrainingSample
 VERSION = "1.0.4"
 
 
-def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = int) -> dict[str, Any]:
+def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = int) -> dict[str, Any] | None:
     """One path as AReaL's workflows return it: batch dimension 1, every field over the full length.
 
     Args:
@@ -20,13 +20,16 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
 
     Returns:
         `input_ids` int64, `loss_mask` int32, `logprobs` float32, `versions` int32, `attention_mask` bool, all
-        `[1, tokens]`, and `rewards` float32 `[1]`.
+        `[1, tokens]`, and `rewards` float32 `[1]`. None for a sample that may not be trained (failed, aborted, without
+        reward): AReaL leaves a rollout out of its batch whose workflow returns None.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability or no weight version.
     """
     import torch
 
+    if not sample.is_usable:
+        return None
     mask = trained_mask(sample)
     versions = [-1] * len(sample)
     for span in sample.weight_versions:
@@ -41,5 +44,5 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
         "logprobs": torch.tensor([full_logprobs(sample)], dtype=torch.float32),
         "versions": torch.tensor([versions], dtype=torch.int32),
         "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
-        "rewards": torch.tensor([float(sample.reward or 0.0) if sample.is_usable else 0.0], dtype=torch.float32),
+        "rewards": torch.tensor([float(sample.reward or 0.0)], dtype=torch.float32),
     }
