@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import orjson
 
 from ._answers import check_answer, parse_answer
 from ._closing import closed_error
@@ -32,27 +31,6 @@ _MAYBE_RUNNING = frozenset(
         RetryClass.DECODING,
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A checked generate request, apart from its id.
-
-    Attributes:
-        prompt_len: Number of input ids.
-        fields: Top-level fields, without the ids.
-        body: Its JSON, from after the opening brace and the id.
-        headers: Headers of this call.
-    """
-
-    prompt_len: int
-    fields: Mapping[str, Any]
-    body: bytes
-    headers: Mapping[str, str]
-
-    def payload(self, rid: str) -> bytes:
-        """The whole JSON under a request id."""
-        return b'{"rid":' + orjson.dumps(rid) + b"," + self.body
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +18,13 @@ from typing import Any
 import aiohttp
 import orjson
 
-from ._aborts import ABORT_TIMEOUT_S, Aborts
+from ._aborts import Aborts
 from ._closing import Closing
-
-logger = logging.getLogger(__name__)
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
 
 _CONTROL_CONNECTIONS = 128
-_OTHER_LOOP_S = 2 * ABORT_TIMEOUT_S + 2.0
-_POLL_S = 0.02
 _REMEMBERED_IDS = 4096
 
 # Every open transport and its guard. Not only the client holds them, or a client dropped in the last moments of a
@@ -219,45 +213,6 @@ def open_transport(**options: Any) -> LoopTransport:
     with _open_lock:
         _open[transport] = guard
     return transport
-
-
-async def close_everywhere(transports: Iterable[LoopTransport]) -> None:
-    """Close transports of this and other event loops, each on its own. One that fails keeps no other from closing."""
-    here = asyncio.get_running_loop()
-    closing: list[asyncio.Task[None]] = []
-    for transport in transports:
-        if transport.loop is here and not transport.is_foreign:
-            closing.append(here.create_task(transport.close()))
-        elif transport.loop.is_running() and not transport.is_foreign:
-            closing.append(here.create_task(_close_elsewhere(transport)))
-        else:
-            transport.drop()
-    if closing:
-        await asyncio.wait(closing)
-        for task in closing:
-            task.result()
-
-
-async def _close_elsewhere(transport: LoopTransport) -> None:
-    """Close a transport on its own loop, which may be blocked, or end before it is done."""
-    coroutine = transport.close()
-    try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, transport.loop)
-    except RuntimeError:  # closed in this instant
-        coroutine.close()
-        transport.drop()
-        return
-    give_up = time.monotonic() + _OTHER_LOOP_S
-    # A loop that ends cancels this future, or forgets it, and closes the transport by its guard.
-    while not transport.is_finished and not transport.loop.is_closed() and time.monotonic() < give_up:
-        if future.done() and not future.cancelled():
-            future.result()
-        await asyncio.sleep(_POLL_S)
-    if not transport.is_finished:
-        if transport.loop.is_closed():
-            transport.drop()
-        else:
-            logger.warning("seconds=<%g> | an event loop is blocked, its connections close later", _OTHER_LOOP_S)
 
 
 def _session(

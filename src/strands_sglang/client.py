@@ -9,22 +9,19 @@ import asyncio
 import contextlib
 import logging
 import random
-import threading
 import uuid
-import weakref
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import aiohttp
-import numpy as np
-import orjson
 from yarl import URL
 
 from . import _probes
 from ._answers import check_belongs
-from ._attempts import FAILURES, Attempt, Call, Failure, client_closed, read_answer, translate
+from ._attempts import FAILURES, Attempt, Failure, client_closed, read_answer, translate
+from ._call import Call, encode
 from ._client_options import (
     affinity_headers,
     bearer,
@@ -34,11 +31,11 @@ from ._client_options import (
     checked_url,
 )
 from ._http_errors import http_error
-from ._transport import LoopTransport, close_everywhere, open_transport
-from .exceptions import SGLangConnectionError, SGLangHTTPError, SGLangRequestError
+from ._loops import LoopTransports
+from ._transport import LoopTransport
+from .exceptions import SGLangConnectionError, SGLangHTTPError
 from .retry import RetryBudget, RetryPolicy, classify
 from .routers import ROUTING_KEY_HEADER, dropped_fields
-from .sampling import validate_fields, validate_input_ids, validate_sampling_params
 
 logger = logging.getLogger(__name__)
 
@@ -114,12 +111,10 @@ class SGLangClient:
             max_retry_delay=max(max_retry_delay, retry_delay),
             retry_deadline=retry_deadline,
         )
-        self._max_connections = checked_count("max_connections", max_connections) or 1
+        self._max_connections = max_connections
         self._affinity_header = session_affinity_header
         self._extra_sampling_keys = frozenset(extra_sampling_keys)
-        self._worker_urls = tuple(checked_url("worker_urls", url) for url in worker_urls or ())
-        self._headers = checked_headers({"Content-Type": "application/json", **(headers or {}), **bearer(api_key)})
-        self._abort_headers = checked_headers(bearer(admin_api_key))
+        self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
         checked_headers({session_affinity_header: ""})
         self._generate_url = URL(f"{self.base_url}/generate")
         self._client_timeout = aiohttp.ClientTimeout(total=self.timeout, sock_connect=self.connect_timeout)
@@ -127,12 +122,15 @@ class SGLangClient:
         self._probes = _probes.Probes(
             base_url=self.base_url, vocab_size=checked_count("vocab_size", vocab_size, optional=True), rng=self._rng
         )
-        self._lock = threading.Lock()
-        # A session holds its loop, so weak keys would never be collected: loops that are over are swept instead.
-        self._transports: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
-        weakref.finalize(self, _release, self._transports).atexit = False
+        self._loops = LoopTransports(
+            base_url=self.base_url,
+            max_connections=checked_count("max_connections", max_connections),
+            headers=checked_headers(self._headers),
+            abort_headers=checked_headers(bearer(admin_api_key)),
+            connect_timeout=self.connect_timeout,
+            worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
+        )
         self._reported: set[str] = set()
-        self._closings = 0
 
     @property
     def extra_sampling_keys(self) -> frozenset[str]:
@@ -178,7 +176,8 @@ class SGLangClient:
             SGLangConnectionError: No answer: refused, reset, timed out, or the client was closed.
             SGLangDecodingError: The answer is not what it should be.
         """
-        call = self._encode(input_ids, affinity_headers(self._affinity_header, routing_key), fields)
+        headers = affinity_headers(self._affinity_header, routing_key)
+        call = encode(input_ids, fields, headers, self._probes.vocab_size, self._extra_sampling_keys)
         transport = self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         attempt, number = Attempt(rid=fields.get("rid") or uuid.uuid4().hex), 1
@@ -201,27 +200,6 @@ class SGLangClient:
                 await transport.closing.wait(delay)
             failure, number = result, number + 1
             attempt = Attempt(rid=uuid.uuid4().hex, fresh=attempt.fresh or result.wants_new_connection)
-
-    def _encode(self, input_ids: Any, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Call:
-        """Check a request and write it as JSON."""
-        vocab_size = self._probes.vocab_size
-        validate_input_ids(input_ids, vocab_size)
-        fields = validate_fields(fields, len(input_ids))
-        if "sampling_params" in fields:
-            params = validate_sampling_params(
-                fields["sampling_params"], extra_keys=self._extra_sampling_keys, vocab_size=vocab_size
-            )
-            if params.get("n", 1) != 1:
-                raise SGLangRequestError(f"sampling_params['n']={params['n']}: this client takes one answer per call")
-            fields["sampling_params"] = params
-        fields.pop("rid", None)
-        ids = np.asarray(input_ids) if isinstance(input_ids, array) else input_ids
-        sent = {**fields, "input_ids": ids, "stream": False}
-        try:
-            body = orjson.dumps(sent, option=orjson.OPT_SERIALIZE_NUMPY)[1:]
-        except orjson.JSONEncodeError as error:
-            raise SGLangRequestError(f"the request cannot be written as JSON: {error}") from error
-        return Call(prompt_len=len(input_ids), fields=fields, body=body, headers=headers)
 
     async def _attempt(
         self, transport: LoopTransport, call: Call, attempt: Attempt, budget: RetryBudget, last: Failure | None
@@ -351,30 +329,18 @@ class SGLangClient:
     @property
     def closings(self) -> int:
         """How often the client was closed. Work of several calls ends with the client by comparing it."""
-        return self._closings
+        return self._loops.closings
 
     def _get_session(self) -> aiohttp.ClientSession:
         """The session of the running event loop."""
         return self._transport().session
 
     def _transport(self) -> LoopTransport:
-        loop = asyncio.get_running_loop()
-        held = self._transports.get(loop)
-        if held is not None and not held.closed.is_set() and not held.is_foreign:
-            return held
-        transport = open_transport(
-            base_url=self.base_url,
-            max_connections=self._max_connections,
-            headers=self._headers,
-            abort_headers=self._abort_headers,
-            connect_timeout=self.connect_timeout,
-            worker_urls=self._worker_urls,
-        )
-        with self._lock:
-            for over in [other for other in self._transports if other.is_closed()]:
-                del self._transports[over]
-            self._transports[loop] = transport
-        return transport
+        return self._loops.here()
+
+    @property
+    def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
+        return self._loops.open
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
@@ -382,16 +348,7 @@ class SGLangClient:
         Calls in flight raise `SGLangConnectionError`. A later call opens new connections. Connections of a process
         of which this one is a fork stay open there.
         """
-        with self._lock:
-            self._closings += 1
-            held = dict(self._transports)
-        try:
-            await close_everywhere(held.values())
-        finally:
-            with self._lock:
-                for loop, transport in held.items():
-                    if self._transports.get(loop) is transport:
-                        del self._transports[loop]
+        await self._loops.close()
 
     async def __aenter__(self) -> SGLangClient:
         return self
@@ -400,8 +357,3 @@ class SGLangClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _release(transports: dict[asyncio.AbstractEventLoop, LoopTransport]) -> None:
-    for transport in list(transports.values()):
-        transport.close_soon()

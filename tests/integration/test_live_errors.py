@@ -199,9 +199,10 @@ async def test_every_refusal_of_a_live_server_is_read(client: SGLangClient, sgla
     assert "{" not in str(error)[:12], "the message was found, the body is not quoted whole"
 
 
-async def test_paths_that_do_not_exist_are_typed(client: SGLangClient) -> None:
-    with pytest.raises(SGLangHTTPError) as caught:
-        await client._get_json("/no/such/path")
+async def test_paths_that_do_not_exist_are_typed(sglang_base_url: str) -> None:
+    async with SGLangClient(f"{sglang_base_url}/no/such/path") as client:
+        with pytest.raises(SGLangHTTPError) as caught:
+            await client.get_model_info()
     assert caught.value.status == 404
 
 
