@@ -93,6 +93,7 @@ _DEFAULTS: dict[str, Any] = {
     "executor": "inline",
     "script": "I do not know.",
     "script_delay": 0.0,
+        "sampling_seed": options["seed"],
 }
 _NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
 

@@ -15,6 +15,8 @@ from strands.models import Model
 
 from strands_sglang.client_cache import get_client, get_tokenizer
 
+from .seeds import RolloutSeed, SeededClient
+
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
 
@@ -50,6 +52,7 @@ def sglang_model_factory(
     return_logprob: bool = True,
     return_routed_experts: bool = False,
     enable_thinking: bool | None = None,
+    seeded: bool = False,
     **options: Any,
 ) -> ModelFactory:
     """A factory of `SGLangModel`, with exact token data.
@@ -63,6 +66,8 @@ def sglang_model_factory(
         return_logprob: Ask for log-probabilities.
         return_routed_experts: Ask for routed experts (mixture-of-experts models).
         enable_thinking: The chat template's argument of that name; None leaves it to the template.
+        seeded: In a rollout that has a seed (an evaluation gives every sample one), send a `sampling_seed` with each
+            call. A server heeds it with `--enable-deterministic-inference` only.
         **options: Further options of `SGLangModel`.
     """
     from strands_sglang.model import SGLangModel
@@ -70,9 +75,10 @@ def sglang_model_factory(
     params = _copied(sampling_params)
 
     def factory() -> Model:
+        seed = RolloutSeed.current() if seeded else None
         return SGLangModel(
             tokenizer=tokenizer,
-            client=client,
+            client=client if seed is None else SeededClient(client, seed.for_model()),
             tool_parser=tool_parser,
             model_id=model_id,
             sampling_params=dict(params),
@@ -98,6 +104,7 @@ def local_model_factory(
     model: str = "smollm2",
     sampling_params: Mapping[str, Any] | None = None,
     engine_options: Mapping[str, Any] | None = None,
+    seeded: bool = True,
     **options: Any,
 ) -> ModelFactory:
     """A factory of models over the embedded engine: no server, no GPU, exact token data (extra `local`).
@@ -108,6 +115,7 @@ def local_model_factory(
         model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
         engine_options: Options of a started engine.
+        seeded: Sample by the seed of the rollout, where it has one: the engine then answers the same again.
         **options: Further options of `sglang_model_factory`.
 
     Raises:
@@ -123,6 +131,7 @@ def local_model_factory(
         tokenizer=engine.tokenizer,
         client=engine,
         sampling_params={"max_new_tokens": 1024} if sampling_params is None else sampling_params,
+        seeded=seeded,
         **options,
     )
     factory.engine = engine  # type: ignore[attr-defined]

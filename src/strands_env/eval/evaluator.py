@@ -22,6 +22,7 @@ from strands_env.eval.progress import Progress
 from strands_env.eval.retry import GroupPolicy, RetryPolicy, is_infrastructure
 from strands_env.eval.run import Run
 from strands_env.eval.sample import EvalSample
+from strands_env.eval.seeds import fixed_seed
 from strands_env.eval.source import Tasks
 from strands_env.eval.store import RunConfig, StorePaths, read_results
 
@@ -48,6 +49,8 @@ class Evaluator:
         config: What makes samples comparable: model, sampling parameters, environment. JSON values. Results of another
             configuration are never continued.
         about: What else to save beside the results, such as seeds and the command line.
+        sampling_seed: Seed of the run, from which every sample gets its own; it reaches models of the embedded engine,
+            and of `sglang_model_factory(seeded=True)`. None leaves sampling to chance.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
         retry: How samples lost to infrastructure are tried again.
         group_policy: What the loss of one sample means for its prompt.
@@ -79,6 +82,7 @@ class Evaluator:
         output_path: str | Path | None = None,
         config: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        sampling_seed: int | None = 0,
         executor: Executor | None = None,
         retry: RetryPolicy | None = None,
         group_policy: GroupPolicy | str = GroupPolicy.KEEP,
@@ -100,6 +104,10 @@ class Evaluator:
             raise ValueError(f"max_failures must be None or at least 0, got {max_failures!r}")
         if sample_timeout is not None and not sample_timeout > 0:
             raise ValueError(f"sample_timeout must be a positive number of seconds or None, got {sample_timeout!r}")
+        if sampling_seed is not None and (isinstance(sampling_seed, bool) or not isinstance(sampling_seed, int)):
+            raise ValueError(f"sampling_seed must be an integer or None, got {sampling_seed!r}")
+        if wrong := fixed_seed((config or {}).get("model"), n_samples_per_prompt):
+            raise ValueError(wrong)
         if not keep_results and output_path is None:
             raise ValueError("keep_results=False without output_path would keep results nowhere: give output_path")
         self.env_factory = env_factory
@@ -111,6 +119,7 @@ class Evaluator:
         self.paths = None if output_path is None else StorePaths.of(output_path)
         self.config = dict(config or {})
         self.about = dict(about or {})
+        self.sampling_seed = sampling_seed
         self.retry = retry or RetryPolicy()
         self.group_policy = GroupPolicy(group_policy)
         self.max_failures = max_failures
@@ -236,6 +245,8 @@ class Evaluator:
     def run_config(self) -> RunConfig:
         """The configuration that identifies this evaluator's samples."""
         config: dict[str, Any] = {"benchmark": self.benchmark_name, "evaluator": name_of(type(self))}
+        if self.sampling_seed is not None:
+            config["sampling_seed"] = self.sampling_seed
         made_by = getattr(self.executor, "env_factory_name", None)
         if self.env_factory is not None or made_by is not None:
             config["env_factory"] = made_by or name_of(self.env_factory)

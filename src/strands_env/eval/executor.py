@@ -13,6 +13,7 @@ from strands_env.core.deadline import stop, to_the_end
 from strands_env.core.progress import EpisodeProgress
 from strands_env.core.termination import WorkCancelledError
 from strands_env.eval.content import name_of
+from strands_env.eval.seeds import seeded
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Runs rollouts on the caller's event loop.
+    """Runs rollouts on the caller's event loop, each with the seed that its action carries.
 
     Args:
         env_factory: Makes a fresh environment for every rollout.
@@ -101,7 +102,7 @@ class LocalExecutor:
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
         try:
-            with progress.active():
+            with progress.active(), seeded(action):
                 env = await make_environment(self._factory, action, self._takes_action)
                 if self._described is not None:
                     async with self._described:

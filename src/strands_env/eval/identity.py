@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from strands_env.core import Action
@@ -100,7 +99,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
             lines += differences(before, after, f"{name}.")
         elif before != after:
             old_text, new_text = _shown(before), _shown(after)
-            same = len(commonprefix([old_text, new_text]))
+            same = next(
+                (at for at, (one, other) in enumerate(zip(old_text, new_text, strict=False)) if one != other), 0
+            )
             lines.append(f"{name}: {_part(old_text, same)} in the file, now {_part(new_text, same)}")
     return lines
 

@@ -9,12 +9,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strands_env.eval.errors import ConfigMismatchError, TooManyFailuresError
+from strands_env.eval.errors import ConfigMismatchError, EvalError, TooManyFailuresError
 from strands_env.eval.executor import Executor, LocalExecutor
 from strands_env.eval.identity import Prompt, PromptNamer, sample_id
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.retry import GroupPolicy
 from strands_env.eval.sample import EvalSample
+from strands_env.eval.seeds import FIELD as SEED_FIELD
+from strands_env.eval.seeds import fixed_seed, sample_seed
 from strands_env.eval.source import Tasks, count, stream
 from strands_env.eval.store import ResultLog, ResultWriter
 
@@ -112,6 +114,8 @@ class Run:
         return {sample.id: sample for sample in log.samples(with_tokens=self._evaluator.keep_tokens)}
 
     async def _check_environment(self, description: dict[str, Any]) -> None:
+        if wrong := fixed_seed(description.get("model"), self._evaluator.n_samples_per_prompt):
+            raise EvalError(wrong)
         if self._writer is not None:
             await self._writer.run(lambda: self._config.check_environment(description))
 
@@ -202,9 +206,11 @@ class Run:
                 self._reader_stopped = False
 
     async def _sample(self, job: Job) -> EvalSample:
-        task = job.prompt.action
-        context = task.task_context.model_copy(update={"id": f"{job.prompt.id}_{job.index}"})
-        action = task.model_copy(update={"task_context": context})
+        task, seed = job.prompt.action, self._evaluator.sampling_seed
+        changes: dict[str, Any] = {"id": f"{job.prompt.id}_{job.index}"}
+        if seed is not None:
+            changes[SEED_FIELD] = sample_seed(seed, job.prompt, job.index)
+        action = task.model_copy(update={"task_context": task.task_context.model_copy(update=changes)})
         sample = await self._evaluator.sample(self._executor, action, lambda _: self._retried())
         sample.id, sample.index = job.id, job.index
         sample.prompt_id, sample.task_digest = job.prompt.id, job.prompt.digest

@@ -1,0 +1,104 @@
+"""Seeds of sampling: from the seed of a rollout to one for each of its models, and for each of their calls."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_BITS = 53
+"""Of a seed: SGLang takes 63, JavaScript shows 53 as they are."""
+
+
+def derive_seed(*parts: int | str | bytes) -> int:
+    """A seed that depends on all parts and tells nothing about them: 53 bits of blake2b."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        hasher.update(len(data).to_bytes(8, "little"))
+        hasher.update(data)
+    return int.from_bytes(hasher.digest(), "little") >> (64 - _BITS)
+
+
+class RolloutSeed:
+    """The seed of a rollout; factories of models that are made meanwhile draw from it.
+
+    Models get theirs in the order in which they are made, so a rollout is repeatable that makes them in one order.
+
+    Args:
+        seed: The seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._models = 0
+
+    @staticmethod
+    def current() -> RolloutSeed | None:
+        """That of the rollout the calling code runs in; threads and tasks started by it included."""
+        return _current.get()
+
+    @contextmanager
+    def active(self) -> Iterator[RolloutSeed]:
+        """Make this the current one."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+    def for_model(self) -> int:
+        """The seed of the next model."""
+        self._models += 1
+        return derive_seed(self._seed, "model", self._models)
+
+
+_current: ContextVar[RolloutSeed | None] = ContextVar("strands_env_rollout_seed", default=None)
+
+
+class SeededClient:
+    """What speaks the generate contract, with a `sampling_seed` for every call that brings none.
+
+    The seed of a call depends on the model's seed, on the prompt and on how often this prompt came before. So turns and
+    repeated questions differ, and calls that run side by side need no order. A call that continues what the server
+    aborted has the seed of the call it continues.
+
+    Args:
+        client: The client; everything else is asked of it.
+        seed: The seed of the model.
+    """
+
+    def __init__(self, client: Any, seed: int) -> None:
+        self._client = client
+        self._seed = seed
+        self._prompts: Counter[bytes] = Counter()
+        self._partial: dict[bytes, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
+        """The client's answer."""
+        params = fields.get("sampling_params") or {}
+        if params.get("sampling_seed") is not None:
+            answer: dict[str, Any] = await self._client.generate(input_ids, **fields)
+            return answer
+        prompt = _digest(input_ids)
+        seed = self._partial.pop(prompt, None)
+        if seed is None:
+            self._prompts[prompt] += 1
+            seed = derive_seed(self._seed, prompt, self._prompts[prompt])
+        fields["sampling_params"] = {**params, "sampling_seed": seed}
+        answer = await self._client.generate(input_ids, **fields)
+        finish = (answer.get("meta_info") or {}).get("finish_reason") or {}
+        if finish.get("type") == "abort":
+            self._partial[_digest([*input_ids, *(answer.get("output_ids") or ())])] = seed
+        return answer
+
+
+def _digest(ids: list[int]) -> bytes:
+    return hashlib.blake2b(array("q", ids).tobytes(), digest_size=16).digest()
