@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module, metadata
-from typing import Protocol, cast
+from typing import Protocol, TextIO, cast
+
+from strands_env.commands.exits import Exit
 
 _COMMANDS = {
     "eval": ("strands_env.commands.eval", "run a benchmark"),
@@ -16,6 +20,8 @@ _COMMANDS = {
     "view": ("strands_env.commands.view", "show a run, or one sample of it, in the terminal"),
     "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
 }
+_SHOWING = ("report", "view", "list")
+"""Commands whose reader may go away when it has seen enough."""
 _EXTRA_OF = {
     **dict.fromkeys(("accelerate", "gguf", "tokenizers", "torch", "transformers", "xgrammar"), "local"),
     **dict.fromkeys(("datasets", "pyarrow"), "eval"),
@@ -48,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="strands-env",
         description="Evaluate Strands agents in environments, and look at the results.",
-        epilog="exit: 0 done, 1 incomplete or worse, 2 wrong usage, 3 results refused, 4 gave up, 130 interrupted",
+        epilog="exit: 0 done, 1 incomplete or worse, 2 wrong usage, 3 results refused, 4 gave up, 70 unexpected error, "
+        "130 interrupted, 141 output not read to its end",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -61,22 +68,39 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         command = cast(_Command, import_module(_COMMANDS[chosen][0]))
         command.add_arguments(parsers[chosen])
-        return int(command.run(parser.parse_args(arguments)))
+        status = int(command.run(parser.parse_args(arguments)))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:  # `strands-env view RUN | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _silence(sys.stdout)
+        return Exit.OK if chosen in _SHOWING else Exit.PIPE
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA_OF:
-            raise
+            return _unexpected(chosen)
         print(
             f"strands-env {chosen}: the package {package!r} is not installed; "
             f"install it with: pip install 'strands-rollout[{_EXTRA_OF[package]}]'",
             file=sys.stderr,
         )
-        return 2
+        return Exit.USAGE
+    except Exception:
+        return _unexpected(chosen)
+
+
+def _unexpected(command: str | None) -> int:
+    with suppress(OSError):
+        traceback.print_exc()
+        print(f"strands-env {command}: an error nobody expected, see above; please report it", file=sys.stderr)
+    return Exit.UNEXPECTED
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still buffered for a reader that went away go nowhere, or Python complains at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

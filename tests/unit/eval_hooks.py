@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from strands_env.core import Action, Environment, TaskContext
@@ -43,3 +44,81 @@ def failing(model_factory: Any) -> Any:
         raise ConnectionError("no sandbox")
 
     return factory
+
+
+async def async_tasks() -> list[Action]:
+    return three_tasks()
+
+
+async def streamed_tasks() -> AsyncIterator[Action]:
+    for action in three_tasks():
+        yield action
+
+
+async def raising_stream() -> AsyncIterator[Action]:
+    yield three_tasks()[0]
+    raise RuntimeError("boom")
+
+
+def raising_tasks() -> Iterator[Action]:
+    yield three_tasks()[0]
+    raise RuntimeError("boom")
+
+
+def texts() -> list[str]:
+    return ["a"]
+
+
+def no_tasks() -> list[Action]:
+    return []
+
+
+def number() -> int:
+    return 3
+
+
+def raising_hook(model_factory: Any) -> Any:
+    raise KeyError("x")
+
+
+def hook_of_nothing(model_factory: Any) -> Any:
+    return None
+
+
+def losing_one(model_factory: Any) -> Any:
+    """Loses the second sample of the first task; the others score 0 for the first task and 1 for the rest."""
+
+    class Losing(Environment):
+        async def step(self, action: Action, **options: Any) -> Any:
+            if action.task_context.id == "t0_1":
+                raise ConnectionError("down")
+            return await super().step(action, **options)
+
+    return lambda: Losing(
+        model_factory=model_factory, reward_fn=lambda action, result: float(action.task_context.id[:2] != "t0")
+    )
+
+
+class OwnMetrics(EvaluatorClass):
+    """Has metrics of its own, and changes one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, metrics_fns=[lambda results: {"prompts_seen": len(results)}], **options)
+
+    def compute_metrics(self, results: Any = None) -> dict[str, float]:
+        return {**super().compute_metrics(results), "pass@1": 0.125, "unknown": float("nan")}
+
+
+class RaisingMetrics(EvaluatorClass):
+    def compute_metrics(self, results: Any = None) -> dict[str, float]:
+        raise ZeroDivisionError("no prompts")
+
+
+class NoTasks(EvaluatorClass):
+    def load_dataset(self) -> list[Action]:
+        return []
+
+
+class Surprising(EvaluatorClass):
+    def load_dataset(self) -> list[Action]:
+        raise RuntimeError("surprise")

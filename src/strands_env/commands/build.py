@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
+from strands_env.commands.tasks import benchmark_of
 from strands_env.core import Environment, ModelFactory
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.executor import EnvFactory
-from strands_env.eval.registry import get_benchmark
+from strands_env.eval.registry import get_benchmark, list_benchmarks
+from strands_sglang.exceptions import StrandsSGLangError
+
+logger = logging.getLogger(__name__)
 
 HOOK = "create_env_factory"
 """Function a module given as environment hook has to offer."""
@@ -36,6 +41,9 @@ def load_object(path: str, default: str) -> Any:
             f"there is no module {module_name!r} to load {path!r} from: give module:attribute, and run where "
             "the module can be imported"
         ) from error
+    except (Exception, SystemExit) as error:
+        logger.warning("module=<%s> | importing it raised", module_name, exc_info=True)
+        raise EvalError(f"{path!r} cannot be imported: {type(error).__name__}: {error} (-v shows where)") from error
     value: Any = module
     for part in (attribute or default).split("."):
         if not hasattr(value, part):
@@ -52,23 +60,14 @@ def load_evaluator(name: str) -> type[Evaluator]:
     Raises:
         EvalError: There is none.
     """
-    if ":" not in name and "." not in name:
+    if name in list_benchmarks() or (":" not in name and "." not in name):
         return get_benchmark(name)
     found = load_object(name, EVALUATOR)
     if isinstance(found, type) and issubclass(found, Evaluator):
         return found
     if not callable(found):
         raise EvalError(f"{name!r} must be an Evaluator class or a function that returns tasks, got {found!r}")
-    function: Callable[[], Iterable[Any]] = found
-
-    class FunctionBenchmark(Benchmark):
-        benchmark_name = name
-
-        def _actions(self) -> Any:
-            return iter(function())
-
-    FunctionBenchmark.__doc__ = function.__doc__
-    return FunctionBenchmark
+    return benchmark_of(name, found)
 
 
 def make_env_factory(
@@ -96,17 +95,40 @@ def make_env_factory(
             return lambda: environment(model_factory=models, **options)
         if not callable(hook):
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
-        parameters = list(inspect.signature(hook).parameters)
-        first: Any = dict(model) if parameters[:1] == ["model_config"] else make_model_factory(**model)
-        made: EnvFactory = hook(first, **options)
+        first: Any = dict(model) if _takes_config(hook) else make_model_factory(**model)
+        made: EnvFactory = _called(f"the environment hook {env!r}", hook, first, **options)
+        if not callable(made):
+            raise EvalError(
+                f"the environment hook {env!r} must return a function that makes environments, got {made!r}"
+            )
         return made
     evaluator = load_evaluator(benchmark)
     if not issubclass(evaluator, Benchmark):
         raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
+    return cast(
+        EnvFactory,
+        _called(f"the environment of {benchmark!r}", evaluator.environment, make_model_factory(**model), **options),
+    )
+
+
+def _takes_config(hook: Any) -> bool:
     try:
-        return evaluator.environment(make_model_factory(**model), **options)
+        return list(inspect.signature(hook).parameters)[:1] == ["model_config"]
+    except (TypeError, ValueError):  # a built-in without a signature
+        return False
+
+
+def _called(what: str, function: Any, *args: Any, **options: Any) -> Any:
+    """Call a user's function; what it raises names it."""
+    try:
+        return function(*args, **options)
+    except (EvalError, ModuleNotFoundError):
+        raise
     except NotImplementedError as error:
         raise EvalError(str(error)) from error
+    except Exception as error:
+        logger.warning("what=<%s> | it raised", what, exc_info=True)
+        raise EvalError(f"{what} cannot be made: {type(error).__name__}: {error} (-v shows where)") from error
 
 
 def make_model_factory(
@@ -133,7 +155,7 @@ def make_model_factory(
         script_delay: Seconds each of its calls takes.
 
     Raises:
-        EvalError: Something is missing or unknown.
+        EvalError: Something is missing, unknown or cannot be loaded.
     """
     if backend == "scripted":
         from strands_env.testing import ScriptedModel
@@ -155,5 +177,7 @@ def make_model_factory(
             sampling_params=dict(sampling_params or {}) or None,
             **options,
         )
-    except (ValueError, ImportError) as error:
+    except OSError as error:
+        raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
+    except (ValueError, ImportError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error

@@ -6,12 +6,14 @@ import argparse
 import json
 from dataclasses import asdict
 
+from strands_env.commands.arguments import non_negative
 from strands_env.commands.display import format_number
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
 from strands_env.commands.show import interval
 from strands_env.eval import EvalError, compare
 from strands_env.eval.groups import read_scores
+from strands_env.eval.metrics.summary import without_nan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reward-threshold", type=float, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=float, default=0.95, metavar="L", help="confidence level (default: 0.95)")
     parser.add_argument("--resamples", type=int, default=10_000, metavar="N", help="resamples (default: 10000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: 0)")
+    parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
 
@@ -47,12 +49,19 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         complain("compare", error)
         return Exit.USAGE
-    significant = result.p_value < 1 - args.level
+    paired = result.wins + result.losses + result.ties
+    significant = paired > 0 and result.p_value < 1 - args.level
     if args.json:
-        say(json.dumps({**asdict(result), "significant": significant}))
-    else:
+        say(json.dumps({**without_nan(asdict(result)), "significant": significant}))
+    if not paired:
+        complain(
+            "compare",
+            f"the runs share no scored prompt ({result.only_first} only in {args.first!r}, {result.only_second} "
+            f"only in {args.second!r}), so there is nothing to compare: give runs on the same data",
+        )
+        return Exit.USAGE
+    if not args.json:
         what = "mean reward" if args.reward_threshold is None else f"pass rate at {args.reward_threshold:g}"
-        paired = result.wins + result.losses + result.ties
         say(f"{what} over {paired} prompts scored in both runs")
         say(f"first       {format_number(result.first)}  {args.first}")
         say(f"second      {format_number(result.second)}  {args.second}")

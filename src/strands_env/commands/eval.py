@@ -10,92 +10,35 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.build import load_evaluator, make_env_factory
-from strands_env.commands.display import make_display
+from strands_env.commands.display import format_number, make_display
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
+from strands_env.commands.prices import prices_of
 from strands_env.commands.show import summary_lines
+from strands_env.commands.tasks import FunctionBenchmark
 from strands_env.eval import (
     ConfigMismatchError,
     EvalError,
     Evaluator,
-    GroupPolicy,
     RetryPolicy,
     ScoreTable,
     StoreError,
     TooManyFailuresError,
-    read_results,
     summarize,
 )
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.executor import Executor
-from strands_env.eval.store import load_run
+from strands_env.eval.groups import read_scores
+from strands_env.eval.metrics import flat_metrics
+from strands_env.eval.metrics.summary import without_nan
 
-BACKENDS = ("local", "sglang", "openai", "bedrock", "scripted")
-EXECUTORS = ("inline", "processes", "ray")
+logger = logging.getLogger(__name__)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
-    parser.add_argument("--from-run", metavar="FILE", help="take everything not given here from a saved x.run.json")
-    model = parser.add_argument_group("model")
-    model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
-    model.add_argument("--model-id", metavar="ID", help="model: a name, a hub id or a folder")
-    model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
-    model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
-    model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
-    model.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    model.add_argument("--top-p", type=float, metavar="P")
-    model.add_argument("--top-k", type=int, metavar="K")
-    model.add_argument("--max-new-tokens", type=_positive, metavar="N", help="tokens of one model call")
-    model.add_argument("--sampling", type=_json_object, metavar="JSON", help="further sampling parameters, or a file")
-    model.add_argument("--script", metavar="TEXT", help="answer of the backend scripted")
-    model.add_argument("--script-delay", type=float, metavar="S", help="seconds each of its calls takes")
-    world = parser.add_argument_group("environment")
-    world.add_argument(
-        "--env", metavar="HOOK", help="module:function of an environment hook (default: the benchmark's)"
-    )
-    world.add_argument("--env-config", type=_json_object, metavar="JSON", help="arguments of the hook, or a file")
-    data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet instead of the hub")
-    data.add_argument("--limit", type=_positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=int, metavar="N", help="seed of generated and shuffled data (default: 0)")
-    run = parser.add_argument_group("run")
-    run.add_argument("-n", "--n-samples-per-prompt", type=_positive, metavar="N", help="samples of each task (1)")
-    run.add_argument("-c", "--max-concurrency", type=_positive, metavar="N", help="rollouts at a time (10)")
-    run.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: runs/BENCHMARK)")
-    run.add_argument("--resume", action="store_true", help="continue what is in the output folder")
-    run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
-    run.add_argument("--max-attempts", type=_positive, metavar="N", help="rollouts of a sample that gets lost (3)")
-    run.add_argument("--max-failures", type=int, metavar="N", help="give up after so many lost samples")
-    run.add_argument("--group-policy", choices=[policy.value for policy in GroupPolicy], help="for lost samples (keep)")
-    run.add_argument("--sample-timeout", type=float, metavar="S", help="seconds of one rollout")
-    run.add_argument("--reward-threshold", type=float, metavar="R", help="a sample passes from this reward on (1.0)")
-    run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
-    run.add_argument("--workers", type=_positive, metavar="N", help="worker processes or Ray actors")
-    run.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
-    run.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    run.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
-
-
-_DEFAULTS: dict[str, Any] = {
-    "backend": "local",
-    "seed": 0,
-    "n_samples_per_prompt": 1,
-    "max_concurrency": 10,
-    "max_attempts": 3,
-    "group_policy": "keep",
-    "reward_threshold": 1.0,
-    "executor": "inline",
-    "script": "I do not know.",
-    "script_delay": 0.0,
-        "sampling_seed": options["seed"],
-}
-_NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
+__all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
-        options = _resolve(args)
-        evaluator, executor, engine = _build(options, quiet=args.quiet or args.json)
+        options = resolve(args)
+        evaluator, executor, engine = _build(options, args, quiet=args.quiet or args.json)
         _check_output(evaluator, resume=args.resume)
     except (StoreError, ConfigMismatchError) as error:
         return _fail(error, Exit.REFUSED)
@@ -123,35 +66,10 @@ def run(args: argparse.Namespace) -> int:
     return _show(evaluator, status, options, as_json=args.json)
 
 
-def _resolve(args: argparse.Namespace) -> dict[str, Any]:
-    """All options: given here, else of the saved run, else defaults."""
-    given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
-    saved: dict[str, Any] = {}
-    if args.from_run is not None:
-        document = load_run(Path(args.from_run))
-        if document is None:
-            raise EvalError(f"there is no saved run at {args.from_run!r}: give an x.run.json")
-        saved = document.get("about", {}).get("options") or {}
-        if not saved:
-            raise EvalError(f"{args.from_run!r} was not saved by 'strands-env eval': it has no options to take over")
-    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
-    options = {**_DEFAULTS, **saved, **chosen}
-    for name in given:
-        options.setdefault(name, None)
-    if not options["benchmark"]:
-        raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run FILE")
-    return options
-
-
-def _build(options: dict[str, Any], *, quiet: bool) -> tuple[Evaluator, Executor | None, Any]:
+def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) -> tuple[Evaluator, Executor | None, Any]:
     kind = load_evaluator(options["benchmark"])
-    sampling = dict(kind.default_sampling) if issubclass(kind, Benchmark) else {}
-    if options["n_samples_per_prompt"] > 1:
-        sampling.pop("temperature", None)  # several samples are to differ
-    sampling |= options["sampling"] or {}
-    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
-        if options[name] is not None:
-            sampling[name] = options[name]
+    _refuse_ignored(options, args, kind)
+    sampling = _sampling(options, kind)
     model = {"backend": options["backend"], "sampling_params": sampling}
     model |= {name: options[name] for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
     if options["backend"] == "scripted":
@@ -175,10 +93,11 @@ def _build(options: dict[str, Any], *, quiet: bool) -> tuple[Evaluator, Executor
     }
     settings: dict[str, Any] = {
         "executor": executor,
+        "sampling_seed": options["seed"],
         "n_samples_per_prompt": options["n_samples_per_prompt"],
         "max_concurrency": options["max_concurrency"],
         "keep_tokens": not options["no_tokens"],
-        "output_path": options["output"] or Path("runs") / options["benchmark"].replace(":", "."),
+        "output_path": output_of(options),
         "config": config,
         "about": {"options": options, "seed": options["seed"]},
         "retry": RetryPolicy(max_attempts=options["max_attempts"]),
@@ -191,9 +110,46 @@ def _build(options: dict[str, Any], *, quiet: bool) -> tuple[Evaluator, Executor
     }
     if issubclass(kind, Benchmark):
         settings |= {"data_path": options["data"], "limit": options["limit"], "seed": options["seed"]}
-    elif options["data"] or options["limit"]:
-        raise EvalError(f"{kind.__name__} is no Benchmark: it takes no --data and no --limit")
     return kind(factory, **settings), executor, engine
+
+
+def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
+    """The benchmark's sampling parameters, or those of the continued run, under what is given here."""
+    sampling: dict[str, Any] = {}
+    if issubclass(kind, Benchmark) and not options.get("sampling_is_whole"):
+        sampling |= kind.default_sampling
+        if options["n_samples_per_prompt"] > 1:
+            sampling.pop("temperature", None)  # several samples are to differ
+    sampling |= options["sampling"] or {}
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
+        if options[name] is not None:
+            sampling[name] = options[name]
+    if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
+        complain("eval", "note: at temperature 0 the samples of a prompt are alike; pass@k tells no more than pass@1")
+    return sampling
+
+
+def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: type[Evaluator]) -> None:
+    """Options given here that would have no effect."""
+    backend = options["backend"]
+    ignored: dict[str, str] = {}
+    if backend == "scripted":
+        why = "the backend 'scripted' has no model and no server"
+        ignored |= {"model_id": why, "base_url": why, "tool_parser": why}
+    else:
+        why = "it is for --backend scripted"
+        ignored |= {"script": why, "script_delay": why}
+        if backend in ("local", "bedrock"):
+            ignored["base_url"] = f"the backend {backend!r} has no server to name"
+    if not issubclass(kind, Benchmark):
+        why = f"{kind.__name__} is no Benchmark, and reads its data itself"
+        ignored |= {"data": why, "limit": why, "seed": why}
+    elif issubclass(kind, FunctionBenchmark):
+        why = f"the tasks come from the function {options['benchmark']!r}, which reads its data itself"
+        ignored |= {"data": why, "seed": why}
+    for name, reason in ignored.items():
+        if getattr(args, name) is not None:
+            raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
 
 
 def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
@@ -218,7 +174,7 @@ def _engine_of(factory: Any) -> Any:
 def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
     assert evaluator.paths is not None
     path = evaluator.paths.results
-    if not resume and path.exists() and path.stat().st_size:
+    if not resume and path.is_file() and path.stat().st_size:
         raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
 
 
@@ -267,48 +223,61 @@ def _signals(interrupt: Any) -> Iterator[None]:
 def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_json: bool) -> int:
     assert evaluator.paths is not None
     path = evaluator.paths.results
-    table = ScoreTable.from_samples((sample.prompt_id, sample) for sample in read_results(path))
-    summary = summarize(table, reward_threshold=options["reward_threshold"], seed=options["seed"])
+    try:
+        table = read_scores(path)
+    except FileNotFoundError:  # interrupted before it began
+        complain("eval", f"nothing was run, and there are no results at {str(path)!r}")
+        return status
+    except StoreError as error:
+        return _fail(error, Exit.REFUSED)
+    summary = summarize(
+        table, reward_threshold=options["reward_threshold"], seed=options["seed"], prices=prices_of(options)
+    )
+    metrics, failure = _own_metrics(evaluator, table)
     if as_json:
-        say(json.dumps({"results": str(path), "status": status.name.lower(), **summary.to_dict()}))
+        shown = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
+        say(json.dumps({**shown, "metrics": without_nan(metrics)}, default=str))
     else:
         say("\n".join(summary_lines(summary, title=evaluator.benchmark_name or options["benchmark"])))
+        for name, value in metrics.items():
+            say(f"{name:<11} {format_number(value) if isinstance(value, int | float) else value}")
         say(f"results     {path}")
         if status is Exit.INTERRUPTED:
             say("interrupted; everything finished is saved: continue with --resume")
         else:
             say(f"look at it  strands-env report {path.parent}")
-    if status is Exit.OK and summary.aborted:
+    left_out = getattr(evaluator, "rows_left_out", 0)
+    if left_out:
+        read = getattr(evaluator, "rows_read", 0)
+        complain("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
+    if status is not Exit.OK:
+        return status
+    if not summary.samples:
+        complain("eval", f"{options['benchmark']!r} has no tasks: nothing was run")
+        return Exit.USAGE
+    if failure is not None:
+        complain("eval", f"the run is saved, but its compute_metrics raised: {failure}")
+        return Exit.UNEXPECTED
+    if summary.aborted:
         complain("eval", f"{summary.aborted} samples were lost to infrastructure: try them again with --resume")
         return Exit.INCOMPLETE
     return status
 
 
+def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:
+    """What the evaluator's class or its `metrics_fns` say beside or against the usual metrics; and what they raised."""
+    if type(evaluator).compute_metrics is Evaluator.compute_metrics and not evaluator.metrics_fns:
+        return {}, None
+    try:
+        found: Any = evaluator.compute_metrics(evaluator.load_results())
+        metrics: dict[str, Any] = {str(name): value for name, value in dict(found).items()}
+    except Exception as error:  # the user's code
+        logger.warning("evaluator=<%s> | compute_metrics raised", evaluator.benchmark_name, exc_info=True)
+        return {}, f"{type(error).__name__}: {error} (-v shows where)"
+    usual = flat_metrics(table, n=evaluator.n_samples_per_prompt, reward_threshold=evaluator.reward_threshold)
+    return {name: value for name, value in metrics.items() if str(value) != str(usual.get(name))}, None
+
+
 def _fail(error: BaseException, status: Exit) -> Exit:
     complain("eval", error)
     return status
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.lstrip("-").isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return value
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    source = text
-    if not text.lstrip().startswith("{"):
-        try:
-            source = Path(text).read_text(encoding="utf-8")
-        except OSError as error:
-            raise argparse.ArgumentTypeError(
-                f"expected a JSON object or a file with one, got {text!r} ({error})"
-            ) from None
-    try:
-        value = json.loads(source)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {type(value).__name__}")
-    return value

@@ -9,6 +9,7 @@ from typing import Any
 
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
+from strands_env.commands.prices import add_prices, prices_of
 from strands_env.eval import EvalError
 from strands_env.eval.report import write_report
 from strands_env.eval.store import StorePaths, load_run
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--title", help="title (default: the benchmark)")
     parser.add_argument("--reward-threshold", type=float, metavar="R", help="a sample passes from this reward on")
+    add_prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
 
 
@@ -43,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             tokenizer_note=note,
             title=args.title,
             reward_threshold=threshold,
+            prices=prices_of(vars(args), options),
         )
     except FileNotFoundError as error:
         complain("report", f"there are no results at {error.filename!r}")

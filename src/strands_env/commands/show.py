@@ -21,7 +21,8 @@ def summary_lines(summary: RunSummary, *, title: str) -> list[str]:
         f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
     ]
     if summary.left_out:
-        lines.append(f"left out    {summary.left_out} prompts with lost or missing samples (group policy of the run)")
+        prompts = "1 prompt" if summary.left_out == 1 else f"{summary.left_out} prompts"
+        lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
     lines += [f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts)" for k, value in summary.pass_at.items()]
     lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
     lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))

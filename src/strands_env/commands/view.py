@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
+from strands_env.commands.arguments import non_negative
 from strands_env.commands.display import format_number
 from strands_env.commands.exits import Exit
-from strands_env.commands.out import complain, say
+from strands_env.commands.out import complain, one_line, say
+from strands_env.commands.prices import add_prices, prices_of
 from strands_env.commands.show import summary_lines
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.groups import Grouping
@@ -21,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("run", help="folder or .jsonl of the run")
     parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="prompts to list (default: 50)")
+    parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
+    add_prices(parser)
     parser.add_argument("--failed", action="store_true", help="list only prompts with unscored samples")
 
 
@@ -49,18 +51,22 @@ def _overview(args: argparse.Namespace) -> int:
         shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
         prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
         questions.setdefault(sample.prompt_id, " ".join(sample.action.text.split())[:60])
-    Grouping.of(load_run(StorePaths.of(args.run).run)).apply(table)
-    say("\n".join(summary_lines(summarize(table), title=str(args.run))))
+    document = load_run(StorePaths.of(args.run).run)
+    Grouping.of(document).apply(table)
+    options = ((document or {}).get("about") or {}).get("options") or {}
+    threshold = options.get("reward_threshold", 1.0)
+    summary = summarize(table, reward_threshold=threshold, prices=prices_of(vars(args), options))
+    say("\n".join(summary_lines(summary, title=str(args.run))))
     say()
     listed = [
         (name, score)
         for name, score in zip(table.prompt_ids, table.by_prompt(), strict=True)
         if not args.failed or score.n < len(prompts[name])
     ]
-    width = max((len(name) for name, _ in listed[: args.limit]), default=0)
+    width = max((len(one_line(name)) for name, _ in listed[: args.limit]), default=0)
     for name, score in listed[: args.limit]:
         rewards = " ".join(shown for _, shown in sorted(prompts[name]))
-        say(f"{name:{width}}  {format_number(score.mean)}  {_safe(questions[name])}  [{rewards}]")
+        say(f"{one_line(name):{width}}  {format_number(score.mean)}  {questions[name]}  [{rewards}]")
     if len(listed) > args.limit:
         say(f"... and {len(listed) - args.limit} more (--limit)")
     return Exit.OK
@@ -84,15 +90,15 @@ def _sample(args: argparse.Namespace) -> int:
 def _lines(sample: EvalSample) -> Iterator[str]:
     result = sample.step_result
     reward = "-" if sample.reward is None else f"{sample.reward:g}"
-    yield f"== {sample.prompt_id}/{sample.index}  reward {reward}  {result.termination_reason.value}"
+    yield f"== {one_line(sample.prompt_id)}/{sample.index}  reward {reward}  {result.termination_reason.value}"
     if sample.action.task_context.ground_truth is not None:
-        yield f"   expected {_safe(str(sample.action.task_context.ground_truth))}"
+        yield f"   expected {sample.action.task_context.ground_truth}"
     for message in result.observation.messages:
         yield f"-- {message.get('role')}"
         for block in message.get("content") or []:
-            yield from (f"   {line}" for line in _safe(_block(block)).splitlines())
+            yield from (f"   {line}" for line in _block(block).splitlines())
     if result.error is not None:
-        yield f"-- error in {result.error.where}: {result.error.type}: {_safe(result.error.message)}"
+        yield f"-- error in {result.error.where}: {result.error.type}: {result.error.message}"
     if (tokens := result.observation.tokens) is not None:
         sampled = sum(tokens.output_mask)
         known = [value for value in tokens.logprobs if value is not None]
@@ -112,8 +118,3 @@ def _block(block: dict[str, Any]) -> str:
     if "reasoningContent" in block:
         return f"(thinks) {block['reasoningContent'].get('reasoningText', {}).get('text', '')}"
     return json.dumps(block, ensure_ascii=False, default=repr)
-
-
-def _safe(text: str) -> str:
-    """Text that cannot move the cursor or change colours of the terminal."""
-    return "".join(char if char in "\n\t" or unicodedata.category(char) != "Cc" else "�" for char in text)

@@ -57,7 +57,7 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; NaN becomes None."""
-        cleaned = _without_nan(asdict(self))
+        cleaned = without_nan(asdict(self))
         assert isinstance(cleaned, dict)
         return cleaned
 
@@ -161,9 +161,10 @@ def _powers(most: int) -> list[int]:
     return sorted({1, *(2**power for power in range(most.bit_length()) if 2**power <= most), max(1, most)})
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """JSON has neither NaN nor infinity: None in their place, at any depth."""
     if isinstance(value, dict):
-        return {str(key): _without_nan(item) for key, item in value.items()}
+        return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

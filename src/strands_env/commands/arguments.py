@@ -1,0 +1,167 @@
+"""Arguments of `strands-env eval`, and the options they come to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from strands_env.commands.prices import PRICES, add_prices
+from strands_env.eval import EvalError, GroupPolicy
+from strands_env.eval.store import StorePaths, load_run
+
+BACKENDS = ("local", "sglang", "openai", "bedrock", "scripted")
+EXECUTORS = ("inline", "processes", "ray")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
+    parser.add_argument("--from-run", metavar="FILE", help="take everything not given here from a saved x.run.json")
+    model = parser.add_argument_group("model")
+    model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
+    model.add_argument("--model-id", metavar="ID", help="model: a name, a hub id or a folder")
+    model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
+    model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
+    model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
+    model.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    model.add_argument("--top-p", type=float, metavar="P")
+    model.add_argument("--top-k", type=int, metavar="K")
+    model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one model call")
+    model.add_argument("--sampling", type=json_object, metavar="JSON", help="further sampling parameters, or a file")
+    model.add_argument("--script", metavar="TEXT", help="answer of the backend scripted")
+    model.add_argument("--script-delay", type=float, metavar="S", help="seconds each of its calls takes")
+    world = parser.add_argument_group("environment")
+    world.add_argument(
+        "--env", metavar="HOOK", help="module:function of an environment hook (default: the benchmark's)"
+    )
+    world.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet instead of the hub")
+    data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
+    data.add_argument("--seed", type=non_negative, metavar="N", help="seed of generated and shuffled data (default: 0)")
+    run = parser.add_argument_group("run")
+    run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
+    run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
+    run.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: runs/BENCHMARK)")
+    run.add_argument("--resume", action="store_true", help="continue what is in the output folder")
+    run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
+    run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
+    run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
+    run.add_argument("--group-policy", choices=[policy.value for policy in GroupPolicy], help="for lost samples (keep)")
+    run.add_argument("--sample-timeout", type=float, metavar="S", help="seconds of one rollout")
+    run.add_argument("--reward-threshold", type=float, metavar="R", help="a sample passes from this reward on (1.0)")
+    add_prices(run)
+    run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
+    run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
+    run.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    run.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    run.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
+
+
+DEFAULTS: dict[str, Any] = {
+    "backend": "local",
+    "seed": 0,
+    "n_samples_per_prompt": 1,
+    "max_concurrency": 10,
+    "max_attempts": 3,
+    "group_policy": "keep",
+    "reward_threshold": 1.0,
+    "executor": "inline",
+    "script": "I do not know.",
+    "script_delay": 0.0,
+}
+_NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
+_CONTINUED = (
+    *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
+    *("data", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold", *PRICES),
+)
+"""What a continued run takes over where it is not given: what it must share with the saved one, and how it counts."""
+
+
+def resolve(args: argparse.Namespace) -> dict[str, Any]:
+    """All options: given here, else of the saved run, else of the run that is continued, else defaults.
+
+    Raises:
+        EvalError: There is no saved run, or no benchmark.
+    """
+    given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
+    saved: dict[str, Any] = {}
+    if args.from_run is not None:
+        document = load_run(Path(args.from_run))
+        if document is None:
+            raise EvalError(f"there is no saved run at {args.from_run!r}: give an x.run.json")
+        saved = document["about"].get("options") or {}
+        if not saved:
+            raise EvalError(f"{args.from_run!r} was not saved by 'strands-env eval': it has no options to take over")
+    continued: dict[str, Any] = {}
+    if args.resume:
+        continued = _continued(output_of({**saved, **chosen}))
+    options = {**DEFAULTS, **continued, **saved, **chosen}
+    if "sampling" in continued:
+        options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
+    for name in given:
+        options.setdefault(name, None)
+    if not options["benchmark"]:
+        raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run FILE")
+    return options
+
+
+def output_of(options: Mapping[str, Any]) -> Path | None:
+    """Where the results go; None where neither output nor benchmark is named."""
+    if options.get("output"):
+        return Path(options["output"])
+    name = options.get("benchmark")
+    return Path("runs") / str(name).replace(":", ".") if name else None
+
+
+def _continued(output: Path | None) -> dict[str, Any]:
+    """What to take over from the run in the output folder; its sampling parameters as they were resolved."""
+    document = None if output is None else load_run(StorePaths.of(output).run)
+    if document is None:
+        return {}
+    saved = document["about"].get("options") or {}
+    taken = {name: saved[name] for name in _CONTINUED if saved.get(name) is not None}
+    model = document["config"].get("model")
+    sampling = model.get("sampling_params") if isinstance(model, dict) else None
+    if saved and isinstance(sampling, dict):
+        taken |= {"sampling": sampling, "sampling_is_whole": True}
+    return taken
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def non_negative(text: str) -> int:
+    """A whole number of at least 0."""
+    value = int(text) if text.isdecimal() else -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, or the one in a file."""
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(
+                f"expected a JSON object or a file with one, got {text!r} ({error})"
+            ) from None
+    try:
+        value = json.loads(source)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {type(value).__name__}")
+    return value

@@ -1,0 +1,220 @@
+"""The command line where something is wrong: one sentence, and an exit status that tells what."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from strands_env.cli import main
+from strands_env.commands import build
+from strands_env.eval import read_results
+from strands_env.eval import registry as registry_module
+from tests.conftest import ROOT
+from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
+
+
+def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    command = [sys.executable, "-m", "strands_env.cli", *arguments]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, text=True, timeout=120, **options)
+
+
+# ---- arguments and data ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([f"{HOOKS}:raising_tasks", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
+        ([f"{HOOKS}:raising_stream", "--env", HOOKS], "cannot be made: RuntimeError: boom"),
+        ([f"{HOOKS}:texts", "--env", HOOKS], "item 0 of 'tests.unit.eval_hooks:texts' must be an Action"),
+        ([f"{HOOKS}:number", "--env", HOOKS], "must return an iterable of Actions, got 3"),
+        ([f"{HOOKS}:no_tasks", "--env", HOOKS], "returned no tasks"),
+        ([f"{HOOKS}:NoTasks", "--env", HOOKS], "has no tasks: nothing was run"),
+        ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:raising_hook"], "cannot be made: KeyError: 'x'"),
+        ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:hook_of_nothing"], "must return a function that makes"),
+        ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--env-config", '{"colour": 1}'], "unexpected keyword argument"),
+        ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--data", "nosuch.jsonl"], "--data would have no effect"),
+        ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--seed", "3"], "--seed would have no effect"),
+        ([HOOKS, "--env", HOOKS, "--seed", "3"], "is no Benchmark"),
+        (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'scripted'"),
+        (["arithmetic", "--model-id", "m"], "--model-id would have no effect"),
+        (["arithmetic", "--tool-parser", "hermes"], "--tool-parser would have no effect"),
+    ],
+)
+def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
+    assert evaluate(*arguments, *FAST, "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "local", "--model-id", "./nowhere"], "nowhere"),
+        (["--backend", "local", "--base-url", "http://x"], "--base-url would have no effect"),
+        (["--backend", "local", "--script", "x"], "--script would have no effect: it is for --backend scripted"),
+    ],
+)
+def test_a_model_that_cannot_be_had(arguments, message, tmp_path, capsys):
+    pytest.importorskip("torch")
+    assert evaluate("arithmetic", *arguments, "--limit", "1", "-q", "-o", str(tmp_path)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["eval", "arithmetic", "--seed", "-1"], "at least 0, got '-1'"),
+        (["compare", "a", "b", "--seed", "-1"], "at least 0, got '-1'"),
+        (["eval", "arithmetic", "--max-failures", "-1"], "at least 0, got '-1'"),
+        (["view", "a", "--limit", "-1"], "at least 0, got '-1'"),
+        (["eval", "arithmetic", "--price-input", "-1"], "a price of at least 0"),
+        (["report", "a", "--price-output", "dear"], "a price of at least 0"),
+        (["eval", "arithmetic", "-n", "--2"], "expected"),
+    ],
+)
+def test_numbers_out_of_range(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path, capsys):
+    pytest.importorskip("math_verify")
+    rows = [{"problem": "p", "answer": "4"}, {"problem": "p"}]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 0
+    assert "1 of 2 rows left out" in capsys.readouterr().err
+
+
+def test_data_without_the_columns_is_an_error(tmp_path, capsys):
+    pytest.importorskip("math_verify")
+    (tmp_path / "d.jsonl").write_text('{"foo": 1}\n')
+    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 2
+    assert "columns of the last: foo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["async_tasks", "streamed_tasks"])
+def test_tasks_may_come_from_an_async_function(name, tmp_path):
+    options = ["--env", HOOKS, *FAST, "-o", str(tmp_path), "--limit", "2"]
+    assert evaluate(f"{HOOKS}:{name}", *options) == 0
+    assert len(list(read_results(tmp_path))) == 2
+
+
+def test_a_registered_name_may_have_a_dot(monkeypatch):
+    from tests.unit.eval_hooks import EvaluatorClass
+
+    monkeypatch.setattr(registry_module, "_registered", {"their.bench-v1.5": EvaluatorClass})
+    assert build.load_evaluator("their.bench-v1.5") is EvaluatorClass
+
+
+def test_an_error_nobody_expected_has_its_own_status(tmp_path, capsys):
+    assert evaluate(f"{HOOKS}:Surprising", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 70
+    err = capsys.readouterr().err
+    assert "RuntimeError: surprise" in err and "Traceback" in err
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_output_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run_mine(tmp_path / "file" / "x") == 3
+    assert "cannot write to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"id": "q1", "problem": "a"}\n', '{"problem": "a"}\n', "text\n"])
+@pytest.mark.parametrize("command", ["view", "report", "compare", "list"])
+def test_a_file_of_something_else(command, text, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    (tmp_path / "rows.run.json").write_text('{"config": {}}')
+    status = main([command, *([str(path)] * (2 if command == "compare" else 1))] if command != "list" else
+                  ["list", str(tmp_path)])  # fmt: skip
+    captured = capsys.readouterr()
+    assert status == (0 if command == "list" else 3)
+    assert "evaluated sample" in captured.out + captured.err
+
+
+def test_a_configuration_that_is_none(tmp_path, capsys):
+    assert run_mine(tmp_path) == 0
+    (tmp_path / "results.run.json").write_text('{"config": null}')
+    assert run_mine(tmp_path, "--resume") == 3
+    assert "'config' must be a JSON object, got None" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 3
+
+
+def test_a_folder_named_like_results(tmp_path, capsys):
+    (tmp_path / "x.jsonl").mkdir()
+    assert main(["view", str(tmp_path / "x.jsonl")]) == 3
+    assert run_mine(tmp_path / "x.jsonl") == 3
+    assert "cannot write to" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written(tmp_path, capsys):
+    assert run_mine(tmp_path) == 0
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "file" / "x.html")]) == 3
+    assert "cannot write" in capsys.readouterr().err
+
+
+# ---- pipes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    options = ["--env", HOOKS, "--backend", "scripted", "-o", str(tmp_path)]
+    done = shell("eval", f"{HOOKS}:three_tasks", *options, stderr=writer, stdout=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == 0
+    assert "3 of 3 prompts" in done.stdout
+    assert len(list(read_results(tmp_path))) == 3
+
+
+@pytest.mark.parametrize(("command", "status"), [("view", 0), ("compare", 141)])
+def test_output_that_nobody_reads(command, status, tmp_path):
+    assert run_mine(tmp_path) == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = shell(command, *[str(tmp_path)] * (2 if command == "compare" else 1), stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_names_cannot_drive_the_terminal(tmp_path, capsys, monkeypatch):
+    rows = [{"id": "\x1b[31mred\nnext\u202e", "problem": "p", "answer": "4"}]
+    (tmp_path / "d.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    pytest.importorskip("math_verify")
+    assert evaluate("aime-2024", *FAST, "--data", str(tmp_path / "d.jsonl"), "-o", str(tmp_path)) == 0
+    capsys.readouterr()
+    name = next(iter(read_results(tmp_path))).prompt_id
+    assert main(["view", str(tmp_path)]) == 0
+    assert main(["view", str(tmp_path), name]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\u202e" not in out
+    assert "red next" in out
+
+
+def test_compare_without_a_shared_prompt(tmp_path, capsys):
+    assert run_mine(tmp_path / "a") == 0
+    assert evaluate("arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path / "b")) == 0
+    capsys.readouterr()
+    runs = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(["compare", *runs, "--json", "--fail-if-worse"]) == 2
+    captured = capsys.readouterr()
+    assert "share no scored prompt (3 only in" in captured.err
+    shown = json.loads(captured.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (shown["p_value"], shown["significant"]) == (None, False)
+    assert main(["compare", *runs]) == 2
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,109 @@
+"""The numbers of the command line: group policies, users' metrics, prices, and what a continued run takes over."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strands_env.cli import main
+from strands_env.eval import read_results
+from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
+from tests.unit.test_eval_report import islands
+
+LOSING = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
+
+
+@pytest.mark.parametrize(("policy", "mean", "prompts"), [("keep", 2 / 3, 3), ("drop", 1.0, 2), ("stop", 1.0, 2)])
+def test_the_group_policy_decides_what_counts(policy, mean, prompts, tmp_path, capsys):
+    assert evaluate(*LOSING, "--group-policy", policy, "-o", str(tmp_path), "--json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["mean_reward"]["value"] == pytest.approx(mean)
+    assert (shown["mean_reward"]["prompts"], shown["left_out"], shown["aborted"]) == (prompts, 3 - prompts, 1)
+
+
+def test_the_group_policy_stays_with_the_run(tmp_path, capsys):
+    assert evaluate(*LOSING, "--group-policy", "drop", "-o", str(tmp_path)) == 1
+    assert "1 prompt with lost or missing samples" in capsys.readouterr().out
+    assert evaluate(*LOSING, "-o", str(tmp_path), "--resume", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["left_out"] == 1
+    assert evaluate(*LOSING, "--group-policy", "keep", "-o", str(tmp_path), "--resume", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["left_out"] == 0
+
+
+def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):
+    assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--json") == 0
+    shown = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert shown["metrics"] == {"prompts_seen": 3, "pass@1": 0.125, "unknown": None}
+    assert evaluate(f"{HOOKS}:OwnMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path), "--resume") == 0
+    out = capsys.readouterr().out
+    assert "prompts_seen 3" in out and "pass@1      0.125" in out
+
+
+def test_metrics_that_raise_lose_nothing(tmp_path, capsys):
+    assert evaluate(f"{HOOKS}:RaisingMetrics", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 70
+    captured = capsys.readouterr()
+    assert "its compute_metrics raised: ZeroDivisionError: no prompts" in captured.err
+    assert "reward      1.000" in captured.out
+    assert len(list(read_results(tmp_path))) == 3
+
+
+def test_prices_give_the_cost_here_and_in_view_and_report(tmp_path, capsys):
+    assert run_mine(tmp_path, "--price-input", "1000000", "--price-output", "2000000", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    cost = shown["totals"]["input_tokens"] + 2 * shown["totals"]["output_tokens"]
+    assert cost > 0 and shown["cost"] == cost
+    assert main(["view", str(tmp_path)]) == 0
+    assert f"cost        {cost:,.4f}" in capsys.readouterr().out
+    assert main(["view", str(tmp_path), "--price-input", "0", "--price-output", "0"]) == 0
+    assert "cost        0.0000" in capsys.readouterr().out
+    assert main(["report", str(tmp_path)]) == 0
+    assert islands(tmp_path / "report.html")["overview"]["summary"]["cost"] == cost
+
+
+def test_without_prices_there_is_no_cost(tmp_path, capsys):
+    assert run_mine(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["cost"] is None
+
+
+# ---- a continued run -------------------------------------------------------------------------------------------------
+
+
+def test_more_samples_continue_a_run_of_a_benchmark_with_its_own_temperature(tmp_path, capsys):
+    options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path)]
+    assert evaluate(*options) == 0
+    assert evaluate(*options, "--resume", "-n", "2") == 0
+    assert "at temperature 0 the samples of a prompt are alike" in capsys.readouterr().err
+    assert len(list(read_results(tmp_path))) == 4
+    saved = json.loads((tmp_path / "results.run.json").read_text())
+    assert saved["config"]["model"]["sampling_params"] == {"max_new_tokens": 64, "temperature": 0.0}
+
+
+def test_fewer_samples_continue_it_too(tmp_path):
+    options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path)]
+    assert evaluate(*options, "-n", "2") == 0
+    assert evaluate(*options, "--resume", "-n", "1") == 0
+
+
+def test_a_run_continued_with_more_samples_is_run_again_as_it_was(tmp_path):
+    options = ["arithmetic", *FAST, "--limit", "2", "-o", str(tmp_path / "a")]
+    assert evaluate(*options) == 0
+    assert evaluate(*options, "--resume", "-n", "2") == 0
+    saved = tmp_path / "a" / "results.run.json"
+    assert evaluate("--from-run", str(saved), "-q", "-o", str(tmp_path / "b")) == 0
+    again = tmp_path / "b" / "results.run.json"
+    assert json.loads(saved.read_text())["digest"] == json.loads(again.read_text())["digest"]
+
+
+def test_the_folder_is_enough_to_continue(tmp_path):
+    options = ["--sampling", '{"min_p": 0.1}', "--temperature", "0.5", "--seed", "4", "-n", "2"]
+    assert evaluate("arithmetic", *FAST, *options, "--limit", "1", "-o", str(tmp_path)) == 0
+    assert evaluate("-o", str(tmp_path), "--resume", "--limit", "2", "-q") == 0
+    assert len(list(read_results(tmp_path))) == 4
+
+
+def test_what_is_given_comes_before_what_is_saved(tmp_path, capsys):
+    assert evaluate("arithmetic", *FAST, "--limit", "1", "--temperature", "0.5", "-o", str(tmp_path)) == 0
+    options = ["-o", str(tmp_path), "--resume", "-q"]
+    assert evaluate(*options, "--limit", "1", "--sampling", '{"temperature": 0.75}') == 3
+    assert "temperature: 0.5 in the file, now 0.75" in capsys.readouterr().err
