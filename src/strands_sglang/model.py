@@ -113,7 +113,7 @@ class SGLangModel(Model):
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)
         self._prompts = PromptBuilder(self._tokens, chat_template, tool_parser)
         self._forest = TrajectoryForest()
-        self._sampler = Sampler(self.client, self._tokens, self._forest, vocab_size)
+        self._sampler = Sampler(self._tokens, self._forest, vocab_size)
         self._budget = SharedBudget()
         self._token_manager = TokenManager(self._forest, on_reset=self.reset)
         self._guard = MalformedCallGuard(self)
@@ -381,7 +381,7 @@ class SGLangModel(Model):
 
     async def _generate(self, call: Call, share: Share, **more: Mapping[str, Any]) -> Completion:
         routing_key = self.config["routing_key"] or self._routing_key
-        return await self._sampler.sample(call, self.config, share, routing_key=routing_key, **more)
+        return await self._sampler.sample(self.client, call, self.config, share, routing_key=routing_key, **more)
 
 
 def _attempt(invocation_state: Mapping[str, Any] | None) -> str | None:

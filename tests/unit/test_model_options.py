@@ -26,6 +26,15 @@ async def test_sampling_parameters_that_the_client_lets_through_reach_the_server
     assert sent == [1, 2]
 
 
+async def test_another_client_serves_the_next_call() -> None:
+    first, second = Replay(["one"]), Replay(["two"])
+    model = SGLangModel(tokenizer=tokenizer(), client=first)
+    model.client = second
+    async for _ in model.stream(GO):
+        pass
+    assert (len(first.requests), len(second.requests)) == (0, 1)
+
+
 def test_other_sampling_parameters_stay_unknown() -> None:
     with pytest.raises(SGLangRequestError, match="key_of_tomorrow"):
         SGLangModel(tokenizer=tokenizer(), client=Replay([]), sampling_params={"key_of_tomorrow": 1})

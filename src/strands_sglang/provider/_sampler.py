@@ -49,22 +49,19 @@ class Sampler:
     """Samples completions of calls.
 
     Args:
-        client: What speaks the generate contract.
         tokens: The tokenizer.
         forest: The episode, for what was sampled before.
         vocab_size: Number of ids the model takes, or None to ask the client.
     """
 
-    def __init__(
-        self, client: GenerateClient, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None
-    ) -> None:
-        self._client = client
+    def __init__(self, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None) -> None:
         self._tokens = tokens
         self._forest = forest
         self._vocab_size = vocab_size
 
     async def sample(
         self,
+        client: GenerateClient,
         call: Call,
         config: SGLangConfig,
         share: Share,
@@ -76,6 +73,7 @@ class Sampler:
         """The completion of a call.
 
         Args:
+            client: What speaks the generate contract.
             call: The call.
             config: Options in force.
             share: Its share of the budget of sampled tokens.
@@ -99,9 +97,9 @@ class Sampler:
         if images:
             sent["image_data"] = images
         sent["routing_key"] = routing_key
-        vocab_size = self._vocab_size or await self._ask("vocab_size")
+        vocab_size = self._vocab_size or await _ask(client, "vocab_size")
         validate_input_ids(call.prompt.ids, vocab_size)
-        bounds = await self._bounds(call, config, share, params.get("max_new_tokens"))
+        bounds = await self._bounds(client, call, config, share, params.get("max_new_tokens"))
         params["max_new_tokens"] = bound_max_new_tokens(bounds.reply, 0, None, _least(bounds, sampled=True))
         if params.get("min_new_tokens", 0) > params["max_new_tokens"]:
             params["min_new_tokens"] = params["max_new_tokens"]
@@ -122,7 +120,7 @@ class Sampler:
             expert_row_bytes=_expert_row_bytes(path),
         )
         try:
-            completion = await generate(self._client, request)
+            completion = await generate(client, request)
         except SGLangContextLengthError as error:
             raise ContextWindowOverflowException(str(error)) from error
         if completion.finish.type is not FinishType.LENGTH:
@@ -130,14 +128,9 @@ class Sampler:
         limit = bounds.tightest(params["max_new_tokens"])
         return replace(completion, finish=replace(completion.finish, limited_by=limit))
 
-    async def _ask(self, name: str) -> int | None:
-        """A fact about the served model that the client may know, as a number or as a coroutine function."""
-        fact = getattr(self._client, name, None)
-        if callable(fact):
-            fact = await fact()
-        return fact if isinstance(fact, int) else None
-
-    async def _bounds(self, call: Call, config: SGLangConfig, share: Share, requested: int | None) -> Bounds:
+    async def _bounds(
+        self, client: GenerateClient, call: Call, config: SGLangConfig, share: Share, requested: int | None
+    ) -> Bounds:
         used = call.prompt_length
         path_limit, episode_limit = config["max_trajectory_tokens"], config["max_sampled_tokens"]
 
@@ -147,7 +140,7 @@ class Sampler:
 
         if episode_limit is not None:
             left_of_episode()
-        context = config["context_window_limit"] or await self._ask("max_model_len")
+        context = config["context_window_limit"] or await _ask(client, "max_model_len")
         bounds = Bounds(
             reply=requested,
             trajectory=None if path_limit is None else _left("max_trajectory_tokens", path_limit, used),
@@ -163,6 +156,14 @@ class Sampler:
         wanted = [bound for bound in (requested, _least(bounds)) if bound is not None]
         grant = await share.take(min(wanted, default=None), left_of_episode)
         return replace(bounds, sampled=grant.tokens if grant.is_rest else None)
+
+
+async def _ask(client: GenerateClient, name: str) -> int | None:
+    """A fact about the served model that the client may know, as a number or as a coroutine function."""
+    fact = getattr(client, name, None)
+    if callable(fact):
+        fact = await fact()
+    return fact if isinstance(fact, int) else None
 
 
 def _left(budget: str, limit: int, used: int) -> int:
