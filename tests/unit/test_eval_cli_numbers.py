@@ -107,3 +107,8 @@ def test_what_is_given_comes_before_what_is_saved(tmp_path, capsys):
     options = ["-o", str(tmp_path), "--resume", "-q"]
     assert evaluate(*options, "--limit", "1", "--sampling", '{"temperature": 0.75}') == 3
     assert "temperature: 0.5 in the file, now 0.75" in capsys.readouterr().err
+
+
+def test_the_seed_is_the_one_of_sampling_also_for_tasks_of_a_function(tmp_path):
+    assert run_mine(tmp_path, "--seed", "5") == 0
+    assert json.loads((tmp_path / "results.run.json").read_text())["config"]["sampling_seed"] == 5

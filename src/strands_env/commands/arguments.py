@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet instead of the hub")
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=non_negative, metavar="N", help="seed of generated and shuffled data (default: 0)")
+    data.add_argument("--seed", type=non_negative, metavar="N", help="seed of the data and of sampling (default: 0)")
     run = parser.add_argument_group("run")
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")

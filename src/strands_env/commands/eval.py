@@ -143,10 +143,9 @@ def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: typ
             ignored["base_url"] = f"the backend {backend!r} has no server to name"
     if not issubclass(kind, Benchmark):
         why = f"{kind.__name__} is no Benchmark, and reads its data itself"
-        ignored |= {"data": why, "limit": why, "seed": why}
+        ignored |= {"data": why, "limit": why}
     elif issubclass(kind, FunctionBenchmark):
-        why = f"the tasks come from the function {options['benchmark']!r}, which reads its data itself"
-        ignored |= {"data": why, "seed": why}
+        ignored["data"] = f"the tasks come from the function {options['benchmark']!r}, which reads its data itself"
     for name, reason in ignored.items():
         if getattr(args, name) is not None:
             raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")

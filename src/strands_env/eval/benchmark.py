@@ -79,7 +79,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
 
 
 def _json_list(file: Path) -> Iterator[Row]:
-    listed = json.loads(file.read_bytes())
+    listed = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(listed, list):
         raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
     for number, row in enumerate(listed):
@@ -100,7 +100,7 @@ def _parquet(file: Path) -> Iterator[Row]:
 
 def _object(line: bytes, where: str) -> Row:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8"))
     except ValueError as error:
         raise DatasetError(f"{where} is not JSON: {error}") from error
     if not isinstance(row, dict):
