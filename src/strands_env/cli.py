@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = cast(_Command, import_module(_COMMANDS[chosen][0]))
         command.add_arguments(parsers[chosen])
         status = int(command.run(parser.parse_args(arguments)))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

@@ -178,6 +178,22 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
     assert len(list(read_results(tmp_path))) == 3
 
 
+@pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])
+def test_a_run_without_standard_error_or_output(closed, shown, tmp_path):
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "--backend", "scripted", "-o", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert ("3 of 3 prompts" in done.stdout) == shown
+    assert len(list(read_results(tmp_path))) == 3
+
+
 @pytest.mark.parametrize(("command", "status"), [("view", 0), ("compare", 141)])
 def test_output_that_nobody_reads(command, status, tmp_path):
     assert run_mine(tmp_path) == 0

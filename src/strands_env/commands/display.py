@@ -16,9 +16,10 @@ LIVE_PER_SECOND = 8
 
 
 def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progress | None:
-    """The display that fits: live on a terminal with rich, else plain lines; None when quiet."""
-    out = stream or sys.stderr
-    if quiet:
+    """The display that fits: live on a terminal with rich, else plain lines; None when quiet or without a stream."""
+    # Without a standard error (`2>&-`) Python has None there.
+    out: TextIO | None = stream or sys.stderr
+    if quiet or out is None:
         return None
     if not out.isatty():
         return PlainDisplay(out)

@@ -22,11 +22,14 @@ def one_line(text: str) -> str:
 
 def say(text: str = "") -> None:
     """A line of the result."""
-    sys.stdout.write(f"{safe(text)}\n")
+    if sys.stdout is not None:  # None after `>&-`
+        sys.stdout.write(f"{safe(text)}\n")
 
 
 def complain(command: str, message: object) -> None:
     """A line about what is wrong; where nobody reads it, nothing."""
+    if sys.stderr is None:  # after `2>&-`
+        return
     with suppress(OSError, ValueError):
         sys.stderr.write(f"strands-env {command}: {safe(str(message))}\n")
         sys.stderr.flush()
