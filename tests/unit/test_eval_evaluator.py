@@ -307,7 +307,7 @@ async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
 
 @pytest.mark.parametrize("fails", ["hangs", "raises"])
 async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch):
-    monkeypatch.setattr("strands_env.eval.executor.CLEANUP_SECONDS", 0.2)
+    monkeypatch.setattr("strands_env.core.rollout.CLEANUP_SECONDS", 0.2)
 
     class Messy(FakeEnv):
         async def cleanup(self) -> None:

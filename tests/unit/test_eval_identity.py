@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from strands_env.core import Action, TaskContext
+from strands_env.core.content import canonical, name_of, plain
 from strands_env.eval import Evaluator, read_results
-from strands_env.eval.content import canonical, name_of, plain
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.identity import PromptNamer, differences, task_digest
 from tests.conftest import ROOT

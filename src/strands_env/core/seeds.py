@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from .task import Action
+
+FIELD = "rollout_seed"
+"""Field of the task context that takes the seed to wherever the rollout runs, and into the results."""
 _BITS = 53
 """Of a seed: SGLang takes 63, JavaScript shows 53 as they are."""
 
@@ -58,6 +62,17 @@ class RolloutSeed:
 
 
 _current: ContextVar[RolloutSeed | None] = ContextVar("strands_env_rollout_seed", default=None)
+
+
+@contextmanager
+def seeded(action: Action) -> Iterator[None]:
+    """Run a rollout with the seed that its action carries, if any."""
+    seed = getattr(action.task_context, FIELD, None)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        yield
+        return
+    with RolloutSeed(seed).active():
+        yield
 
 
 class SeededClient:

@@ -12,10 +12,10 @@ import sys
 import traceback
 from typing import Any
 
+from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.answers import pack
 from strands_env.distributed.frames import read_message, write_message
 from strands_env.distributed.recipe import Recipe, make_runner
-from strands_env.eval.executor import LocalExecutor
 
 
 async def serve(connection: socket.socket) -> None:

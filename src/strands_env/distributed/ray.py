@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from strands_env.core import Action, StepResult
+from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.answers import pack, unpack
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.recipe import Recipe, make_runner
-from strands_env.eval.executor import LocalExecutor
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strands_env.eval.content import call_name, name_of
-from strands_env.eval.executor import LocalExecutor
+from strands_env.core.content import call_name, name_of
+from strands_env.core.rollout import LocalExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import Action, EpisodeTimeoutError, ErrorRecord, Observation, Phase, StepResult
+from strands_env.core.content import name_of
 from strands_env.core.deadline import within
 from strands_env.core.termination import TerminationReason
-from strands_env.eval.content import name_of
 from strands_env.eval.errors import EvalError
 from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
 from strands_env.eval.groups import Grouping

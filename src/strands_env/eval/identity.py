@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strands_env.core import Action
-from strands_env.eval.content import canonical, plain
+from strands_env.core.content import canonical, plain
 from strands_env.eval.errors import DatasetError
 
 __all__ = ["Prompt", "PromptNamer", "canonical", "differences", "digest", "sample_id", "task_digest"]

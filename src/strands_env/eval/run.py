@@ -9,13 +9,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, TooManyFailuresError
 from strands_env.eval.executor import Executor, LocalExecutor
 from strands_env.eval.identity import Prompt, PromptNamer, sample_id
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.retry import GroupPolicy
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.seeds import FIELD as SEED_FIELD
 from strands_env.eval.seeds import fixed_seed, sample_seed
 from strands_env.eval.source import Tasks, count, stream
 from strands_env.eval.store import ResultLog, ResultWriter

@@ -5,32 +5,16 @@ The seed travels in the task context, so that it reaches every executor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from strands_env.core import Action
-from strands_env.core.seeds import RolloutSeed, derive_seed
+from strands_env.core.seeds import derive_seed
 from strands_env.eval.identity import Prompt
-
-FIELD = "rollout_seed"
-"""Field of the task context that takes the seed to wherever the rollout runs, and into the results."""
 
 
 def sample_seed(seed: int, prompt: Prompt, index: int) -> int:
     """The seed of one sample: the same in every run over the same data, here and on every executor."""
     return derive_seed(seed, prompt.digest, prompt.id, index)
-
-
-@contextmanager
-def seeded(action: Action) -> Iterator[None]:
-    """Run a rollout with the seed that its action carries, if any."""
-    seed = getattr(action.task_context, FIELD, None)
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        yield
-        return
-    with RolloutSeed(seed).active():
-        yield
 
 
 def fixed_seed(config: Any, n_samples: int) -> str | None:

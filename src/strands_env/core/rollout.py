@@ -1,0 +1,194 @@
+"""One whole rollout on the event loop it is asked on: make the environment, run the episode, keep the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeAlias
+
+from .content import name_of
+from .deadline import stop, to_the_end
+from .environment import Environment
+from .progress import EpisodeProgress
+from .result import StepResult
+from .seeds import seeded
+from .task import Action
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, WorkCancelledError
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_SECONDS = 60.0
+"""How long the cleanup of what only looks like an environment may take; an `Environment` says so itself."""
+
+EnvFactory: TypeAlias = Callable[..., Any]
+"""Makes an environment for a sample: sync or async, with the action as its argument or without one."""
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+_NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+class LocalExecutor:
+    """Runs rollouts on the caller's event loop, each with the seed that its action carries.
+
+    Args:
+        env_factory: Makes a fresh environment for every rollout.
+        on_environment: Called with the description of the first environment, before its rollout.
+
+    Raises:
+        TypeError: `env_factory` needs more arguments than the action.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory,
+        on_environment: Callable[[dict[str, Any]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._factory = env_factory
+        self._takes_action = takes_action(env_factory)
+        self._on_environment = on_environment
+        self._described = asyncio.Lock() if on_environment is not None else None
+
+    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
+        """Make an environment and run it: setup, loop, reward, and always cleanup.
+
+        Args:
+            action: The task.
+            timeout: Seconds for everything before the cleanup.
+
+        Raises:
+            EpisodeTimeoutError: They passed; the error says in which phase.
+            WorkCancelledError: The environment cancelled itself.
+        """
+        progress = EpisodeProgress(Phase.SETUP)
+        try:
+            if timeout is None:
+                return await self._run(action, progress)
+            return await _before_cleanup(self._run(action, progress), progress, timeout)
+        except asyncio.CancelledError as error:
+            caller = asyncio.current_task()
+            if caller is None or caller.cancelling():
+                raise
+            raise WorkCancelledError(progress.phase) from error
+
+    async def close(self) -> None:
+        """Nothing to free: environments are cleaned up after every rollout."""
+
+    async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
+        try:
+            with progress.active(), seeded(action):
+                env = await make_environment(self._factory, action, self._takes_action)
+                if self._described is not None:
+                    async with self._described:
+                        if self._on_environment is not None:
+                            await self._on_environment(describe(env, whole=not self._takes_action))
+                            self._on_environment = None
+                    self._described = None
+                progress.phase = Phase.LOOP
+                return await run_environment(env, action)
+        except SystemExit as error:  # of the rollout, not of the program with all the other rollouts
+            raise RuntimeError(f"the {progress.phase} called sys.exit({error.code!r})") from error
+
+
+async def _before_cleanup(
+    work: Coroutine[Any, Any, StepResult], progress: EpisodeProgress, timeout: float
+) -> StepResult:
+    """Await an episode that has so many seconds until its cleanup, which has a deadline of its own."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+        if progress.phase is Phase.CLEANUP:
+            await asyncio.wait({task})
+    except asyncio.CancelledError:
+        await stop(task, progress.phase)
+        raise
+    if not task.done():
+        where = progress.phase
+        await stop(task, where)
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            raise EpisodeTimeoutError(where, timeout)
+    return task.result()
+
+
+def takes_action(env_factory: EnvFactory) -> bool:
+    """Whether a factory wants the action.
+
+    Raises:
+        TypeError: It is not callable, or needs other arguments.
+    """
+    if not callable(env_factory):
+        raise TypeError(f"env_factory must be a function that makes an environment, got {env_factory!r}")
+    try:
+        signature = inspect.signature(env_factory)
+    except (TypeError, ValueError):  # a built-in without a signature
+        return False
+    positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
+    required = [item for item in signature.parameters.values() if item.default is item.empty and item.kind in _NAMED]
+    if len(required) > 1 or (required and required[0].kind is inspect.Parameter.KEYWORD_ONLY):
+        raise TypeError(
+            f"env_factory is called with the action or without arguments, but {env_factory!r} takes {signature}"
+        )
+    if required or not positional:
+        return bool(required)
+    # Without required arguments it may be a class with options, unless the name says what is meant.
+    return positional[0].kind is inspect.Parameter.VAR_POSITIONAL or positional[0].name in ("action", "task")
+
+
+async def make_environment(env_factory: EnvFactory, action: Action, with_action: bool) -> Any:
+    """Call a factory, sync or async."""
+    made = env_factory(action) if with_action else env_factory()
+    return await made if inspect.isawaitable(made) else made
+
+
+async def run_environment(env: Any, action: Action) -> StepResult:
+    """A whole episode: `Environment.rollout`, or `reset`, `step` and always `cleanup` of what only looks like one."""
+    if issubclass(type(env), Environment):
+        result: StepResult = await env.rollout(action)
+        return result
+    progress, cleanup_error = EpisodeProgress.current(), None
+    try:
+        progress.phase = Phase.SETUP
+        await env.reset()
+        progress.phase = Phase.LOOP
+        result = await env.step(action)
+    finally:
+        progress.phase = Phase.CLEANUP
+        try:
+            await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
+        except Exception as error:  # what was sampled is not lost for it
+            cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
+            logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
+    if cleanup_error is not None:
+        result.cleanup_error = cleanup_error
+    return result
+
+
+def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
+    """What of an environment decides its results, as far as it can be seen from outside.
+
+    Args:
+        env: The environment.
+        whole: Describe the environment too, not only its model; false for one that was made for a single task.
+    """
+    factory = getattr(env, "model_factory", None)
+    model = getattr(factory, "config", None)
+    description: dict[str, Any] = {"model": dict(model)} if isinstance(model, Mapping) else {}
+    if whole and isinstance(env, Environment):
+        description |= {
+            "class": name_of(type(env)),
+            "system_prompt": env.system_prompt,
+            "max_tool_iters": env.max_tool_iters,
+            "max_tool_calls": env.max_tool_calls,
+            "max_total_tokens": env.max_total_tokens,
+            "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
+        }
+    return description
