@@ -14,7 +14,7 @@ from strands_env.training import TrainingSample, group_advantages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStatistics:
-    """What an update looked like before it was made.
+    """What an update looked like: before it was made, and how far it moved the policy.
 
     Attributes:
         sequence_gap: Mean over rollouts of the summed log-probability of the sampled tokens (as the sampler recorded
@@ -24,12 +24,14 @@ class StepStatistics:
             trained tokens have no recorded one.
         k3: Mean per-token estimate of KL(sampler || trainer) (Schulman's k3); None likewise.
         gradient_norm: Norm of the gradient before clipping.
+        update_kl: The same estimate of KL(sampler || updated policy), over the tokens that were sampled, in both arms.
     """
 
     sequence_gap: float
     max_token_gap: float | None
     k3: float | None
     gradient_norm: float
+    update_kl: float
 
 
 def token_logprobs(model: Any, samples: Sequence[TrainingSample], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,10 +99,20 @@ def update(
         own = torch.tensor([np.nansum(np.where(s.loss_mask == 1, s.logprobs, 0.0)) for s in sampled])
         gap = (own - (logprobs * mask).sum(1)).mean()
         difference = (logprobs - old) * mask
-        k3 = ((torch.exp(difference) - 1 - difference) * mask).sum() / mask.sum()
+        k3 = _k3(difference, mask)
+        updated, sampled_mask = token_logprobs(model, sampled, pad)
+        by_sampler = recorded_logprobs(sampled, updated.shape[1])
+        assert by_sampler is not None  # validated when the rollouts were collected
+        update_kl = _k3((updated - by_sampler) * sampled_mask, sampled_mask)
     return StepStatistics(
         sequence_gap=float(gap),
         max_token_gap=None if recorded is None else float(difference.abs().max()),
-        k3=None if recorded is None else float(k3),
+        k3=None if recorded is None else k3,
         gradient_norm=float(norm),
+        update_kl=update_kl,
     )
+
+
+def _k3(difference: torch.Tensor, mask: torch.Tensor) -> float:
+    """Schulman's k3 from masked differences of log-probabilities."""
+    return float(((torch.exp(difference) - 1 - difference) * mask).sum() / mask.sum())

@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# 97.5 % quantiles of Student's t for 1 to 9 degrees of freedom; 1.96 beyond.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# 97.5 % quantiles of Student's t for 1 to 19 degrees of freedom; beyond, the last one, which is a little too wide.
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
+)
 _PANELS = (
     ("reward", "reward"),
     ("called", "valid calls"),
     ("drift", "rollouts with drift"),
     ("sequence_gap", "log-probability of sampled minus trained tokens (nats a rollout)"),
+    ("update_kl", "KL of sampler and updated policy, sampled tokens (k3)"),
 )
 
 
@@ -26,7 +30,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     if count < 2:
         return mean, math.nan
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean, (_T[count - 2] if count <= 10 else 1.96) * deviation / math.sqrt(count)
+    return mean, _T[min(count - 1, len(_T)) - 1] * deviation / math.sqrt(count)
 
 
 def write_report(folder: Path) -> str:
@@ -62,7 +66,8 @@ def make_table(runs: Sequence[dict[str, Any]]) -> str:
         ("rollouts with drift, all steps", lambda run: _mean(run["curves"], "drift")),
         ("sampled minus trained, nats a rollout", lambda run: _mean(run["curves"], "sequence_gap")),
         ("largest token gap sampler/trainer", lambda run: _largest(run["curves"], "max_token_gap")),
-        ("k3 estimate of KL(sampler, trainer)", lambda run: _mean(run["curves"], "k3")),
+        ("KL of sampler and trainer (k3)", lambda run: _mean(run["curves"], "k3")),
+        ("KL of sampler and updated policy (k3)", lambda run: _mean(run["curves"], "update_kl")),
     ]
     lines = [f"| | {' | '.join(arms)} | difference (paired by seed) |", "|---|" + "---|" * (len(arms) + 1)]
     for title, value in rows:
@@ -107,6 +112,8 @@ def _plot(runs: Sequence[dict[str, Any]], path: Path) -> None:
             axis.plot(_smooth(means), color=colour, label=arm)
         axis.set_xlabel("GRPO step")
         axis.set_title(title, fontsize=10)
+        if name == "update_kl":
+            axis.set_yscale("log")
         axis.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=110)

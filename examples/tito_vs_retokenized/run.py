@@ -32,29 +32,27 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="number of repetitions")
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed; the others follow")
-    parser.add_argument("--steps", type=int, default=40, help="GRPO steps")
+    parser.add_argument("--steps", type=int, default=60, help="GRPO steps")
     parser.add_argument("--problems", type=int, default=8, help="problems a step")
     parser.add_argument("--samples", type=int, default=8, help="rollouts a problem")
     parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
-    parser.add_argument("--dropout", type=float, default=0.1, help="BPE dropout of the supervised data")
+    parser.add_argument("--dropout", type=float, default=0.3, help="BPE dropout of the supervised data")
     parser.add_argument("--target", type=float, default=0.4, help="chance of success that ends the supervision")
     parser.add_argument("--vocabulary", type=int, default=600)
-    parser.add_argument("--evaluation", type=int, default=128, help="held-out problems before and after")
+    parser.add_argument("--evaluation", type=int, default=256, help="held-out problems before and after")
     parser.add_argument("--output", type=Path, default=Path("outputs/tito_vs_retokenized"))
     return parser.parse_args()
 
 
-async def train(options: argparse.Namespace, start: Any, tokenizer: Any, *, seed: int, arm: str) -> dict[str, Any]:
-    """One run of GRPO from a checkpoint; its curves."""
+async def train(
+    options: argparse.Namespace, start: Any, tokenizer: Any, before: dict[str, float], *, seed: int, arm: str
+) -> dict[str, Any]:
+    """One run of GRPO from a checkpoint, evaluated as `before`; its curves."""
     model = copy.deepcopy(start)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.0, betas=(0.9, 0.95))
     problems = random.Random(f"training {seed}")
     curves: list[dict[str, Any]] = []
-    engine = EmbeddedEngine(
-        model, tokenizer=tokenizer, max_batch_size=64, seed=seed, weight_version="step-0", batch_invariant=False
-    )
-    async with engine:
-        before = await evaluate(engine, options.evaluation, seed)
+    async with make_engine(model, tokenizer, seed) as engine:
         for step in range(options.steps):
             began = time.perf_counter()
             batch = [make_problem(problems) for _ in range(options.problems)]
@@ -75,6 +73,13 @@ async def train(options: argparse.Namespace, start: Any, tokenizer: Any, *, seed
             )
         after = await evaluate(engine, options.evaluation, seed)
     return {"seed": seed, "arm": arm, "before": before, "after": after, "curves": curves}
+
+
+def make_engine(model: Any, tokenizer: Any, seed: int) -> EmbeddedEngine:
+    """The engine that samples; its weights have version `step-0`."""
+    return EmbeddedEngine(
+        model, tokenizer=tokenizer, max_batch_size=64, seed=seed, weight_version="step-0", batch_invariant=False
+    )
 
 
 def measure(rollouts: list[Rollout]) -> dict[str, float]:
@@ -119,8 +124,10 @@ async def main() -> None:
             f"{sum(p.numel() for p in model.parameters())} parameters, {time.perf_counter() - began:.0f} s",
             flush=True,
         )
+        async with make_engine(copy.deepcopy(model), tokenizer, seed) as engine:
+            before = await evaluate(engine, options.evaluation, seed)
         for arm in ARMS:
-            runs.append(await train(options, model, tokenizer, seed=seed, arm=arm))
+            runs.append(await train(options, model, tokenizer, before, seed=seed, arm=arm))
             options.output.mkdir(parents=True, exist_ok=True)
             text = json.dumps(
                 {"settings": settings, "seconds": time.perf_counter() - began, "runs": runs}, indent=1, default=float
