@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import types
 from typing import Any
 
@@ -11,6 +12,7 @@ from slime_support import AddEnv, Rig, Sample, rig
 
 from strands_env.core import Environment
 from strands_env.training import slime
+from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
 
@@ -114,7 +116,7 @@ def broken(error: Exception) -> Any:
     return make
 
 
-async def test_too_many_failures_of_one_type_end_the_run(rig: Rig) -> None:
+async def test_too_many_failures_end_the_run(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 3
     rig.environment = broken(RuntimeError("no sandbox"))
     assert [(await rig.run()).status for _ in range(2)] == [Sample.Status.FAILED] * 2
@@ -133,13 +135,10 @@ async def test_failures_of_the_model_count_too(rig: Rig) -> None:
         await rig.run()
 
 
-async def test_a_good_rollout_or_another_error_starts_the_count_again(rig: Rig) -> None:
+async def test_a_good_rollout_starts_the_count_again(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.serve(ConnectionError("gone"), completion("3"), ConnectionError("gone"))
-    for _ in range(3):
-        await rig.run()
-    rig.environment = broken(RuntimeError("no sandbox"))
-    assert (await rig.run()).status is Sample.Status.FAILED
+    assert [(await rig.run()).status.name for _ in range(3)] == ["FAILED", "COMPLETED", "FAILED"]
 
 
 async def test_without_a_limit_failures_never_end_the_run(rig: Rig) -> None:
@@ -154,3 +153,63 @@ async def test_the_limit_is_64_by_default(rig: Rig) -> None:
         await rig.run()
     with pytest.raises(slime.TooManyFailuresError):
         await rig.run()
+
+
+async def test_failures_of_rollouts_that_began_before_a_success_do_not_count(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 3
+    may_fail = asyncio.Event()
+
+    class Broken(AddEnv):
+        async def reset(self) -> None:
+            await may_fail.wait()
+            raise RuntimeError("no sandbox")
+
+    good, rig.environment = rig.environment, Broken
+    together = [asyncio.ensure_future(rig.run()) for _ in range(10)]
+    await asyncio.sleep(0)
+    rig.environment = good
+    rig.serve(completion("3"))
+    await rig.run()
+    may_fail.set()
+    assert {sample.status for sample in await asyncio.gather(*together)} == {Sample.Status.FAILED}
+
+
+async def test_errors_that_alternate_end_the_run(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.environment = broken(RuntimeError("no sandbox"))
+    await rig.run()
+    rig.environment = broken(OSError("no network"))
+    with pytest.raises(slime.TooManyFailuresError, match=r"2 rollouts .* OSError"):
+        await rig.run()
+
+
+async def test_failures_of_an_evaluation_neither_count_nor_end_the_run(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.environment = broken(RuntimeError("no sandbox"))
+    assert {(await rig.run(evaluation=True)).status for _ in range(4)} == {Sample.Status.FAILED}
+    assert (await rig.run()).status is Sample.Status.FAILED
+
+
+async def test_the_count_starts_again_once_it_was_reported(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.environment = broken(RuntimeError("no sandbox"))
+    await rig.run()
+    with pytest.raises(slime.TooManyFailuresError):
+        await rig.run()
+    assert (await rig.run()).status is Sample.Status.FAILED
+
+
+async def test_a_timeout_of_a_suspended_rollout_does_not_count(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 1
+    rig.args.partial_rollout = True
+
+    def stop(*request: Any) -> Any:
+        rig.state.aborted = True
+        return Reply(ids=completion("abc def").ids[:1], finish="abort")
+
+    rig.serve(stop, TimeoutError("the deadline of the step passed"))
+    sample = await rig.run()
+    assert sample.status is Sample.Status.ABORTED
+    rig.state.aborted = False
+    done = await rig.run(sample)
+    assert done.metadata["strands_env"]["termination_reason"] == "timeout"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strands_env.training.slime._failures import STREAK
 from strands_env.training.slime._fill import Needs
 from strands_env.training.slime._settings import SlimeConfigError, SlimeSettings
 
@@ -25,6 +26,7 @@ class Call:
         needs: Data that the trainer needs of every sample.
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample.
+        successes: Training rollouts that had gone well when slime called.
     """
 
     args: Any
@@ -36,6 +38,7 @@ class Call:
     needs: Needs
     partial: bool
     fanout: bool
+    successes: int
 
     @classmethod
     def of(cls, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool) -> Call:
@@ -56,6 +59,7 @@ class Call:
             needs=Needs.of(args, evaluation=evaluation),
             partial=bool(getattr(args, "partial_rollout", False)) and not evaluation,
             fanout=_fans_out(args, settings) and not evaluation,
+            successes=STREAK.successes,
         )
 
     @property

@@ -30,6 +30,7 @@ class Episode:
         records: Top-p data of its calls.
         counters: Sums over its calls.
         suspensions: How often it was suspended.
+        successes: Training rollouts that had gone well when it began.
         scores: Whether its environment has a reward function.
         config_error: What makes every rollout of this configuration fail, where that was found out on the way.
     """
@@ -40,6 +41,7 @@ class Episode:
     records: list[CallRecord] = field(default_factory=list)
     counters: RolloutCounters = field(default_factory=RolloutCounters)
     suspensions: int = 0
+    successes: int = 0
     scores: bool = False
     config_error: Exception | None = None
 

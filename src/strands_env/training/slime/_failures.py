@@ -1,4 +1,4 @@
-"""Ends a run in which every rollout fails in the same way."""
+"""Ends a run in which every rollout fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from strands_env.core.termination import ErrorRecord
 
 
 class TooManyFailuresError(RuntimeError):
-    """So many rollouts in a row failed with one type of error that the run ends, instead of sampling for ever.
+    """So many rollouts in a row failed that the run ends, instead of sampling for ever.
 
     Attributes:
         count: How many.
@@ -20,37 +20,47 @@ class TooManyFailuresError(RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.count} rollouts in a row failed with {self.error.type} in {self.error.where.value}, the last with "
-            f"{self.error.message!r}: mend the cause, or raise strands_env_max_failures (0 for no limit)"
+            f"{self.count} rollouts in a row failed, the last with {self.error.type} in {self.error.where.value}: "
+            f"{self.error.message!r}; mend the cause, or raise strands_env_max_failures (0 for no limit)"
         )
 
 
 class FailureStreak:
-    """Counts failures of one type without a good rollout or another type between them."""
+    """Counts failures of rollouts that began after the last good one.
+
+    Rollouts run at the same time: failures at one instant say nothing of those that went well since they began.
+
+    Attributes:
+        successes: Rollouts that went well so far. A rollout keeps the number at its start.
+    """
 
     def __init__(self) -> None:
-        self._type: str | None = None
+        self.successes = 0
         self._count = 0
 
     def reset(self) -> None:
         """A rollout went well."""
-        self._type, self._count = None, 0
+        self.successes += 1
+        self._count = 0
 
-    def add(self, error: ErrorRecord, limit: int) -> None:
+    def add(self, error: ErrorRecord, limit: int, *, successes: int) -> None:
         """Count a failure.
 
         Args:
             error: Its error.
             limit: Number of failures in a row that end the run; 0 for none.
+            successes: Rollouts that had gone well when this one began.
 
         Raises:
-            TooManyFailuresError: It is the last that is allowed.
+            TooManyFailuresError: It is the last that is allowed; the count starts again.
         """
-        self._count = self._count + 1 if error.type == self._type else 1
-        self._type = error.type
+        if successes != self.successes:
+            return
+        self._count += 1
         if limit and self._count >= limit:
-            raise TooManyFailuresError(self._count, error)
+            count, self._count = self._count, 0
+            raise TooManyFailuresError(count, error)
 
 
 STREAK = FailureStreak()
-"""Of this process."""
+"""Of the training rollouts of this process."""

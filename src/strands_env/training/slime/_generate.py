@@ -36,7 +36,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
     Raises:
         SlimeConfigError: The configuration is wrong.
-        TooManyFailuresError: Too many rollouts in a row failed in the same way. Everything else is data.
+        TooManyFailuresError: Too many rollouts in a row failed. Everything else is data.
     """
     call = Call.of(args, sample, sampling_params, evaluation)
     refuse_images(sample)
@@ -58,7 +58,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         if _is_stopping(call):
             return _outcome.aborted(call)
         record = ErrorRecord.from_exception(error, Phase.LOOP)
-        return _outcome.failed(call, None, record, TerminationReason.UNCLASSIFIED_ERROR)
+        return _outcome.failed(call, episode, None, record, TerminationReason.UNCLASSIFIED_ERROR)
 
 
 def _is_stopping(call: Call) -> bool:
@@ -68,7 +68,7 @@ def _is_stopping(call: Call) -> bool:
 def _start(call: Call) -> Episode:
     params, budget = sampling_params_of(call.sampling_params)
     control = RolloutControl(is_aborted=lambda: _is_stopping(call), suspends=call.partial, budget=budget)
-    episode = Episode(task=None, control=control)  # type: ignore[arg-type]
+    episode = Episode(task=None, control=control, successes=call.successes)  # type: ignore[arg-type]
     environment = call.settings.make_environment(
         model_factory=model_factory(call, episode, params),
         args=call.args,

@@ -57,11 +57,11 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
     if reason.is_failure:
         if episode.control.is_aborted():  # the end of the step is what broke it
             return aborted(call)
-        return failed(call, sources[-1] if sources else None, result.error, reason)
+        return failed(call, episode, sources[-1] if sources else None, result.error, reason)
     if not sources and reason.is_limit:
         return _empty(call, result, episode)
     if not sources:
-        return failed(call, None, _nothing_to_train(), reason)
+        return failed(call, episode, None, _nothing_to_train(), reason)
     if not call.fanout:
         sources = [with_all_sampled_tokens(_main_path(sources, result))]
     sources = [_completed_data(source, call, episode) for source in sources]
@@ -73,11 +73,12 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
             response = _text(episode, source.token_ids[source.prompt_length :].tolist(), _final_text(result))
             _fill.fill(target, source, call.needs, response=response)
         except (InvalidSampleError, ValueError) as error:
-            return failed(call, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
+            return failed(call, episode, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
         target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
         target.reward = _fill.reward_value(call.args, reward or 0.0, evaluation=call.evaluation) if scored else None
         _fill.note(target, _notes(call, result, episode, source.agent_name))
-    STREAK.reset()
+    if not call.evaluation:
+        STREAK.reset()
     if len(samples) == 1:
         return sample
     shared = sample.rollout_id if getattr(sample, "rollout_id", None) is not None else sample.index
@@ -86,7 +87,13 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
     return samples
 
 
-def failed(call: Call, source: TrainingSample | None, error: ErrorRecord | None, reason: TerminationReason) -> Any:
+def failed(
+    call: Call,
+    episode: Episode | None,
+    source: TrainingSample | None,
+    error: ErrorRecord | None,
+    reason: TerminationReason,
+) -> Any:
     """A sample that trains nothing.
 
     Raises:
@@ -100,8 +107,16 @@ def failed(call: Call, source: TrainingSample | None, error: ErrorRecord | None,
     _fill.set_status(call.sample, SampleStatus.FAILED)
     described = {"type": error.type, "message": error.message, "where": error.where.value}
     _fill.note(call.sample, {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described})
-    STREAK.add(error, call.settings.max_failures)
+    if _counts(call, episode, reason):
+        successes = call.successes if episode is None else episode.successes
+        STREAK.add(error, call.settings.max_failures, successes=successes)
     return call.sample
+
+
+def _counts(call: Call, episode: Episode | None, reason: TerminationReason) -> bool:
+    """Whether a failure may end the run: not in an evaluation, which ends by itself; nor for time spent waiting."""
+    waited = episode is not None and episode.suspensions > 0
+    return not call.evaluation and not (waited and reason is TerminationReason.TIMEOUT)
 
 
 def _empty(call: Call, result: StepResult, episode: Episode) -> Any:

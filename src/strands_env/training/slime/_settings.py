@@ -39,8 +39,9 @@ class SlimeSettings:
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
-        max_failures: Number of rollouts in a row that fail with one type of error, after which the run ends with
-            `TooManyFailuresError`; 0 for no limit. Of this process.
+        max_failures: Number of training rollouts in a row that fail, after which the run ends with
+            `TooManyFailuresError`; 0 for no limit. A failure counts if no rollout of this process has gone well since
+            it began.
     """
 
     factory: str
