@@ -22,6 +22,7 @@ from strands_env.training import (
     skyrl,
     tinker,
     trl,
+    verifiers,
     verl,
 )
 
@@ -436,6 +437,38 @@ async def test_a_verl_prompt_may_be_a_list_of_texts_but_not_of_images() -> None:
     assert as_list.requests[0]["prompt_ids"] == as_text.requests[0]["prompt_ids"]
     with pytest.raises(ValueError, match="expected text"):
         await rollout(ServerManager([]), row=row({"type": "image"}, text))
+
+
+# ---- verifiers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_verifiers_nodes_train_every_token_in_whatever_order_the_paths_come(order: tuple[int, int]) -> None:
+    one = make()
+    other = make(
+        token_ids=np.array([10, 11, 12, 13, 24, 25], dtype=np.int32),
+        loss_mask=np.array([0, 0, 0, 0, 0, 1], dtype=np.uint8),
+        trained_elsewhere=np.array([0, 0, 1, 1, 0, 0], dtype=np.uint8),
+        logprobs=np.array([np.nan] * 5 + [-0.3]),
+    )
+    nodes = verifiers.message_nodes([(one, other)[place] for place in order], advantage=2.0)
+    assert [(node["mask"], node["logprobs"], node["advantages"]) for node in nodes[:2]] == [
+        ([False, False], [], None),
+        ([True, True], [-0.1, -0.2], [2.0, 2.0]),
+    ]
+    assert sum(sum(node["mask"]) for node in nodes) == 4
+
+
+def test_a_verifiers_node_of_which_two_paths_train_parts_has_both_parts() -> None:
+    parts = [
+        make(
+            loss_mask=np.array([0, 0, *mine, 0, 0], dtype=np.uint8),
+            trained_elsewhere=np.array([0, 0, *others, 0, 0], dtype=np.uint8),
+        )
+        for mine, others in (((0, 1), (1, 0)), ((1, 0), (0, 1)))
+    ]
+    nodes = verifiers.message_nodes(parts)
+    assert [(node["mask"], node["logprobs"]) for node in nodes if node["sampled"]] == [([True, True], [-0.1, -0.2])]
 
 
 # ---- prime-rl, AReaL, tinker -----------------------------------------------------------------------------------------

@@ -56,24 +56,34 @@ def message_nodes(
             key = (parent, sampled, tuple(ids))
             if key not in known:
                 known[key] = len(nodes)
-                trained = [position for position in range(start, end) if mask[position]]
+                message = {"role": "assistant" if sampled else "user", "content": decode(ids) if decode else ""}
                 nodes.append(
                     {
                         "parent": parent,
-                        "message": {
-                            "role": "assistant" if sampled else "user",
-                            "content": decode(ids) if decode is not None else "",
-                        },
+                        "message": message,
                         "sampled": sampled,
                         "token_ids": ids,
-                        "mask": [bool(value) for value in mask[start:end]],
-                        "logprobs": [logprobs[position] for position in trained],
-                        "advantages": None if advantage is None or not trained else [advantage] * len(trained),
+                        "mask": [False] * len(ids),
+                        "logprobs": [],
+                        "advantages": None,
                         "routed_experts": None if experts is None else experts[start:end],
                     }
                 )
             parent = known[key]
+            _train(nodes[parent], mask[start:end], logprobs[start:end], advantage)
     return nodes
+
+
+def _train(node: dict[str, Any], mask: Sequence[int], logprobs: Sequence[float], advantage: float | None) -> None:
+    """Adds what a path trains of a node. The path that came first with it need not be the one that trains it."""
+    trained = dict(zip(np.flatnonzero(node["mask"]).tolist(), node["logprobs"], strict=True))
+    added = {place: logprobs[place] for place, value in enumerate(mask) if value and place not in trained}
+    if not added:
+        return
+    trained |= added
+    node["mask"] = [place in trained for place in range(len(mask))]
+    node["logprobs"] = [trained[place] for place in sorted(trained)]
+    node["advantages"] = None if advantage is None else [advantage] * len(trained)
 
 
 def _runs(sample: TrainingSample) -> Iterator[tuple[int, int, bool]]:
