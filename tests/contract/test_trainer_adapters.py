@@ -175,6 +175,15 @@ def test_skyrl_failures_get_the_mean_of_their_group() -> None:
     assert skyrl.generator_output(rollouts, group_ids="xxxxx")["rewards"][2] == 4 / 3
 
 
+def test_skyrl_refuses_a_rollout_whose_group_nothing_says() -> None:
+    rollouts = [[make(reward=1.0, group_id="a")], [make(reward=1.0, group_id="a")], []]
+    with pytest.raises(ValueError, match=r"rollouts \[2\] have no sample .* give group_ids or trajectory_ids"):
+        skyrl.generator_output(rollouts)
+    assert skyrl.generator_output(rollouts, group_ids="aaa")["rewards"] == [1.0, 1.0, 1.0]
+    full = [*rollouts[:2], [replace(FAILED, group_id="a")]]
+    assert skyrl.generator_output(full)["rewards"] == [1.0, 1.0, 1.0]
+
+
 def test_skyrl_token_rewards_of_a_failure_sum_to_the_mean_of_its_group() -> None:
     scored = make(token_rewards=np.array([0, 0, 0, 0.25, 0, 0]))
     output = skyrl.generator_output([[scored], [FAILED], []], token_rewards=True)

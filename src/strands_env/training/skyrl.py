@@ -44,7 +44,7 @@ def generator_output(
         rollouts: The samples of every rollout.
         trajectory_ids: `trajectory_ids` of the input batch, one a rollout. Needed for `step_wise`.
         group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
-            `group_id`.
+            `group_id`, which a rollout without samples does not have.
         step_wise: Every path is a row of its own, the paths of a rollout together; otherwise one path stands for it.
         token_rewards: Per-token rewards instead of one number a row.
         routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
@@ -52,7 +52,7 @@ def generator_output(
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, or no rollout has the routed experts asked for.
-        ValueError: Options that exclude each other, or lists of other lengths.
+        ValueError: Options that exclude each other, lists of other lengths, or a rollout whose group nothing says.
     """
     if step_wise and (trajectory_ids is None or routed_experts):
         raise ValueError("step_wise needs trajectory_ids, and SkyRL takes no routed experts with it")
@@ -111,7 +111,11 @@ def _groups(
         return list(group_ids)
     if trajectory_ids is not None:
         return [getattr(trajectory_id, "instance_id", None) for trajectory_id in trajectory_ids]
-    return [samples[0].group_id if samples else None for samples in rollouts]
+    groups: list[Hashable] = [samples[0].group_id if samples else None for samples in rollouts]
+    empty = [index for index, samples in enumerate(rollouts) if not samples]
+    if empty and any(group is not None for group in groups):
+        raise ValueError(f"rollouts {empty!r} have no sample that says their group: give group_ids or trajectory_ids")
+    return groups
 
 
 def _fillers(
