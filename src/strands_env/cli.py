@@ -87,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return Exit.USAGE
-    except Exception:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # also what extensions raise past `Exception`
         return _unexpected(chosen)
 
 

@@ -108,7 +108,21 @@ def _unreadable() -> Any:
     return made
 
 
+class Panic(BaseException):
+    """As extensions in Rust raise it: no `Exception`."""
+
+
+class LostConnectionError(ConnectionError):
+    """Pickles, and cannot be made again from its arguments."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host} {port}")
+
+
 FAULTS: dict[str, Any] = {
+    "panic": lambda: Panic("in rust"),
+    "keyboard": KeyboardInterrupt,
+    "lost": lambda: LostConnectionError("a", 2),
     "cancel": asyncio.CancelledError,
     "odd": lambda: OddError("a", 2),
     "exit": lambda: SystemExit(3),
@@ -157,3 +171,14 @@ class StuckEnv(FakeEnv):
 
 def stuck() -> Any:
     return StuckEnv
+
+
+def panicking() -> Any:
+    raise Panic("in the factory")
+
+
+def scored_by_panic() -> Any:
+    async def reward(action: Action, result: Any) -> float:
+        raise SystemExit(3)
+
+    return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), reward_fn=reward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -122,3 +123,18 @@ class NoTasks(EvaluatorClass):
 class Surprising(EvaluatorClass):
     def load_dataset(self) -> list[Action]:
         raise RuntimeError("surprise")
+
+
+def exiting_tasks() -> Iterator[Action]:
+    yield three_tasks()[0]
+    sys.exit(0)
+
+
+async def exiting_stream() -> AsyncIterator[Action]:
+    yield three_tasks()[0]
+    sys.exit(0)
+
+
+class Exiting(EvaluatorClass):
+    def load_dataset(self) -> list[Action]:
+        sys.exit(0)

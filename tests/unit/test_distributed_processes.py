@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strands_env.core import EpisodeTimeoutError
+from strands_env.core import EpisodeTimeoutError, TerminationReason
 from strands_env.core.termination import WorkCancelledError
 from strands_env.distributed import ProcessExecutor, WorkerLostError, WorkerSetupError
 from strands_env.eval import ConfigMismatchError, Evaluator, RetryPolicy, read_results
@@ -80,6 +80,8 @@ async def test_without_a_retry_the_loss_has_a_type(tmp_path):
         ("cancel", WorkCancelledError, "cancelled from inside"),
         ("odd", RuntimeError, "OddError: a 2"),
         ("exit", RuntimeError, r"sys.exit\(3\)"),
+        ("panic", RuntimeError, "rollout raised Panic: in rust"),
+        ("keyboard", RuntimeError, "rollout raised KeyboardInterrupt"),
         ("unreadable", RuntimeError, "cannot be read"),
     ],
 )
@@ -90,6 +92,19 @@ async def test_what_one_rollout_does_costs_its_neighbours_nothing(fault, error, 
             await asyncio.wait_for(executor.rollout(task(fault)), 30)
         assert (await neighbour).reward.reward == 1.0
         assert len(executor.pids) == 1
+
+
+async def test_a_reward_that_exits_is_a_reward_error_in_a_worker():
+    async with ProcessExecutor(f"{HERE}:scored_by_panic", n_workers=1) as executor:
+        result = await asyncio.wait_for(executor.rollout(task("t")), 30)
+    assert result.termination_reason is TerminationReason.REWARD_ERROR
+    assert "sys.exit(3)" in result.error.message
+
+
+async def test_a_factory_that_panics_ends_the_evaluation():
+    async with ProcessExecutor(f"{HERE}:panicking", n_workers=1) as executor:
+        with pytest.raises(WorkerSetupError, match="in the factory"):
+            await executor.rollout(task("t"))
 
 
 async def test_an_action_that_cannot_be_read_there_costs_its_rollout_only():

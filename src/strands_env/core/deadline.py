@@ -28,14 +28,32 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
+        RuntimeError: The work raised what is no `Exception`, such as `SystemExit`.
     """
     try:
-        return await _within(work, seconds, where)
+        return await _within(_contained(work, where), seconds, where)
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
             raise
         raise WorkCancelledError(where) from error
+
+
+async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
+    # Inside the task: asyncio lets an exit or an interrupt out of a task end the event loop.
+    try:
+        return await work
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise escaped(error, where) from error
+
+
+def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
+    """What would end more than the rollout that raised it, as an error that does not."""
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"the {where} called sys.exit({error.code!r})")
+    return RuntimeError(f"the {where} raised {type(error).__name__}: {error}")
 
 
 async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:

@@ -234,23 +234,24 @@ class Environment:
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
         cleanup_error: ErrorRecord | None = None
-        progress = EpisodeProgress.current()
-        try:
+        with EpisodeProgress.taken() as progress:
             try:
-                progress.phase = Phase.SETUP
-                await within(self.reset(), self.setup_timeout, Phase.SETUP)
-            except Exception as error:
-                result = self._failed(error, Phase.SETUP)
-            else:
-                progress.phase = Phase.LOOP
-                result = await self.step(action, cancel_signal=cancel_signal)
-        finally:
-            progress.phase = Phase.CLEANUP
-            try:
-                await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
-            except Exception as error:
-                cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
-                logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
+                try:
+                    progress.phase = Phase.SETUP
+                    await within(self.reset(), self.setup_timeout, Phase.SETUP)
+                except Exception as error:
+                    result = self._failed(error, Phase.SETUP)
+                else:
+                    progress.phase = Phase.LOOP
+                    result = await self.step(action, cancel_signal=cancel_signal)
+            finally:
+                progress.phase = Phase.CLEANUP
+                try:
+                    await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
+                except Exception as error:
+                    cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
+                    kind, message = cleanup_error.type, cleanup_error.message
+                    logger.warning("error=<%s>, message=<%s> | cleanup failed", kind, message)
         result.cleanup_error = cleanup_error
         return result
 

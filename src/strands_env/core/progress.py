@@ -16,14 +16,25 @@ class EpisodeProgress:
 
     Attributes:
         phase: That part; `LOOP` as long as nobody says more.
+        is_taken: Whether a rollout tells it now. One that runs inside that rollout has no say in it.
     """
 
     phase: Phase = Phase.LOOP
+    is_taken: bool = False
 
     @staticmethod
-    def current() -> EpisodeProgress:
-        """The progress of the episode that the calling code runs in; one that nobody reads outside of any."""
-        return _current.get() or EpisodeProgress()
+    @contextmanager
+    def taken() -> Iterator[EpisodeProgress]:
+        """The progress for a rollout to tell: the current one, or, inside another rollout, one that nobody reads."""
+        progress = _current.get()
+        if progress is None or progress.is_taken:
+            yield EpisodeProgress()
+            return
+        progress.is_taken = True
+        try:
+            yield progress
+        finally:
+            progress.is_taken = False
 
     @contextmanager
     def active(self) -> Iterator[EpisodeProgress]:

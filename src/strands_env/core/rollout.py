@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from .content import name_of
-from .deadline import stop, to_the_end
+from .deadline import escaped, stop, to_the_end
 from .environment import Environment
 from .progress import EpisodeProgress
 from .result import StepResult
@@ -68,6 +68,7 @@ class LocalExecutor:
         Raises:
             EpisodeTimeoutError: They passed; the error says in which phase.
             WorkCancelledError: The environment cancelled itself.
+            RuntimeError: It raised what is no `Exception`, such as `SystemExit`.
         """
         progress = EpisodeProgress(Phase.SETUP)
         try:
@@ -85,8 +86,9 @@ class LocalExecutor:
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
         try:
-            with progress.active(), seeded(action):
-                env = await make_environment(self._factory, action, self._takes_action)
+            with seeded(action):
+                with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
+                    env = await make_environment(self._factory, action, self._takes_action)
                 if self._described is not None:
                     async with self._described:
                         if self._on_environment is not None:
@@ -94,9 +96,12 @@ class LocalExecutor:
                             self._on_environment = None
                     self._described = None
                 progress.phase = Phase.LOOP
-                return await run_environment(env, action)
-        except SystemExit as error:  # of the rollout, not of the program with all the other rollouts
-            raise RuntimeError(f"the {progress.phase} called sys.exit({error.code!r})") from error
+                with progress.active():
+                    return await run_environment(env, action)
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # of the rollout, not of the program with all the other rollouts
+            raise escaped(error) from error
 
 
 async def _before_cleanup(
@@ -154,19 +159,20 @@ async def run_environment(env: Any, action: Action) -> StepResult:
     if issubclass(type(env), Environment):
         result: StepResult = await env.rollout(action)
         return result
-    progress, cleanup_error = EpisodeProgress.current(), None
-    try:
-        progress.phase = Phase.SETUP
-        await env.reset()
-        progress.phase = Phase.LOOP
-        result = await env.step(action)
-    finally:
-        progress.phase = Phase.CLEANUP
+    cleanup_error = None
+    with EpisodeProgress.taken() as progress:
         try:
-            await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
-        except Exception as error:  # what was sampled is not lost for it
-            cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
-            logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
+            progress.phase = Phase.SETUP
+            await env.reset()
+            progress.phase = Phase.LOOP
+            result = await env.step(action)
+        finally:
+            progress.phase = Phase.CLEANUP
+            try:
+                await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
+            except Exception as error:  # what was sampled is not lost for it
+                cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
+                logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
     if cleanup_error is not None:
         result.cleanup_error = cleanup_error
     return result

@@ -12,6 +12,7 @@ import sys
 import traceback
 from typing import Any
 
+from strands_env.core.deadline import escaped
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.answers import pack
 from strands_env.distributed.frames import read_message, write_message
@@ -30,7 +31,7 @@ async def serve(connection: socket.socket) -> None:
         runner = make_runner(recipe, tell)
     except EOFError:
         return
-    except (Exception, SystemExit):
+    except BaseException:
         write_message(writer, ("setup_error", None, traceback.format_exc(limit=-3)))
         await writer.drain()
         return
@@ -61,6 +62,8 @@ async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int,
         raise
     except Exception as error:
         data = pack(error)
+    except BaseException as error:  # whatever it is, the other side waits for an answer
+        data = pack(escaped(error))
     write_message(writer, ("answer", number, data))
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from strands_env.core import Action, StepResult
+from strands_env.core.deadline import escaped
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.answers import pack, unpack
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
@@ -34,7 +35,7 @@ class _RolloutActor:
         """Make the environment factory; what went wrong, or None."""
         try:
             self._runner = make_runner(pickle.loads(self._recipe), self._describe)
-        except (Exception, SystemExit):
+        except BaseException:
             return traceback.format_exc(limit=-3)
         return None
 
@@ -45,6 +46,10 @@ class _RolloutActor:
             answer = pack(await self._runner.rollout(pickle.loads(action), timeout=timeout))
         except Exception as error:
             answer = pack(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            answer = pack(escaped(error))
         return answer, self._environment
 
     async def _describe(self, description: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from strands_env.eval.retry import GroupPolicy, RetryPolicy, is_infrastructure
 from strands_env.eval.run import Run
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.seeds import fixed_seed
-from strands_env.eval.source import Tasks
+from strands_env.eval.source import Tasks, contained
 from strands_env.eval.store import RunConfig, StorePaths, read_results
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,8 @@ class Evaluator:
         """
         if self._run is not None:
             raise RuntimeError("this evaluator is running already: make another one, with another output path")
-        tasks = self.load_dataset() if actions is None else actions
+        with contained():
+            tasks = self.load_dataset() if actions is None else actions
         self._run = Run(self, tasks)
         try:
             self.results = await self._run.run()

@@ -6,10 +6,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sized
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 
 from strands_env.core import Action
+from strands_env.eval.errors import DatasetError
 
 AHEAD = 64
 """Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
@@ -27,11 +28,16 @@ async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
 
     Raises:
         TypeError: An item is no `Action`.
+        DatasetError: The iterable raised what would end the program, such as `SystemExit`.
     """
     if isinstance(tasks, AsyncIterable):
-        async for action in tasks:
-            yield _checked(action)
-        return
+        items = aiter(tasks)
+        while True:
+            with contained():
+                item = await anext(items, _END)
+            if isinstance(item, _End):
+                return
+            yield _checked(item)
     if isinstance(tasks, list | tuple):
         for action in tasks:
             yield _checked(action)
@@ -41,7 +47,8 @@ async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
         while not isinstance(item := await reader.next(), _End):
             yield _checked(item)
         if item.error is not None:
-            raise item.error
+            with contained():
+                raise item.error
     finally:
         reader.stop()
 
@@ -51,6 +58,26 @@ class _End:
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
+
+
+_END = _End()
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Where a data set is made or read: a `sys.exit` there is no end of the evaluation, and no good one.
+
+    Raises:
+        DatasetError: Instead of what is no `Exception`.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise DatasetError(f"the data source called sys.exit({error.code!r})") from error
+    except BaseException as error:
+        raise DatasetError(f"the data source raised {type(error).__name__}: {error}") from error
 
 
 class _Reader:

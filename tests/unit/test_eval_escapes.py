@@ -1,0 +1,134 @@
+"""What leaves a rollout or a source of tasks in other ways than by returning: it costs itself only, and is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from strands_env.cli import main
+from strands_env.commands import view
+from strands_env.core import Action, Environment, Phase, TerminationReason
+from strands_env.eval import DatasetError, Evaluator, RetryPolicy
+from strands_env.testing import ScriptedModel
+from tests.unit.distributed_support import Panic
+from tests.unit.eval_support import FakeEnv, outcome, task, tasks
+from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
+
+
+def made(kind: type[Environment] = Environment, **options) -> Environment:
+    return kind(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0, **options)
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("raised", [Panic("in rust"), KeyboardInterrupt("x"), SystemExit(3)], ids=repr)
+async def test_a_rollout_that_raises_anything_is_one_sample(raised, timeout):
+    def answer(action: Action):
+        return raised if action.task_context.id == "p0_0" else outcome()
+
+    results = await Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1).run(tasks(2))
+    assert results["p0"][0].aborted
+    assert results["p0"][0].step_result.error.type == "RuntimeError"
+    assert results["p1"][0].reward == 1.0
+
+
+@pytest.mark.parametrize("part", ["reset", "cleanup"])
+def test_an_exit_under_a_deadline_does_not_end_the_program(part):
+    async def leave(self) -> None:
+        sys.exit(3)
+
+    kind = type("Leaving", (Environment,), {part: leave})
+    results = asyncio.run(
+        Evaluator(lambda: made(kind, setup_timeout=30.0, cleanup_timeout=30.0), retry=RetryPolicy(max_attempts=1)).run(
+            tasks(1)
+        )
+    )
+    result = results["p0"][0].step_result
+    error = result.cleanup_error if part == "cleanup" else result.error
+    assert "sys.exit(3)" in error.message
+
+
+def test_what_no_command_expects_has_its_own_status(monkeypatch, capsys, tmp_path):
+    def panic(args):
+        raise Panic("in rust")
+
+    monkeypatch.setattr(view, "run", panic)
+    assert main(["view", str(tmp_path)]) == 70
+    assert "Panic: in rust" in capsys.readouterr().err
+
+
+# ---- rollouts inside rollouts ----------------------------------------------------------------------------------------
+
+
+class Outer(Environment):
+    """Runs an environment inside its step, and hangs afterwards."""
+
+    async def step(self, action: Action, **options):
+        await made().rollout(task("inner"))
+        await asyncio.sleep(60)
+        return await super().step(action, **options)
+
+
+class InnerHangs(Environment):
+    """Runs an environment that hangs in its setup."""
+
+    async def step(self, action: Action, **options):
+        class Stuck(Environment):
+            async def reset(self) -> None:
+                await asyncio.sleep(60)
+
+        await made(Stuck).rollout(task("inner"))
+        return await super().step(action, **options)
+
+
+@pytest.mark.parametrize("kind", [Outer, InnerHangs])
+async def test_the_deadline_is_that_of_the_outer_rollout(kind):
+    evaluator = Evaluator(lambda: made(kind), sample_timeout=0.3)
+    sample = (await asyncio.wait_for(evaluator.run(tasks(1)), 30))["p0"][0]
+    assert sample.step_result.termination_reason is TerminationReason.TIMEOUT
+    assert (sample.step_result.error.where, sample.attempts) == (Phase.LOOP, 1)
+
+
+async def test_a_rollout_in_the_factory_does_not_take_the_deadline_away():
+    async def factory() -> FakeEnv:
+        await made().rollout(task("warm"))
+        return FakeEnv(delay=60)
+
+    evaluator = Evaluator(factory, sample_timeout=0.3)
+    sample = (await asyncio.wait_for(evaluator.run(tasks(1)), 30))["p0"][0]
+    assert sample.step_result.error.where is Phase.LOOP
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+
+def leaving():
+    yield task("first")
+    sys.exit(0)
+
+
+async def leaving_later():
+    yield task("first")
+    sys.exit(0)
+
+
+@pytest.mark.parametrize("source", [leaving, leaving_later])
+def test_a_source_that_exits_is_an_error_of_the_data(source, tmp_path):
+    with pytest.raises(DatasetError, match=r"the data source called sys\.exit\(0\)"):
+        asyncio.run(Evaluator(FakeEnv, output_path=tmp_path).run(source()))
+
+
+def test_a_data_set_that_exits_is_an_error_of_the_data():
+    class Leaving(Evaluator):
+        def load_dataset(self):
+            sys.exit(0)
+
+    with pytest.raises(DatasetError, match=r"sys\.exit\(0\)"):
+        asyncio.run(Leaving(FakeEnv).run())
+
+
+@pytest.mark.parametrize("name", ["exiting_tasks", "exiting_stream", "Exiting"])
+def test_the_command_does_not_end_well_where_its_tasks_exit(name, tmp_path, capsys):
+    assert evaluate(f"{HOOKS}:{name}", "--env", HOOKS, *FAST, "-o", str(tmp_path)) == 2
+    assert "sys.exit(0)" in capsys.readouterr().err
