@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,12 @@ import orjson
 
 from .exceptions import SGLangRequestError
 from .sampling import validate_fields, validate_input_ids, validate_sampling_params
+
+before_attempt: ContextVar[Callable[[], None] | None] = ContextVar("before_attempt", default=None)
+"""Called just before each attempt of a call, retries included, once it has its turn: what it raises ends the call.
+
+So a caller that may not sample any more (a trainer updates the weights) stops a call between its attempts.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from . import _probes
 from ._answers import check_belongs
 from ._attempts import FAILURES, Attempt, Failure, client_closed, read_answer, translate
 from ._call import Call, encode
+from ._call import before_attempt as before_attempt
 from ._client_options import (
     affinity_headers,
     bearer,
@@ -209,6 +210,8 @@ class SGLangClient:
         async with transport.slots:
             if transport.closed.is_set():
                 return client_closed(rid)
+            if (check := before_attempt.get()) is not None:
+                check()
             if last is None:
                 budget.begin()
             elif budget.is_over:

@@ -13,7 +13,8 @@ from strands import tool
 from strands_env.training import slime
 from strands_env.training.slime._client import RolloutControl
 from strands_env.training.slime._episode import SUSPENDED, Episode
-from strands_sglang.testing import Reply
+from strands_sglang.testing import FaultyServer, Reply, faults
+from tests.unit.client_support import make
 
 __all__ = ["rig"]
 
@@ -137,6 +138,35 @@ async def test_a_suspended_rollout_samples_nothing_until_slime_asks_again(rig: R
     done = await rig.run(sample)
     assert done.status is Sample.Status.COMPLETED
     assert len(client.requests) == 2
+
+
+async def test_a_suspended_rollout_does_not_retry_its_call(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+
+    def answer(request: faults.ServerCall) -> Any:
+        if len(server.requests) > 1:
+            return faults.answer(completion("3"))
+        rig.state.aborted = True
+        return faults.busy()
+
+    async with FaultyServer(answer) as server, make(server.url) as rig.client:
+        sample = await rig.run(Sample(session_id="retries"))
+        assert sample.status is Sample.Status.ABORTED
+        rig.state.aborted = False  # slime resets its state and trains
+        await settle()
+        assert len(server.requests) == 1
+        assert (await rig.run(sample)).status is Sample.Status.COMPLETED
+        assert len(server.requests) == 2
+
+
+async def test_without_partial_rollout_an_abort_ends_the_retries(rig: Rig) -> None:
+    def answer(request: faults.ServerCall) -> Any:
+        rig.state.aborted = True
+        return faults.busy()
+
+    async with FaultyServer(answer) as server, make(server.url) as rig.client:
+        assert (await rig.run()).status is Sample.Status.ABORTED
+        assert len(server.requests) == 1
 
 
 async def test_a_rollout_can_be_suspended_twice(rig: Rig) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.client import NON_RETRYABLE_STATUS_CODES, SGLangClient
+from strands_sglang.client import NON_RETRYABLE_STATUS_CODES, SGLangClient, before_attempt
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -235,6 +235,26 @@ async def test_classes_have_limits(fault: faults.Fault, attempts: int, error: ty
         assert len(server.requests) == attempts
     assert 0 < len(server.requests) <= attempts + 3
     assert f"{len(server.requests)} attempts" in caught.value.__notes__[0]
+
+
+async def test_a_call_can_be_stopped_before_any_of_its_attempts(server: FaultyServer, client: SGLangClient) -> None:
+    class StopError(Exception):
+        pass
+
+    def check() -> None:
+        if len(server.requests) == 2:
+            raise StopError
+
+    server.script = [faults.busy(), faults.busy(), faults.busy()]
+    token = before_attempt.set(check)
+    try:
+        with pytest.raises(StopError):
+            await client.generate([1, 2])
+    finally:
+        before_attempt.reset(token)
+    assert len(server.requests) == 2
+    await client.generate([1, 2])  # its turn was given back, and the next call is not checked
+    assert len(server.requests) == 4
 
 
 async def test_max_retries_bounds_all_classes_together() -> None:

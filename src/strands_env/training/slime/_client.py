@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 
 from strands_env.training.slime._top_p import CallRecord, kept_sets_of
 from strands_sglang.exceptions import SGLangAbortedError, TokenBudgetReachedError
+
+
+class _HeldError(Exception):
+    """An attempt of a model call that may not be started."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,6 +45,11 @@ class RolloutControl:
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     resumptions: int = 0
     held: list[list[int]] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise where a call may not be started."""
+        if self.paused or self.is_aborted():
+            raise _HeldError
 
     async def gate(self, input_ids: Sequence[int]) -> None:
         """Pass, wait for the resumption, or raise `SGLangAbortedError`."""
@@ -107,14 +117,27 @@ class RolloutClient:
             SGLangAbortedError: slime is stopping.
             TokenBudgetReachedError: The response has `max_new_tokens` tokens already, tool results included.
         """
-        await self._control.gate(input_ids)
+        while True:
+            await self._control.gate(input_ids)
+            with contextlib.suppress(_HeldError):  # stopped between two attempts: it starts anew after the resumption
+                return await self._generate(input_ids, **fields)
+
+    async def _generate(
+        self, input_ids: Sequence[int], *, sampling_params: Mapping[str, Any] | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        from strands_sglang.client import before_attempt
+
         prompt = np.array(input_ids, dtype=np.int32)
-        params = dict(fields.pop("sampling_params", None) or {})
+        params = dict(sampling_params or {})
         room = self._room(prompt)
         if room is not None:
             params["max_new_tokens"] = min(params.get("max_new_tokens", room), room)
         resumptions = self._control.resumptions
-        answer: dict[str, Any] = await self._client.generate(input_ids, sampling_params=params, **fields)
+        token = before_attempt.set(self._control.check)
+        try:
+            answer: dict[str, Any] = await self._client.generate(input_ids, sampling_params=params, **fields)
+        finally:
+            before_attempt.reset(token)
         meta = answer.get("meta_info") or {}
         self._counters.add(meta)
         output = np.array(answer.get("output_ids") or (), dtype=np.int32)
