@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from typing import Any
 
 import pytest
@@ -200,6 +201,31 @@ async def test_a_rollout_that_fails_after_its_suspension_keeps_nothing_of_it(rig
     assert (failed.status, failed.response, failed.reward) == (Sample.Status.FAILED, "", 0.0)
 
 
+async def test_a_resumed_rollout_watches_the_state_of_the_new_call(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.serve(abort_with(rig, Reply(ids=WHOLE.ids[:1], finish="abort")), completion("3"))
+    sample = await rig.run(Sample(session_id="new state"))
+    rig.state = types.SimpleNamespace(aborted=False, tokenizer=rig.state.tokenizer)  # the old one stays aborted
+    assert (await rig.run(sample)).status is Sample.Status.COMPLETED
+
+
+async def test_a_rollout_that_broke_while_it_was_suspended_starts_over(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.client = client = Late([ConnectionError("the server went down for the update"), completion("3")])
+    sample = Sample(session_id="broke")
+    running = asyncio.ensure_future(rig.run(sample))
+    await client.asked.wait()
+    rig.state.aborted = True
+    assert (await running).status is Sample.Status.ABORTED
+    rig.state.aborted = False
+    client.may_answer.set()
+    await settle()
+    done = await rig.run(sample)
+    check(done)
+    assert done.status is Sample.Status.COMPLETED
+    assert done.metadata["strands_env"]["suspensions"] == 0
+
+
 class Late(Replay):
     """A client whose answers come when the test says so."""
 
@@ -210,9 +236,10 @@ class Late(Replay):
 
     async def generate(self, input_ids: Any, **fields: Any) -> dict[str, Any]:
         self.asked.set()
-        answer = await super().generate(input_ids, **fields)
-        await self.may_answer.wait()
-        return answer
+        try:
+            return await super().generate(input_ids, **fields)
+        finally:
+            await self.may_answer.wait()
 
 
 @pytest.mark.parametrize("resumed_first", [False, True], ids=["before the resumption", "after it"])

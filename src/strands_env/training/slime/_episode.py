@@ -45,6 +45,15 @@ class Episode:
     scores: bool = False
     config_error: Exception | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, and not well."""
+        if not self.task.done():
+            return False
+        if self.task.cancelled() or self.task.exception() is not None:
+            return True
+        return self.task.result().termination_reason.is_failure
+
     async def run(self) -> StepResult | None:
         """Wait for the end; None when the rollout was suspended or stopped because slime is stopping.
 

@@ -40,7 +40,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """
     call = Call.of(args, sample, sampling_params, evaluation)
     refuse_images(sample)
-    episode = SUSPENDED.take(call.key) if call.partial else None
+    episode = _resumed(call)
     try:
         if episode is None:
             _fill.clear(sample)
@@ -63,6 +63,15 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
 def _is_stopping(call: Call) -> bool:
     return bool(getattr(call.state, "aborted", False))
+
+
+def _resumed(call: Call) -> Episode | None:
+    """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
+    episode = SUSPENDED.take(call.key) if call.partial else None
+    if episode is None or episode.has_failed:
+        return None
+    episode.control.is_aborted = lambda: _is_stopping(call)  # slime may have made its state anew
+    return episode
 
 
 def _start(call: Call) -> Episode:
