@@ -18,11 +18,13 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from strands_env.core import Action, TaskContext
+from strands_env.core import StepResult
 from strands_env.training._export import full_logprobs, one_row, trained_mask
 from strands_env.training._verl_client import ServerManagerClient, stop_token_ids
+from strands_env.training._verl_prompt import RowPrompt
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import samples_from_step, status_of
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 VERSION = "0.9.1"
 
 _ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
+_WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
+"""Of `make_environment`, which is given nothing of the row: if no attempt went better, none of another row will."""
 
 
 def agent_loop_output(
@@ -158,64 +162,50 @@ async def run_rollout(
         row: The row: `raw_prompt` and `reward_model.ground_truth` are read, `extra_info` is kept for the reward.
         prompt_length: `rollout.prompt_length`.
         response_length: `rollout.response_length`, the budget of the whole response.
-        retries: Further attempts of a rollout that failed or was aborted. After the last one it is a row without loss.
+        retries: Further attempts of a rollout that failed or was aborted, or whose environment could not be made. After
+            the last one it is a row without loss.
         retry_pause: Seconds before the first further attempt, twice as long before each next one.
         routed_experts: Every row has routed experts.
         experts_shape: Their `(layers, top_k)`, for rows without loss.
         model_options: Options of `SGLangModel`.
 
     Raises:
-        ValueError: The prompt has images, or other content that is no text.
+        ValueError: The prompt has images or other content that is no text, calls of tools, an unknown role, or does not
+            end with a user message.
+        TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
-    from strands_sglang import SGLangModel
-
-    options = {"return_routed_experts": True} if routed_experts else {}
+    prompt = RowPrompt.of(row)
     stops = stop_token_ids(tokenizer)
-    messages = [{"role": m["role"], "content": [{"text": _text(m.get("content"))}]} for m in row["raw_prompt"]]
-    system = [m["content"][0]["text"] for m in messages if m["role"] == "system"]
-    turns = [message for message in messages if message["role"] != "system"]
-    known: dict[str, Any] = {
-        "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
-        "conversation_history": turns[:-1],
-        "extra_info": row.get("extra_info"),
-    }
+    options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
+    make_model = partial(_model, tokenizer, response_length, options)
+    make_model(ServerManagerClient(server_manager, sampling_params, stops))  # wrong options raise before any attempt
     seconds = 0.0
     for attempt in range(1 + retries):
         client = ServerManagerClient(server_manager, sampling_params, stops, response_length)
-
-        def factory(client: ServerManagerClient = client) -> Any:
-            return SGLangModel(
-                tokenizer=tokenizer,
-                client=client,
-                sampling_params={"max_new_tokens": response_length},
-                max_sampled_tokens=response_length,
-                **{**options, **(model_options or {})},
-            )
-
-        environment = make_environment(model_factory=factory)
-        if system:
-            environment.system_prompt = "\n".join(system)
-        result = await environment.rollout(Action(message=turns[-1], task_context=TaskContext(**known)))
+        result, failure = await _attempt(make_environment, partial(make_model, client), prompt)
         seconds += client.seconds
-        status = status_of(result.termination_reason)
+        status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
         if status in _ENDED:
             break
+        reason, error = (result.termination_reason, result.error) if result is not None else (None, None)
         logger.warning(
             "attempt=<%d>, attempts=<%d>, reason=<%s>, error=<%s> | rollout failed",
             attempt + 1,
             1 + retries,
-            result.termination_reason,
-            result.error.message if result.error is not None else None,
+            reason,
+            error.message if error is not None else failure,
         )
         if attempt < retries:
             await asyncio.sleep(retry_pause * 2**attempt)
+        elif isinstance(failure, _WRONG_CODE):
+            raise failure
     shape = client.experts_shape or experts_shape
     if routed_experts and shape is None:
         raise InvalidSampleError("the rollout failed before its routed experts had a shape: give experts_shape")
-    metrics = result.observation.metrics
+    metrics = result.observation.metrics if result is not None else {}
     return agent_loop_output(
-        samples_from_step(result, experts_shape=shape),
+        samples_from_step(result, experts_shape=shape) if result is not None else [],
         prompt_length=prompt_length,
         response_length=response_length,
         metrics={
@@ -228,6 +218,36 @@ async def run_rollout(
         status=status,
         extra_fields={} if client.steps is None else dict(zip(_STEP_FIELDS, client.steps, strict=True)),
     )
+
+
+def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], client: ServerManagerClient) -> Any:
+    from strands_sglang import SGLangModel
+    from strands_sglang.tool_parsers import ToolParser
+
+    parser = options.get("tool_parser")
+    if parser is not None and not isinstance(parser, ToolParser):
+        raise TypeError(f"got tool_parser={parser!r}, expected a ToolParser: get_tool_parser(name) gives one")
+    return SGLangModel(
+        tokenizer=tokenizer,
+        client=client,
+        sampling_params={"max_new_tokens": response_length},
+        max_sampled_tokens=response_length,
+        **options,
+    )
+
+
+async def _attempt(
+    make_environment: Callable[..., Any], model_factory: Callable[[], Any], prompt: RowPrompt
+) -> tuple[StepResult | None, Exception | None]:
+    """The result, or why the environment could not be made."""
+    try:
+        environment = make_environment(model_factory=model_factory)
+        if prompt.system is not None:
+            environment.system_prompt = prompt.system
+        action = prompt.action()
+    except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
+        return None, failure
+    return await environment.rollout(action), None
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
@@ -274,13 +294,3 @@ _STEP_FIELDS = ("min_global_steps", "max_global_steps")
 def _steps(sample: TrainingSample) -> dict[str, int]:
     steps = [int(span.version) for span in sample.weight_versions if span.version and span.version.isdigit()]
     return dict(zip(_STEP_FIELDS, (min(steps), max(steps)), strict=True)) if steps else {}
-
-
-def _text(content: Any) -> str:
-    """The text of a message in the format of chat completions."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = list(content)
-    if any(not isinstance(part, Mapping) or part.get("type") != "text" for part in parts):
-        raise ValueError(f"raw_prompt holds {parts!r}, expected text: images and other parts are not supported")
-    return "".join(part["text"] for part in parts)

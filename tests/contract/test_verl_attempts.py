@@ -1,0 +1,105 @@
+"""verl's agent loop: what is run again, what is a row without loss, and what ends the run with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from provider_support import call, tokenizer
+
+from strands_env.training import verl
+from tests.contract.test_trainer_adapters import ROW, AddEnv, ServerManager
+
+
+async def rollout(make_environment: Any = AddEnv, manager: ServerManager | None = None, **options: Any) -> Any:
+    return await verl.run_rollout(
+        make_environment,
+        server_manager=manager or ServerManager(["3"]),
+        **{
+            "tokenizer": tokenizer(),
+            "sampling_params": {},
+            "row": ROW,
+            "prompt_length": 640,
+            "response_length": 256,
+            "retry_pause": 0.0,
+            **options,
+        },
+    )
+
+
+def failing(*errors: Exception) -> tuple[Any, list[Exception]]:
+    """A `make_environment` that raises these first, and what it has still to raise."""
+    left = list(errors)
+
+    def make_environment(model_factory: Any) -> AddEnv:
+        if left:
+            raise left.pop(0)
+        return AddEnv(model_factory=model_factory)
+
+    return make_environment, left
+
+
+async def test_an_environment_that_cannot_be_made_once_is_made_again() -> None:
+    make_environment, _ = failing(ConnectionError("no sandbox"), ConnectionError("no sandbox"))
+    output = await rollout(make_environment, ServerManager([call(1, 2), "3"]))
+    assert (output["extra_fields"]["status"], output["reward_score"]) == ("completed", 1.0)
+
+
+async def test_an_environment_that_cannot_be_made_is_a_row_without_loss() -> None:
+    make_environment, left = failing(*[ConnectionError("no sandbox")] * 3)
+    output = await rollout(make_environment)
+    assert (output["extra_fields"]["status"], output["response_mask"], output["num_turns"]) == ("failed", [0], 0)
+    assert left == []
+
+
+@pytest.mark.parametrize("error", [NameError("wrong code"), TypeError("wrong code")])
+async def test_an_environment_that_is_wrongly_written_ends_the_run_after_the_last_attempt(error: Exception) -> None:
+    make_environment, left = failing(*[error] * 3)
+    with pytest.raises(type(error), match="wrong code"):
+        await rollout(make_environment)
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tool_paser": "x"}, "tool_paser"),
+        ({"tool_parser": "hermes"}, r"tool_parser='hermes'.*get_tool_parser"),
+        ({"sampling_params": {}}, "sampling_params"),
+    ],
+)
+async def test_wrong_model_options_end_the_run(options: dict[str, Any], message: str) -> None:
+    manager = ServerManager([])
+    with pytest.raises(TypeError, match=message):
+        await rollout(manager=manager, model_options=options)
+    assert manager.requests == []
+
+
+USER = {"role": "user", "content": "1 + 2?"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([], "must end with a user message"),
+        ([{"role": "system", "content": "Add."}], "must end with a user message"),
+        ([USER, {"role": "assistant", "content": "3"}], "must end with a user message"),
+        ([{"role": "function", "content": "3"}, USER], "role 'function'"),
+        ([{"content": "3"}, USER], "role None"),
+        ([USER, {"role": "tool", "content": "3"}, USER], "role 'tool'"),
+        ([USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, USER], "tool_calls"),
+    ],
+)
+async def test_a_prompt_that_cannot_be_understood_is_refused(messages: list[Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        await rollout(row={"raw_prompt": messages})
+
+
+async def test_a_developer_message_is_a_system_prompt() -> None:
+    prompts = []
+    for role in ("system", "developer"):
+        manager = ServerManager(["3"])
+        await rollout(manager=manager, row={"raw_prompt": [{"role": role, "content": "Add."}, USER]})
+        prompts.append(manager.requests[0]["prompt_ids"])
+    assert prompts[0] == prompts[1]
+    assert "Add." in tokenizer().decode(prompts[0])
