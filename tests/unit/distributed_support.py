@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from strands_env.core import Action, Environment
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, with_tokens
@@ -182,3 +184,18 @@ def scored_by_panic() -> Any:
         raise SystemExit(3)
 
     return lambda: Environment(model_factory=lambda: ScriptedModel(["x"]), reward_fn=reward)
+
+
+class Configured:
+    """A model factory whose configuration holds more than JSON."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def __call__(self) -> ScriptedModel:
+        return ScriptedModel(["x"])
+
+
+def configured(kind: str) -> Any:
+    models = Configured({"bias": np.arange(3) if kind == "array" else lambda: 1, "api_key": "s3cret"})
+    return lambda: Environment(model_factory=models, reward_fn=lambda action, result: 1.0)

@@ -51,6 +51,23 @@ async def test_an_exception_that_does_not_pickle_comes_back_as_text():
             await executor.rollout(task("t0"))
 
 
+async def test_an_exception_that_does_not_pickle_stays_the_failure_it_is():
+    async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
+        evaluator = Evaluator(executor=executor, retry=RetryPolicy(max_attempts=2, delay=0.0))
+        sample = (await evaluator.run([task("lost")]))["lost"][0]
+    assert sample.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
+    assert (sample.attempts, sample.aborted) == (2, True)
+    assert "LostConnectionError: a 2" in sample.step_result.error.message
+
+
+@pytest.mark.parametrize("kind", ["array", "function"])
+async def test_any_model_configuration_can_be_told(kind, tmp_path):
+    async with ProcessExecutor(f"{HERE}:configured", {"kind": kind}, n_workers=2) as executor:
+        results = await Evaluator(executor=executor, output_path=tmp_path, max_concurrency=2).run(tasks(2))
+        assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
+        assert len(executor.environments) == 1
+
+
 async def test_a_factory_that_cannot_be_made_ends_the_evaluation(tmp_path):
     async with ProcessExecutor(f"{HERE}:broken", n_workers=1) as executor:
         with pytest.raises(WorkerSetupError, match="no such sandbox"):

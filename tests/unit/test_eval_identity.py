@@ -120,6 +120,38 @@ def test_names_tell_arguments_of_partials_and_models_by_their_configuration():
     assert name_of(partial(make, "x" * 999 + "a")) != name_of(partial(make, "x" * 999 + "b"))
 
 
+def connect(url, hf_token=None, headers=None):
+    return None
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(connect, "u", hf_token="s3cret"),
+        partial(connect, "u", "s3cret"),
+        partial(connect, headers={"Authorization": "Bearer s3cret"}),
+        partial(connect, headers={"deep": [{"x-api-key": "s3cret"}]}),
+        partial(connect, {"token": "s3cret", "call": make}),
+        partial(connect, {"pwd": "s3cret", "private-key": "s3cret", "dbPasswd": "s3cret"}),
+    ],
+    ids=range(6),
+)
+def test_secrets_are_left_out_of_names(made):
+    assert "s3cret" not in name_of(made)
+
+
+def test_what_only_sounds_like_a_secret_is_told():
+    assert name_of(partial(make, {"max_tokens": 17, "eos_token": "end-of-it"})).endswith(
+        '({"eos_token":"end-of-it","max_tokens":17})'
+    )
+
+
+def test_one_argument_without_content_hides_no_other():
+    one, other = (name_of(partial(make, {"p": p, "reward": make, "in": [{make}]})) for p in "AB")
+    assert one == other.replace('"B"', '"A"') != other
+    assert f'"reward":"{__name__}.make"' in one
+
+
 def test_of_long_values_the_part_that_differs_is_shown():
     (line,) = differences({"prompt": "x" * 999 + "old" + "y" * 999}, {"prompt": "x" * 999 + "new"})
     assert "old" in line and "new" in line and len(line) < 400

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import inspect
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -22,7 +24,12 @@ from pydantic import BaseModel
 
 _TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _LONGEST = 160
-_SECRET = re.compile(r"api_?key|secret|password|credential|(access|auth|bearer)_?token", re.IGNORECASE)
+_SECRET = re.compile(
+    r"^token$|(?<!bos|eos|pad|unk|sep|cls|end)[_-]token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
+    r"|api[_-]?key|private[_-]?key|secret|passwd|password|(^|[_-])pwd",
+    re.IGNORECASE,
+)
+"""Names of what must not be written down; those of special tokens are no such names."""
 
 
 def canonical(value: Any) -> bytes:
@@ -34,19 +41,20 @@ def canonical(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 
-def plain(value: Any, where: str = "it") -> Any:
+def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = None) -> Any:
     """The value as JSON values that depend on its content alone, so not on the order of a set.
 
     Args:
         value: JSON values, sets, bytes, numpy scalars and arrays, dataclasses, pydantic models, dates and the like.
         where: What to call it.
+        leaf: Tells a part that has no content, such as a function.
 
     Raises:
-        TypeError: A part of it has no content that can be told; the message says which.
+        TypeError: A part of it has no content that can be told, and there is no `leaf`; the message says which.
     """
     match value:
         case Enum():
-            return plain(value.value, where)
+            return plain(value.value, where, leaf)
         case None | bool():
             return value
         case str():
@@ -58,46 +66,80 @@ def plain(value: Any, where: str = "it") -> Any:
         case bytes() | bytearray() | memoryview():
             return {"bytes": base64.b64encode(bytes(value)).decode()}
         case BaseModel():
-            return plain(value.model_dump(), where)
+            return plain(value.model_dump(), where, leaf)
         case Mapping():
-            return _object(value, where)
+            return _object(value, where, leaf)
         case list() | tuple():
-            return [plain(item, f"{where}[{number}]") for number, item in enumerate(value)]
+            return [plain(item, f"{where}[{number}]", leaf) for number, item in enumerate(value)]
         case set() | frozenset():
-            return {"set": sorted((plain(item, where) for item in value), key=canonical)}
+            return {"set": sorted((plain(item, where, leaf) for item in value), key=canonical)}
     if isinstance(value, _TEXT):
         return {type(value).__name__: str(value)}
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name), f"{where}.{item.name}") for item in fields(value)}
+        return {item.name: plain(getattr(value, item.name), f"{where}.{item.name}", leaf) for item in fields(value)}
     if hasattr(value, "dtype") and hasattr(value, "tolist"):  # numpy, torch
-        return plain(value.tolist(), where)
+        return plain(value.tolist(), where, leaf)
+    if leaf is not None:
+        return leaf(value)
     raise TypeError(f"{where} is {_shortened(repr(value))}, which has no content that can be compared")
+
+
+def told(value: Any) -> Any:
+    """The value as JSON values to write down: a part without content by its name, secrets left out by theirs."""
+    return _without_secrets(plain(value, leaf=_leaf))
 
 
 def name_of(value: Any) -> str:
     """Dotted name of a function, a class, or the class of an instance; of a `functools.partial` with its arguments."""
     if isinstance(value, functools.partial):
-        return call_name(name_of(value.func), value.args, value.keywords)
+        return call_name(name_of(value.func), value.args, value.keywords, names=_names(value.func))
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def call_name(function: str, args: tuple[Any, ...] = (), keywords: Mapping[str, Any] | None = None) -> str:
-    """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names."""
-    shown = [_argument(value) for value in args]
+def call_name(
+    function: str,
+    args: tuple[Any, ...] = (),
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    names: Sequence[str] = (),
+) -> str:
+    """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names.
+
+    Args:
+        function: Name of the function.
+        args: Its positional arguments.
+        keywords: Its keyword arguments.
+        names: Names of the positional arguments, as far as they are known.
+    """
+    named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
+    shown = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]
     for name, value in sorted((keywords or {}).items()):
         shown.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
     return f"{function}({', '.join(shown)})"
 
 
+class _Name(str):
+    """What a part without content is told by; alone it is no JSON text, and so shown without quotes."""
+
+
+def _leaf(value: Any) -> str:
+    """What makes models by its `config`; else a name."""
+    config, name = getattr(value, "config", None), name_of(value)
+    return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
+
+
 def _argument(value: Any) -> str:
-    """An argument as text: its content; what makes models by its `config`; else its name."""
+    """An argument as text: its content, and the name of each part that has none."""
+    text = told(value)
+    return text if isinstance(text, _Name) else _shortened(canonical(text).decode())
+
+
+def _names(function: Any) -> list[str]:
     try:
-        return _shortened(canonical(_without_secrets(plain(value))).decode())
-    except TypeError:
-        config = getattr(value, "config", None)
-        name = name_of(value)
-        return f"{name} {_argument(config)}" if isinstance(config, Mapping) else name
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a built-in without a signature
+        return []
 
 
 def _without_secrets(value: Any) -> Any:
@@ -113,10 +155,10 @@ def _shortened(text: str) -> str:
     return f"{text[:_LONGEST]}... (blake2b {hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})"
 
 
-def _object(value: Mapping[Any, Any], where: str) -> Any:
+def _object(value: Mapping[Any, Any], where: str, leaf: Callable[[Any], str] | None) -> Any:
     if all(isinstance(name, str) for name in value):
-        return {_key(name): plain(item, f"{where}.{name}") for name, item in value.items()}
-    pairs = [[plain(name, where), plain(item, f"{where}.{name}")] for name, item in value.items()]
+        return {_key(name): plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
+    pairs = [[plain(name, where, leaf), plain(item, f"{where}.{name}")] for name, item in value.items()]
     return {"object": sorted(pairs, key=canonical)}
 
 

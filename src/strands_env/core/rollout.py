@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from .content import name_of
+from .content import name_of, told
 from .deadline import escaped, stop, to_the_end
 from .environment import Environment
 from .progress import EpisodeProgress
@@ -179,7 +179,7 @@ async def run_environment(env: Any, action: Action) -> StepResult:
 
 
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
-    """What of an environment decides its results, as far as it can be seen from outside.
+    """What of an environment decides its results, as far as it can be seen from outside, as JSON values.
 
     Args:
         env: The environment.
@@ -197,4 +197,5 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "max_total_tokens": env.max_total_tokens,
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
         }
-    return description
+    made: dict[str, Any] = told(description)
+    return made

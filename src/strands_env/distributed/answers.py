@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from contextlib import suppress
 from typing import Any
 
-from strands_env.core import StepResult
+from strands_env.core import StepResult, TerminationReason
 
 
 def pack(answer: StepResult | Exception) -> bytes:
-    """The result or the exception as bytes that can be read again; what cannot be sent becomes a `RuntimeError`."""
+    """The result or the exception as bytes that can be read again.
+
+    A result that cannot be sent becomes a `RuntimeError`, an exception the nearest of its bases that stands for the
+    same `TerminationReason`.
+    """
     try:
         data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
         if isinstance(answer, Exception):
@@ -18,10 +23,21 @@ def pack(answer: StepResult | Exception) -> bytes:
         return data
     except Exception as error:
         if isinstance(answer, Exception):
-            what, shown = "exception", "".join(traceback.format_exception(answer))
-        else:
-            what, shown = "result", repr(error)
-        return pickle.dumps(RuntimeError(f"the {what} cannot be sent back: {shown}"))
+            return _plainer(answer, "".join(traceback.format_exception(answer)))
+        return pickle.dumps(RuntimeError(f"the result cannot be sent back: {error!r}"))
+
+
+def _plainer(error: Exception, shown: str) -> bytes:
+    text = f"the exception cannot be sent back: {shown}"
+    reason = TerminationReason.from_error(error)
+    for base in type(error).__mro__[1:]:
+        if base is Exception:
+            break
+        with suppress(Exception):  # it may take other arguments
+            data = pickle.dumps(base(text), protocol=pickle.HIGHEST_PROTOCOL)
+            if TerminationReason.from_error(pickle.loads(data)) is reason:
+                return data
+    return pickle.dumps(RuntimeError(text))
 
 
 def unpack(data: bytes) -> StepResult:
