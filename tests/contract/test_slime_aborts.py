@@ -13,7 +13,8 @@ from strands import tool
 
 from strands_env.training import slime
 from strands_env.training.slime._client import RolloutControl
-from strands_env.training.slime._episode import SUSPENDED, Episode
+from strands_env.training.slime._episode import Episode
+from strands_env.training.slime._suspended import SUSPENDED
 from strands_sglang.testing import FaultyServer, Reply, faults
 from tests.unit.client_support import make
 

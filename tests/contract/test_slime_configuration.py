@@ -59,6 +59,7 @@ def wants_more(model_factory: Any, sandbox: Any) -> Any:
         ({"strands_env_options": "max_tool_iters"}, "must be a mapping"),
         ({"strands_env_log_messages": "many"}, "must be a number"),
         ({"strands_env_max_failures": -1}, "must be a number"),
+        ({"strands_env_max_suspension": "nan"}, "must be a number"),
         ({"strands_env_fanout": "false"}, "true or false"),
         ({"use_rollout_routing_replay": True}, "--num-layers"),
     ],

@@ -19,12 +19,14 @@ from ._hooks import check_reward_nonzero_std, reward_post_process
 from ._log import log_eval_rollout, log_rollout
 from ._reward import reward_func
 from ._settings import SlimeConfigError, SlimeSettings
+from ._suspended import close
 
 __all__ = [
     "SlimeConfigError",
     "SlimeSettings",
     "TooManyFailuresError",
     "check_reward_nonzero_std",
+    "close",
     "generate",
     "log_eval_rollout",
     "log_rollout",

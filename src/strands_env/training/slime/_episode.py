@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +10,6 @@ from strands_env.core import StepResult
 from strands_env.training.slime._client import RolloutControl, RolloutCounters
 from strands_env.training.slime._top_p import CallRecord
 from strands_env.training.slime._watch import AbortWatch
-
-logger = logging.getLogger(__name__)
-
-MAX_SUSPENDED = 4096
-"""Suspended rollouts that are kept; the oldest are cancelled, for slime may never ask for them again."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -87,31 +80,3 @@ class Episode:
         """End the rollout; its environment cleans up."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-
-
-class SuspendedEpisodes:
-    """Rollouts that wait for slime to ask for them again, by the key of their sample."""
-
-    def __init__(self) -> None:
-        self._episodes: OrderedDict[Any, Episode] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._episodes)
-
-    def put(self, key: Any, episode: Episode) -> None:
-        """Keep a rollout; too many cancel the oldest."""
-        self._episodes[key] = episode
-        while len(self._episodes) > MAX_SUSPENDED:
-            old, dropped = self._episodes.popitem(last=False)
-            logger.warning("sample=<%s> | suspended rollout dropped, there are too many", old)
-            dropped.task.cancel()
-
-    def take(self, key: Any) -> Episode | None:
-        """The rollout of that key, if one waits on the running event loop; it is no longer kept."""
-        episode = self._episodes.pop(key, None)
-        if episode is None or episode.task.get_loop() is not asyncio.get_running_loop():
-            return None
-        return episode
-
-
-SUSPENDED = SuspendedEpisodes()

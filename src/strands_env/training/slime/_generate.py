@@ -10,11 +10,12 @@ from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.slime import _fill, _outcome
 from strands_env.training.slime._call import Call
 from strands_env.training.slime._client import RolloutControl
-from strands_env.training.slime._episode import SUSPENDED, Episode
+from strands_env.training.slime._episode import Episode
 from strands_env.training.slime._failures import TooManyFailuresError
 from strands_env.training.slime._models import model_factory
 from strands_env.training.slime._prompt import action_of, refuse_images
 from strands_env.training.slime._settings import SlimeConfigError, sampling_params_of
+from strands_env.training.slime._suspended import SUSPENDED
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def _is_stopping(call: Call) -> bool:
 def _resumed(call: Call) -> Episode | None:
     """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
     episode = SUSPENDED.take(call.key) if call.partial else None
+    SUSPENDED.expire(call.settings.max_suspension)
     if episode is None or episode.has_failed:
         return None
     episode.control.is_aborted = lambda: _is_stopping(call)  # slime may have made its state anew

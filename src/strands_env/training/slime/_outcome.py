@@ -16,8 +16,9 @@ from strands_env.training.build import samples_from_step
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.slime import _fill
 from strands_env.training.slime._call import Call
-from strands_env.training.slime._episode import SUSPENDED, Episode
+from strands_env.training.slime._episode import Episode
 from strands_env.training.slime._failures import STREAK
+from strands_env.training.slime._suspended import SUSPENDED
 from strands_env.training.slime._top_p import kept_of_sample
 
 

@@ -42,6 +42,8 @@ class SlimeSettings:
         max_failures: Number of training rollouts in a row that fail, after which the run ends with
             `TooManyFailuresError`; 0 for no limit. A failure counts if no rollout of this process has gone well since
             it began.
+        max_suspension: Seconds that a suspended rollout (`--partial-rollout`) waits for slime to ask again before
+            it is ended; 0 for no limit.
     """
 
     factory: str
@@ -55,6 +57,7 @@ class SlimeSettings:
     log_dir: str | None = None
     log_messages: int = 4
     max_failures: int = 64
+    max_suspension: float = 7200.0
 
     @classmethod
     def from_args(cls, args: Any, *, factory_required: bool = True) -> SlimeSettings:
@@ -140,13 +143,13 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     for name in ("options", "client_options", "model_options"):
         if not isinstance(values.get(name, {}), Mapping):
             raise SlimeConfigError(f"{_PREFIX + name} must be a mapping, got {values[name]!r}")
-    for name in ("log_messages", "max_failures"):
+    for name, kind in (("log_messages", int), ("max_failures", int), ("max_suspension", float)):
         if name in values:
             try:
-                checked[name] = int(values[name])
+                checked[name] = kind(values[name])
             except (TypeError, ValueError):
                 checked[name] = -1
-            if checked[name] < 0:
+            if not checked[name] >= 0:  # NaN too
                 raise SlimeConfigError(f"{_PREFIX + name} must be a number from 0, got {values[name]!r}")
     if not isinstance(values.get("fanout", True), bool):
         raise SlimeConfigError(f"{_PREFIX}fanout must be true or false, got {values['fanout']!r}")
