@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections import Counter
 from functools import partial
 
@@ -74,6 +75,7 @@ def test_a_factory_with_other_arguments_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"sampling_seed": 10**30}, "sampling_seed must be"),
         ({"n_samples_per_prompt": 0}, "n_samples_per_prompt"),
         ({"max_concurrency": True}, "max_concurrency"),
         ({"sample_timeout": 0}, "sample_timeout"),
@@ -178,6 +180,17 @@ async def test_what_a_source_raises_ends_the_run():
 
     with pytest.raises(OSError, match="disk is gone"):
         await Evaluator(FakeEnv).run(broken())
+
+
+async def test_a_source_is_opened_off_the_loop():
+    class Slow:
+        def __iter__(self):
+            opened.append(threading.current_thread())
+            return iter([task("a")])
+
+    opened: list[threading.Thread] = []
+    assert list(await Evaluator(FakeEnv).run(Slow())) == ["a"]
+    assert opened != [threading.current_thread()]
 
 
 async def test_no_task_per_sample_is_made_up_front():
@@ -302,6 +315,33 @@ async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
 
     made = (await Evaluator(Stuck, sample_timeout=0.05, retry=AT_ONCE).run(tasks(1)))["p0"][0]
     assert made.step_result.error.where is Phase.SETUP
+    assert (made.attempts, made.aborted) == (3, True)
+
+
+async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypatch):
+    monkeypatch.setattr("strands_env.eval.executor.UNANSWERED_SECONDS", 0.0)
+
+    class Slow(FakeEnv):
+        async def cleanup(self) -> None:
+            await asyncio.sleep(0.3)
+
+    made = (await Evaluator(Slow, sample_timeout=0.1).run(tasks(1)))["p0"][0]
+    assert (made.reward, made.aborted) == (1.0, False)
+
+
+async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sample(monkeypatch):
+    monkeypatch.setattr("strands_env.eval.executor.UNANSWERED_SECONDS", 0.0)
+
+    class Silent:
+        async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
+            await asyncio.sleep(60)
+            return outcome()
+
+        async def close(self) -> None:
+            pass
+
+    made = (await Evaluator(executor=Silent(), sample_timeout=0.05, retry=AT_ONCE).run(tasks(1)))["p0"][0]
+    assert made.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
     assert (made.attempts, made.aborted) == (3, True)
 
 

@@ -103,3 +103,9 @@ def test_the_evaluator_saves_its_policy_and_leaves_interrupted_prompts_out(tmp_p
 
 def test_a_prompt_that_never_began_is_not_given_to_metrics():
     assert Grouping(policy=GroupPolicy.STOP, n_samples=1).counting({"p": [], "q": [sample(1.0)]}).keys() == {"q"}
+
+
+async def test_what_a_user_saves_beside_a_run_cannot_make_it_unreadable(tmp_path):
+    about = {"group_policy": None, "n_samples_per_prompt": "4", "note": "mine"}
+    await Evaluator(FakeEnv, output_path=tmp_path, about=about).run(tasks(1))
+    assert read_scores(tmp_path).prompt_ids == ["p0"]

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -86,6 +87,20 @@ def test_a_set_has_one_identity_in_all_processes():
 def test_what_has_no_content_is_refused_by_name(value):
     with pytest.raises(DatasetError, match=r"the task 'odd' .*action\.task_context\.parts\.held\[1\] is .*<"):
         task_digest(task("odd", parts={"held": [1, value]}))
+
+
+def cycle() -> list:
+    made: list = []
+    made.append(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "value", [MappingProxyType({"k": 1}), memoryview(b"ab"), cycle()], ids=["mapping", "memory", "cycle"]
+)
+async def test_a_task_that_cannot_be_copied_or_told_is_named(value):
+    with pytest.raises(DatasetError, match=r"the task 'odd(_0)?' cannot"):
+        await Evaluator(FakeEnv).run([task("odd", held=value)])
 
 
 def test_a_task_without_an_id_is_named_by_its_message():

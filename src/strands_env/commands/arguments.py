@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet instead of the hub")
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=non_negative, metavar="N", help="seed of the data and of sampling (default: 0)")
+    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data and of sampling (default: 0)")
     run = parser.add_argument_group("run")
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
@@ -105,6 +105,7 @@ def resolve(args: argparse.Namespace) -> dict[str, Any]:
         options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
     for name in given:
         options.setdefault(name, None)
+    options["sampling_seed"] = None if continued.get("is_unseeded") else options["seed"]
     if not options["benchmark"]:
         raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run FILE")
     return options
@@ -125,6 +126,8 @@ def _continued(output: Path | None) -> dict[str, Any]:
         return {}
     saved = document["about"].get("options") or {}
     taken = {name: saved[name] for name in _CONTINUED if saved.get(name) is not None}
+    if "sampling_seed" not in document["config"]:  # of a run that left sampling to chance, or is older than seeds
+        taken["is_unseeded"] = True
     model = document["config"].get("model")
     sampling = model.get("sampling_params") if isinstance(model, dict) else None
     if saved and isinstance(sampling, dict):
@@ -137,6 +140,14 @@ def positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of at least 0 that JSON can hold."""
+    value = non_negative(text)
+    if value >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected a whole number below 2^63, got {text!r}")
     return value
 
 

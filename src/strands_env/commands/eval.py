@@ -93,7 +93,7 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
     }
     settings: dict[str, Any] = {
         "executor": executor,
-        "sampling_seed": options["seed"],
+        "sampling_seed": options["sampling_seed"],
         "n_samples_per_prompt": options["n_samples_per_prompt"],
         "max_concurrency": options["max_concurrency"],
         "keep_tokens": not options["no_tokens"],
@@ -257,8 +257,8 @@ def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_jso
     if failure is not None:
         complain("eval", f"the run is saved, but its compute_metrics raised: {failure}")
         return Exit.UNEXPECTED
-    if summary.aborted:
-        complain("eval", f"{summary.aborted} samples were lost to infrastructure: try them again with --resume")
+    if evaluator.lost:  # of those asked for; the file may hold others
+        complain("eval", f"{evaluator.lost} samples were lost to infrastructure: try them again with --resume")
         return Exit.INCOMPLETE
     return status
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +11,11 @@ from typing import Any
 
 from strands_env.core import Action, EpisodeTimeoutError, ErrorRecord, Observation, Phase, StepResult
 from strands_env.core.content import name_of
-from strands_env.core.deadline import within
 from strands_env.core.termination import TerminationReason
 from strands_env.eval.errors import EvalError
-from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
+from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor, rollout_within
 from strands_env.eval.groups import Grouping
+from strands_env.eval.identity import copy_of
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.progress import Progress
 from strands_env.eval.retry import GroupPolicy, RetryPolicy, is_infrastructure
@@ -27,9 +26,6 @@ from strands_env.eval.source import Tasks, contained
 from strands_env.eval.store import RunConfig, StorePaths, read_results
 
 logger = logging.getLogger(__name__)
-
-UNANSWERED_SECONDS = 120.0
-"""How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
 
 
 class Evaluator:
@@ -62,6 +58,9 @@ class Evaluator:
             the file, for runs of any size.
         fsync_interval: Seconds between forced writes to the device: 0 after every batch, None never.
         progress: A display of the progress.
+
+    Attributes:
+        lost: Number of samples that the last run asked for and did not get.
 
     Raises:
         ValueError: An option is out of range, or two contradict each other.
@@ -104,8 +103,8 @@ class Evaluator:
             raise ValueError(f"max_failures must be None or at least 0, got {max_failures!r}")
         if sample_timeout is not None and not sample_timeout > 0:
             raise ValueError(f"sample_timeout must be a positive number of seconds or None, got {sample_timeout!r}")
-        if sampling_seed is not None and (isinstance(sampling_seed, bool) or not isinstance(sampling_seed, int)):
-            raise ValueError(f"sampling_seed must be an integer or None, got {sampling_seed!r}")
+        if sampling_seed is not None and (type(sampling_seed) is not int or abs(sampling_seed) >= 2**63):
+            raise ValueError(f"sampling_seed must be None or an integer of at most 63 bits, got {sampling_seed!r}")
         if wrong := fixed_seed((config or {}).get("model"), n_samples_per_prompt):
             raise ValueError(wrong)
         if not keep_results and output_path is None:
@@ -129,6 +128,7 @@ class Evaluator:
         self.fsync_interval = fsync_interval
         self.progress = progress
         self.results: dict[str, list[EvalSample]] = {}
+        self.lost = 0
         self._run: Run | None = None
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Evaluator:
         try:
             self.results = await self._run.run()
         finally:
-            self._run = None
+            self.lost, self._run = self._run.failures, None
         return self.results
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class Evaluator:
         while True:
             attempts += 1
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
-            result, escaped = await self._attempt(executor, action.model_copy(deep=True))
+            result, escaped = await self._attempt(executor, copy_of(action))
             lost = is_infrastructure(result)
             if not lost or attempts >= self.retry.max_attempts:
                 break
@@ -223,7 +223,7 @@ class Evaluator:
     async def _attempt(self, executor: Executor, action: Action) -> tuple[StepResult, bool]:
         """The result of a rollout, and whether it is a stand-in for an exception that came out of it."""
         try:
-            return await self._rollout(executor, action), False
+            return await rollout_within(executor, action, self.sample_timeout), False
         except EpisodeTimeoutError as error:
             return _failed(error, TerminationReason.TIMEOUT), False
         except Exception as error:
@@ -232,14 +232,6 @@ class Evaluator:
             reason = TerminationReason.from_error(error)
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
             return _failed(error, reason), True
-
-    async def _rollout(self, executor: Executor, action: Action) -> StepResult:
-        timeout = self.sample_timeout
-        if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
-            return await within(executor.rollout(action), timeout, Phase.LOOP)
-        # The executor keeps the deadline; ours is for a worker that does not answer any more.
-        rollout: Any = executor.rollout
-        return await within(rollout(action, timeout=timeout), timeout + UNANSWERED_SECONDS, Phase.LOOP)
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
@@ -251,7 +243,7 @@ class Evaluator:
         made_by = getattr(self.executor, "env_factory_name", None)
         if self.env_factory is not None or made_by is not None:
             config["env_factory"] = made_by or name_of(self.env_factory)
-        about = {**self._grouping.to_about(), **self.about}
+        about = {**self.about, **self._grouping.to_about()}
         return RunConfig(None if self.paths is None else self.paths.run, {**config, **self.config}, about)
 
     @property

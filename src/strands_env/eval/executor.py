@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import inspect
+from typing import Any, Protocol
 
-from strands_env.core import Action, StepResult
+from strands_env.core import Action, EpisodeTimeoutError, Phase, StepResult
+from strands_env.core.deadline import within
 from strands_env.core.rollout import EnvFactory, LocalExecutor
 
-__all__ = ["EnvFactory", "Executor", "LocalExecutor"]
+__all__ = ["EnvFactory", "Executor", "LocalExecutor", "rollout_within"]
+
+UNANSWERED_SECONDS = 120.0
+"""How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
 
 
 class Executor(Protocol):
@@ -27,3 +32,40 @@ class Executor(Protocol):
 
     async def close(self) -> None:
         """Free what the executor started, and nothing else."""
+
+
+async def rollout_within(executor: Executor, action: Action, timeout: float | None) -> StepResult:
+    """A rollout with a deadline, kept by the executor where it can.
+
+    Args:
+        executor: Where it runs.
+        action: The task.
+        timeout: Seconds for everything before the cleanup.
+
+    Raises:
+        EpisodeTimeoutError: They passed.
+        ConnectionError: What keeps the deadline did not answer: a worker is lost, and the rollout may be run again.
+    """
+    if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
+        return await within(executor.rollout(action), timeout, Phase.LOOP)
+    rollout: Any = executor.rollout
+    if isinstance(executor, LocalExecutor):
+        result: StepResult = await rollout(action, timeout=timeout)
+        return result
+
+    async def answer() -> StepResult | Exception:
+        try:
+            return await rollout(action, timeout=timeout)  # type: ignore[no-any-return]
+        except Exception as error:
+            return error
+
+    patience = timeout + UNANSWERED_SECONDS
+    try:
+        answered = await within(answer(), patience, Phase.LOOP)
+    except EpisodeTimeoutError:
+        raise ConnectionError(
+            f"the executor has not answered for {patience:g} s: its worker is taken for lost"
+        ) from None
+    if isinstance(answered, Exception):
+        raise answered
+    return answered

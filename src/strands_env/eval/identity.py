@@ -11,7 +11,7 @@ from strands_env.core import Action
 from strands_env.core.content import canonical, plain
 from strands_env.eval.errors import DatasetError
 
-__all__ = ["Prompt", "PromptNamer", "canonical", "differences", "digest", "sample_id", "task_digest"]
+__all__ = ["Prompt", "PromptNamer", "canonical", "copy_of", "differences", "digest", "sample_id", "task_digest"]
 
 _MISSING = object()
 _LONGEST = 120
@@ -32,16 +32,37 @@ def task_digest(action: Action) -> str:
     Raises:
         DatasetError: The task holds something without content, such as an open file.
     """
-    given = "id" in action.task_context.model_fields_set
-    exclude = None if given else {"task_context": {"id"}}
+    exclude = None if _is_named(action) else {"task_context": {"id"}}
     try:
         return digest(canonical(plain(action.model_dump(exclude=exclude), "action")))
-    except TypeError as error:
-        name = repr(action.task_context.id) if given else f"with the message {action.text[:60]!r}"
+    except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(
-            f"the task {name} cannot be known again when the run is resumed: {error}; keep such objects out of the "
-            "task, and make them in the environment from plain values"
+            f"the task {_name(action)} cannot be known again when the run is resumed: {error}; keep such objects out of "
+            "the task, and make them in the environment from plain values"
         ) from error
+
+
+def copy_of(action: Action) -> Action:
+    """A deep copy of a task.
+
+    Raises:
+        DatasetError: The task holds something that cannot be copied, such as a lock.
+    """
+    try:
+        return action.model_copy(deep=True)
+    except Exception as error:  # of any object's own copying
+        raise DatasetError(
+            f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
+            "objects out of the task, and make them in the environment from plain values"
+        ) from error
+
+
+def _is_named(action: Action) -> bool:
+    return "id" in action.task_context.model_fields_set
+
+
+def _name(action: Action) -> str:
+    return repr(action.task_context.id) if _is_named(action) else f"with the message {action.text[:60]!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +93,7 @@ class PromptNamer:
             DatasetError: The task holds something without content.
         """
         content = task_digest(action)
-        given = action.task_context.id if "id" in action.task_context.model_fields_set else content
+        given = action.task_context.id if _is_named(action) else content
         return Prompt(action=action, id=self._unused(given), digest=content)
 
     def _unused(self, given: str) -> str:

@@ -61,7 +61,7 @@ class Run:
         self._results: dict[str, list[EvalSample]] = {}
         self._earlier: dict[str, EvalSample] = {}
         self._failed_prompts: set[str] = set()
-        self._failures = 0
+        self.failures = 0
         self._checked = 0
         self._reading = asyncio.Lock()
         self._reader: asyncio.Task[Any] | None = None
@@ -230,13 +230,13 @@ class Run:
             self._saved([sample])
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
-            self._failures += 1
+            self.failures += 1
             limit = self._evaluator.max_failures
-            if limit is not None and self._failures > limit:
+            if limit is not None and self.failures > limit:
                 error = sample.step_result.error
                 words = sample.step_result.termination_reason.value
                 last = words if error is None else f"{words} ({error.type}: {error.message})"
-                raise TooManyFailuresError(self._failures, limit, last)
+                raise TooManyFailuresError(self.failures, limit, last)
 
     def _saved(self, samples: list[EvalSample]) -> None:
         self._state.done += len(samples)

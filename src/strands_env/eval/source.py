@@ -42,7 +42,7 @@ async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
         for action in tasks:
             yield _checked(action)
         return
-    reader = _Reader(iter(tasks))
+    reader = _Reader(tasks)
     try:
         while not isinstance(item := await reader.next(), _End):
             yield _checked(item)
@@ -83,8 +83,8 @@ def contained() -> Iterator[None]:
 class _Reader:
     """Reads an iterable on a daemon thread: one that blocks for ever holds up neither the run nor the program's end."""
 
-    def __init__(self, items: Iterator[Action]) -> None:
-        self._source = items
+    def __init__(self, tasks: Iterable[Action]) -> None:
+        self._source = tasks
         self._items: deque[Action | _End] = deque()
         self._room = threading.Semaphore(AHEAD)
         self._loop = asyncio.get_running_loop()
@@ -111,9 +111,10 @@ class _Reader:
         self._room.release()
 
     def _read(self) -> None:
-        end = _End()
+        end, items = _End(), None
         try:
-            for item in self._source:
+            items = iter(self._source)  # here, for it may open a file
+            for item in items:
                 self._give(item)
                 self._room.acquire()
                 if self._stopped:
@@ -121,7 +122,7 @@ class _Reader:
         except BaseException as error:
             end = _End(error)
         finally:
-            if (close := getattr(self._source, "close", None)) is not None:
+            if (close := getattr(items, "close", None)) is not None:
                 with suppress(Exception):
                     close()
             self._give(end)
