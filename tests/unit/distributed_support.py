@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,17 @@ class Configured:
 def configured(kind: str) -> Any:
     models = Configured({"bias": np.arange(3) if kind == "array" else lambda: 1, "api_key": "s3cret"})
     return lambda: Environment(model_factory=models, reward_fn=lambda action, result: 1.0)
+
+
+def forking(folder: str) -> Any:
+    """Dies while a child of it lives on."""
+
+    def answer(action: Action) -> Any:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        Path(folder, "child").write_text(str(child))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return lambda: FakeEnv(answer)

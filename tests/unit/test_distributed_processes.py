@@ -91,6 +91,15 @@ async def test_without_a_retry_the_loss_has_a_type(tmp_path):
         assert (await executor.rollout(task("p1_0"))).reward.reward == 1.0
 
 
+async def test_a_worker_that_dies_before_a_child_of_it_is_lost_at_once(tmp_path):
+    try:
+        async with ProcessExecutor(f"{HERE}:forking", {"folder": str(tmp_path)}, n_workers=1) as executor:
+            with pytest.raises(WorkerLostError, match="signal 9"):
+                await asyncio.wait_for(executor.rollout(task("t")), 20)
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [

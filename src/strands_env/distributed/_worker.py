@@ -6,6 +6,7 @@ Messages are `(kind, number of the rollout, payload)`; a payload is pickled apar
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import socket
 import sys
@@ -71,6 +72,9 @@ def main() -> None:
     """Serve the inherited socket."""
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         connection.setblocking(False)
+        # The other side sees this process end only if no child of it holds the connection open.
+        connection.set_inheritable(False)
+        os.register_at_fork(after_in_child=connection.close)
         asyncio.run(serve(connection))
 
 
