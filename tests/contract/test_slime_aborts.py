@@ -15,6 +15,7 @@ from strands_env.training import slime
 from strands_env.training.slime._client import RolloutControl
 from strands_env.training.slime._episode import Episode
 from strands_env.training.slime._suspended import SUSPENDED
+from strands_env.training.slime._watch import AbortWatch
 from strands_sglang.testing import FaultyServer, Reply, faults
 from tests.unit.client_support import make
 
@@ -326,3 +327,15 @@ async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
     rig.state.aborted = True
     samples = await asyncio.wait_for(asyncio.gather(*running), 10)
     assert {sample.status for sample in samples} == {Sample.Status.ABORTED}
+
+
+async def test_the_watch_outlives_a_flag_that_cannot_be_read() -> None:
+    def broken() -> bool:
+        raise RuntimeError("no state")
+
+    controls = [RolloutControl(is_aborted=broken), RolloutControl(is_aborted=lambda: True)]
+    watch = AbortWatch()
+    with watch.watching(controls[0]):
+        await settle()
+        with watch.watching(controls[1]):
+            await asyncio.wait_for(controls[1].stopping.wait(), 10)

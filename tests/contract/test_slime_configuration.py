@@ -101,6 +101,16 @@ async def test_images_are_refused_instead_of_lost(rig: Rig, sample: Sample) -> N
         await rig.run(sample)
 
 
+async def test_an_image_without_a_length_is_refused_too(rig: Rig) -> None:
+    with pytest.raises(slime.SlimeConfigError, match="multimodal inputs"):
+        await rig.run(Sample(multimodal_inputs={"images": object()}))
+
+
+async def test_multimodal_inputs_that_cannot_be_read_are_a_failed_sample(rig: Rig) -> None:
+    sample: Any = Sample(multimodal_inputs=["image"])  # type: ignore[arg-type]
+    assert (await rig.run(sample)).status is Sample.Status.FAILED
+
+
 async def test_empty_multimodal_inputs_are_no_images(rig: Rig) -> None:
     rig.serve(completion("3"))
     sample = await rig.run(Sample(multimodal_inputs={"images": None, "videos": []}))

@@ -388,3 +388,23 @@ def test_wandb_gets_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lost_network_does_not_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Wandb(OSError("no network")))
     assert slime.log_rollout(7, types.SimpleNamespace(use_wandb=True), [Sample(reward=1.0)], {}, 1.0) is False
+
+
+async def test_a_sample_that_is_run_again_counts_only_the_last_run(rig: Rig) -> None:
+    rig.serve(completion(call(1, 2)), ConnectionError("gone"))
+    sample = await rig.run()
+    sample.non_generation_time = 5.0
+    client = rig.serve(completion("3"))
+    again = await rig.run(sample)
+    assert again.prefix_cache_info.total_prompt_tokens == len(client.prompts[0])
+    assert again.non_generation_time == 0.0
+
+
+async def test_samples_of_one_rollout_share_no_notes(rig: Rig) -> None:
+    rig.environment = TwoPaths
+    rig.options["reward_fn"] = lambda action, result: RewardResult(reward=1.0, info={"checks": 2})
+    rig.serve(completion("first"), completion("second"))
+    first, second = (sample.metadata["strands_env"] for sample in await rig.run())
+    for name in ("metrics", "reward_info"):
+        first[name]["mine"] = 1
+        assert "mine" not in second[name]

@@ -96,7 +96,7 @@ def test_a_rollout_of_another_loop_is_ended_there(rig: Rig, how: str) -> None:
         elif how == "exit":
             SUSPENDED.close_at_exit()
         else:
-                    assert asyncio.run(rig.run(sample)).status is Sample.Status.COMPLETED
+            assert asyncio.run(rig.run(sample)).status is Sample.Status.COMPLETED
         assert pending_of(loop) == set()
         assert (len(SUSPENDED), len(Sandboxed.cleaned)) == (0, 2 if how.startswith("asked") else 1)
     finally:

@@ -188,17 +188,22 @@ def clear(sample: Any) -> None:
     for name in ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets"):
         if hasattr(sample, name):
             setattr(sample, name, None)
+    _reset_counters(sample)
 
 
 def sibling_of(sample: Any) -> Any:
     """Another sample of the same rollout; containers are its own."""
     sibling = copy.copy(sample)
     sibling.metadata = copy.copy(sample.metadata)
+    _reset_counters(sibling)  # counted once, on the first
+    return sibling
+
+
+def _reset_counters(sample: Any) -> None:
     for name in ("spec_info", "prefix_cache_info"):
         if hasattr(sample, name):
-            setattr(sibling, name, type(getattr(sample, name))())  # counted once, on the first
-    sibling.non_generation_time = 0.0
-    return sibling
+            setattr(sample, name, type(getattr(sample, name))())
+    sample.non_generation_time = 0.0
 
 
 def _set_arrays(

@@ -40,9 +40,9 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         TooManyFailuresError: Too many rollouts in a row failed. Everything else is data.
     """
     call = Call.of(args, sample, sampling_params, evaluation)
-    refuse_images(sample)
     episode = _resumed(call)
     try:
+        refuse_images(sample)
         if episode is None:
             _fill.clear(sample)
             episode = _start(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -170,11 +171,11 @@ def _notes(call: Call, result: StepResult, episode: Episode, agent_name: str) ->
         "agent_name": agent_name,
         "final_response": _final_text(result),
         "evaluation": call.evaluation,
-        "metrics": result.observation.metrics,
+        "metrics": copy.deepcopy(result.observation.metrics),  # of this sample alone
         "suspensions": episode.suspensions,
     }
     if result.reward is not None:
-        notes["reward_info"] = result.reward.info
+        notes["reward_info"] = copy.copy(result.reward.info)
     if result.cleanup_error is not None:
         notes["cleanup_error"] = result.cleanup_error.message
     return notes

@@ -19,11 +19,15 @@ def refuse_images(sample: Any) -> None:
         SlimeConfigError: The sample has some.
     """
     inputs = getattr(sample, "multimodal_inputs", None) or {}
-    if given := sorted(name for name, value in inputs.items() if value is not None and len(value)):
+    if given := sorted(name for name, value in inputs.items() if value is not None and _length(value)):
         raise SlimeConfigError(
             f"the data has multimodal inputs {given!r}, which these rollouts do not pass on: leave out "
             "--multimodal-keys, and give images in the environment (Environment.interact)"
         )
+
+
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
 
 
 def action_of(sample: Any, environment: Any = None) -> Action:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from strands_env.training.slime._client import RolloutControl
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 """How often the flag is read while rollouts run."""
@@ -42,8 +45,11 @@ class AbortWatch:
     async def _poll(self) -> None:
         while True:
             for control in tuple(self._watched):
-                if control.is_aborted():
-                    control.stopping.set()
+                try:
+                    if control.is_aborted():
+                        control.stopping.set()
+                except Exception as error:  # boundary: what one rollout cannot read must not keep others from stopping
+                    logger.warning("error=<%r> | abort flag cannot be read", error)
             await asyncio.sleep(POLL_SECONDS)
 
 
