@@ -185,6 +185,29 @@ async def test_failures_of_rollouts_that_began_before_a_success_do_not_count(rig
     assert {sample.status for sample in await asyncio.gather(*together)} == {Sample.Status.FAILED}
 
 
+@pytest.mark.parametrize("good", [True, False], ids=["it goes well", "it fails"])
+async def test_failures_wait_for_what_runs_beside_them(rig: Rig, good: bool) -> None:
+    rig.args.strands_env_max_failures = 2
+    may_end = asyncio.Event()
+
+    class Slow(AddEnv):
+        async def reset(self) -> None:
+            await may_end.wait()
+
+    rig.environment = Slow
+    rig.serve(completion("3") if good else ConnectionError("gone"))
+    slow = asyncio.ensure_future(rig.run())
+    await asyncio.sleep(0)
+    rig.environment = broken(RuntimeError("no sandbox"))
+    assert {(await rig.run()).status for _ in range(4)} == {Sample.Status.FAILED}
+    may_end.set()
+    if good:
+        assert (await slow).status is Sample.Status.COMPLETED
+    else:
+        with pytest.raises(slime.TooManyFailuresError, match="5 rollouts"):
+            await slow
+
+
 async def test_errors_that_alternate_end_the_run(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.environment = broken(RuntimeError("no sandbox"))

@@ -12,7 +12,7 @@ from strands_env.training.slime._fill import Needs
 from strands_env.training.slime._settings import SlimeConfigError, SlimeSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
     """What slime passed, and what follows from it.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from strands_env.core.termination import ErrorRecord
 
 
@@ -28,7 +31,8 @@ class TooManyFailuresError(RuntimeError):
 class FailureStreak:
     """Counts failures of rollouts that began after the last good one.
 
-    Rollouts run at the same time: failures at one instant say nothing of those that went well since they began.
+    Rollouts run at the same time, and what fails fails fast: so it does not count if another has gone well since it
+    began, and the run does not end before all that ran beside the first failure have ended too.
 
     Attributes:
         successes: Rollouts that went well so far. A rollout keeps the number at its start.
@@ -37,16 +41,29 @@ class FailureStreak:
     def __init__(self) -> None:
         self.successes = 0
         self._count = 0
+        self._running: set[object] = set()
+        self._beside_first: set[object] = set()
+
+    @contextmanager
+    def running(self, rollout: object) -> Iterator[None]:
+        """A rollout runs for the length of a `with` block."""
+        self._running.add(rollout)
+        try:
+            yield
+        finally:
+            self._running.discard(rollout)
+            self._beside_first.discard(rollout)
 
     def reset(self) -> None:
         """A rollout went well."""
         self.successes += 1
         self._count = 0
 
-    def add(self, error: ErrorRecord, limit: int, *, successes: int) -> None:
+    def add(self, rollout: object, error: ErrorRecord, limit: int, *, successes: int) -> None:
         """Count a failure.
 
         Args:
+            rollout: What failed.
             error: Its error.
             limit: Number of failures in a row that end the run; 0 for none.
             successes: Rollouts that had gone well when this one began.
@@ -56,8 +73,11 @@ class FailureStreak:
         """
         if successes != self.successes:
             return
+        if not self._count:
+            self._beside_first = set(self._running)
         self._count += 1
-        if limit and self._count >= limit:
+        self._beside_first.discard(rollout)
+        if limit and self._count >= limit and not self._beside_first:
             count, self._count = self._count, 0
             raise TooManyFailuresError(count, error)
 

@@ -11,7 +11,7 @@ from strands_env.training.slime import _fill, _outcome
 from strands_env.training.slime._call import Call
 from strands_env.training.slime._client import RolloutControl
 from strands_env.training.slime._episode import Episode
-from strands_env.training.slime._failures import TooManyFailuresError
+from strands_env.training.slime._failures import STREAK, TooManyFailuresError
 from strands_env.training.slime._models import model_factory
 from strands_env.training.slime._prompt import action_of, refuse_images
 from strands_env.training.slime._settings import SlimeConfigError, sampling_params_of
@@ -40,6 +40,12 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         TooManyFailuresError: Too many rollouts in a row failed. Everything else is data.
     """
     call = Call.of(args, sample, sampling_params, evaluation)
+    with STREAK.running(call):
+        return await _run(call)
+
+
+async def _run(call: Call) -> Any:
+    sample = call.sample
     episode = _resumed(call)
     try:
         refuse_images(sample)

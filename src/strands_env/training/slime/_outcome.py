@@ -111,7 +111,7 @@ def failed(
     _fill.note(call.sample, {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described})
     if _counts(call, episode, reason):
         successes = call.successes if episode is None else episode.successes
-        STREAK.add(error, call.settings.max_failures, successes=successes)
+        STREAK.add(call, error, call.settings.max_failures, successes=successes)
     return call.sample
 
 
