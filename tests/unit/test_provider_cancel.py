@@ -81,3 +81,18 @@ def test_event_loops_are_not_kept() -> None:
     gc.collect()
     assert _cancel._watchers == {}
     assert [ref() for ref in loops] == [None] * 3
+
+
+def test_an_abandoned_poller_may_end_while_another_starts() -> None:
+    # What a garbage collection inside `_watcher` does: it closes the coroutine of a loop that nobody ended.
+    ended = threading.Event()
+
+    def reenter() -> None:
+        loop = asyncio.new_event_loop()
+        loop.close()
+        with _cancel._lock:
+            _cancel._forget(loop, _cancel._Watcher())
+        ended.set()
+
+    threading.Thread(target=reenter, daemon=True).start()
+    assert ended.wait(30)

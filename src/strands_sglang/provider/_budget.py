@@ -79,7 +79,8 @@ class SharedBudget:
     """A budget that concurrent calls, in any event loop, draw on without overdrawing it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end an abandoned call, and so its share, on the thread that is in `_hold`.
+        self._lock = threading.RLock()
         self._held: dict[Share, int] = {}
         self._waiting: list[Future[None]] = []
 

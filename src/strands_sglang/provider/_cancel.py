@@ -54,14 +54,16 @@ class _Watcher:
 
 
 _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
-_lock = threading.Lock()
+# Reentrant: a garbage collection may end an abandoned poller, and so `_forget`, on the thread that is in `_watcher`.
+_lock = threading.RLock()
 
 
 def _watcher() -> _Watcher:
     """The watcher of this event loop, there as long as it has something to watch."""
     with _lock:
-        for loop in [loop for loop in _watchers if loop.is_closed()]:  # closed without ending its tasks
-            del _watchers[loop]
+        for loop in list(_watchers):
+            if loop.is_closed():  # without ending its tasks
+                _watchers.pop(loop, None)
         return _watchers.setdefault(asyncio.get_running_loop(), _Watcher())
 
 
