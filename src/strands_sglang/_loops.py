@@ -35,7 +35,7 @@ class LoopTransports:
         # A session holds its loop, so weak keys would never be collected: loops that are over are swept instead.
         self.open: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection may end an abandoned `close` on the thread that holds it
         weakref.finalize(self, _release, self.open).atexit = False
 
     def here(self) -> LoopTransport:
@@ -46,8 +46,9 @@ class LoopTransports:
             return held
         transport = open_transport(**self._options)
         with self._lock:
-            for over in [other for other in self.open if other.is_closed()]:
-                del self.open[over]
+            for other in list(self.open):
+                if other.is_closed():
+                    self.open.pop(other, None)
             self.open[loop] = transport
         return transport
 

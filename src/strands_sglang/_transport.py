@@ -30,7 +30,8 @@ _REMEMBERED_IDS = 4096
 # Every open transport and its guard. Not only the client holds them, or a client dropped in the last moments of a
 # loop would take its guard along before the loop finalises it.
 _open: dict[LoopTransport, AsyncGenerator[None, None]] = {}
-_open_lock = threading.Lock()
+# Reentrant: a garbage collection may drop a transport on the thread that holds it.
+_open_lock = threading.RLock()
 # Guards of a parent process. Finalised in a fork of it, they would wake the parent's loop.
 _left_alone: list[AsyncGenerator[None, None]] = []
 
