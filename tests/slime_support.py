@@ -172,6 +172,13 @@ def waiting_call() -> Reply:
     return completion('<tool_call>{"name": "wait_for_ever", "arguments": {}}</tool_call>')
 
 
+def as_slime_flattens(groups: list[Any]) -> list[Any]:
+    """The samples of a batch as slime makes them of groups of samples or of groups of lists: by its first element."""
+    while isinstance(groups[0], list):
+        groups = [element for group in groups for element in group]
+    return groups
+
+
 class TwoPaths(AddEnv):
     """A conversation whose history is edited half-way: two paths of one rollout."""
 

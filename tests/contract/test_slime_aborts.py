@@ -319,6 +319,18 @@ async def test_one_task_watches_for_all_rollouts() -> None:
     assert len(asyncio.all_tasks()) == before
 
 
+async def test_a_cancelled_call_leaves_no_task_behind(rig: Rig) -> None:
+    rig.environment = gated = Gated()
+    rig.serve(slow_call())
+    before = asyncio.all_tasks()
+    running = asyncio.ensure_future(rig.run())
+    await gated.called.wait()
+    running.cancel()  # slime's way to end a step without partial rollouts
+    await asyncio.wait({running})
+    await settle()
+    assert asyncio.all_tasks() == before
+
+
 async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
     rig.environment = gated = Gated()
     rig.serve(slow_call(), slow_call())

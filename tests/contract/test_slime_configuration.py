@@ -132,7 +132,7 @@ async def test_too_many_failures_end_the_run(rig: Rig) -> None:
     rig.environment = broken(RuntimeError("no sandbox"))
     assert [(await rig.run()).status for _ in range(2)] == [Sample.Status.FAILED] * 2
     with pytest.raises(
-        slime.TooManyFailuresError, match=r"3 rollouts .* RuntimeError .*no sandbox.*max_failures"
+        slime.FailureStreakError, match=r"3 rollouts .* RuntimeError .*no sandbox.*max_failures"
     ) as caught:
         await rig.run()
     assert (caught.value.count, caught.value.error.type) == (3, "RuntimeError")
@@ -142,7 +142,7 @@ async def test_failures_of_the_model_count_too(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.serve(ConnectionError("gone"), ConnectionError("gone"))
     await rig.run()
-    with pytest.raises(slime.TooManyFailuresError, match="ConnectionError in model"):
+    with pytest.raises(slime.FailureStreakError, match="ConnectionError in model"):
         await rig.run()
 
 
@@ -162,7 +162,7 @@ async def test_the_limit_is_64_by_default(rig: Rig) -> None:
     rig.environment = broken(RuntimeError("no sandbox"))
     for _ in range(63):
         await rig.run()
-    with pytest.raises(slime.TooManyFailuresError):
+    with pytest.raises(slime.FailureStreakError):
         await rig.run()
 
 
@@ -204,7 +204,7 @@ async def test_failures_wait_for_what_runs_beside_them(rig: Rig, good: bool) -> 
     if good:
         assert (await slow).status is Sample.Status.COMPLETED
     else:
-        with pytest.raises(slime.TooManyFailuresError, match="5 rollouts"):
+        with pytest.raises(slime.FailureStreakError, match="5 rollouts"):
             await slow
 
 
@@ -213,7 +213,7 @@ async def test_errors_that_alternate_end_the_run(rig: Rig) -> None:
     rig.environment = broken(RuntimeError("no sandbox"))
     await rig.run()
     rig.environment = broken(OSError("no network"))
-    with pytest.raises(slime.TooManyFailuresError, match=r"2 rollouts .* OSError"):
+    with pytest.raises(slime.FailureStreakError, match=r"2 rollouts .* OSError"):
         await rig.run()
 
 
@@ -228,7 +228,7 @@ async def test_the_count_starts_again_once_it_was_reported(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.environment = broken(RuntimeError("no sandbox"))
     await rig.run()
-    with pytest.raises(slime.TooManyFailuresError):
+    with pytest.raises(slime.FailureStreakError):
         await rig.run()
     assert (await rig.run()).status is Sample.Status.FAILED
 

@@ -358,6 +358,7 @@ async def test_missing_top_p_data_fails_the_sample_with_both_arrays(rig: Rig) ->
 
 
 async def test_several_paths_become_samples_of_one_rollout(rig: Rig) -> None:
+    rig.args.strands_env_fanout = True
     rig.environment = TwoPaths
     rig.serve(completion("first"), completion("second"))
     given = Sample()
@@ -376,6 +377,7 @@ async def test_several_paths_become_samples_of_one_rollout(rig: Rig) -> None:
 
 
 async def test_evaluation_returns_one_sample_and_takes_no_session(rig: Rig) -> None:
+    rig.args.strands_env_fanout = True
     rig.environment = TwoPaths
     rig.serve(completion("first"), completion("second"))
     sample = await rig.run(Sample(session_id=None), evaluation=True)

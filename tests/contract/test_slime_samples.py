@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from provider_support import add, call, completion, tokenizer
-from slime_support import AddEnv, Rig, Sample, TwoPaths, check, good_replies, rig
+from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, check, good_replies, rig
 from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import KeptSets, slime
+from strands_env.training.slime import _outcome
 from strands_env.training.slime._top_p import CallRecord, kept_of_sample
 from strands_sglang.testing import Reply
 
@@ -40,7 +41,7 @@ class Fork(AddEnv):
 
 @pytest.mark.parametrize(
     ("options", "changes"),
-    [({}, {"strands_env_fanout": False}), ({"evaluation": True}, {}), ({}, {"partial_rollout": True})],
+    [({}, {}), ({"evaluation": True}, {"strands_env_fanout": True}), ({}, {"partial_rollout": True})],
     ids=["no fan-out", "evaluation", "partial rollout"],
 )
 async def test_one_path_trains_every_token_sampled_on_it(
@@ -57,12 +58,39 @@ async def test_one_path_trains_every_token_sampled_on_it(
 
 
 async def test_with_fan_out_a_shared_token_is_trained_once(rig: Rig) -> None:
+    rig.args.strands_env_fanout = True
     rig.environment = Fork
     rig.serve(*map(completion, ("one", "two", "three")))
     samples = await rig.run()
     assert sum(sum(sample.loss_mask) for sample in samples) == sum(
         len(completion(text).ids) for text in ("one", "two", "three")
     )
+
+
+@pytest.mark.parametrize("first", range(4), ids=["one path", "two paths", "failed", "no room"])
+async def test_slime_can_flatten_a_batch_with_fan_out(rig: Rig, first: int) -> None:
+    rig.args.strands_env_fanout = True
+    rig.serve(completion("one"))
+    results = [await rig.run(Sample(index=0))]
+    rig.environment = TwoPaths
+    rig.serve(completion("one"), completion("two"))
+    results.append(await rig.run(Sample(index=1)))
+    rig.serve(ConnectionError("gone"))
+    results.append(await rig.run(Sample(index=2)))
+    results.append(await rig.run(Sample(index=3), params={"max_new_tokens": 0}))
+    results.insert(0, results.pop(first))
+    samples = as_slime_flattens([results])
+    assert sorted(sample.rollout_id for sample in samples) == [0, 1, 1, 2, 3]
+    for sample in samples:
+        check(sample)
+
+
+async def test_without_fan_out_lost_paths_are_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    _outcome._warn_of_other_paths.cache_clear()
+    rig.environment = TwoPaths
+    rig.serve(*map(completion, ("one", "two", "three", "four")))
+    assert [isinstance(await rig.run(), Sample) for _ in range(2)] == [True, True]
+    assert sum("strands_env_fanout" in record.message for record in caplog.records) == 1
 
 
 # ---- rewards ---------------------------------------------------------------------------------------------------------
@@ -92,6 +120,7 @@ async def test_reward_func_scores_the_final_answer_alone(rig: Rig) -> None:
 async def test_reward_func_scores_a_rollout_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "SCORED", [])
     rig.options, rig.environment = {}, TwoPaths
+    rig.args.strands_env_fanout = True
     rig.args.strands_env_reward = f"{__name__}.exact"
     rig.serve(completion("4"), completion("3"))
     samples = await rig.run()
@@ -401,6 +430,7 @@ async def test_a_sample_that_is_run_again_counts_only_the_last_run(rig: Rig) -> 
 
 
 async def test_samples_of_one_rollout_share_no_notes(rig: Rig) -> None:
+    rig.args.strands_env_fanout = True
     rig.environment = TwoPaths
     rig.options["reward_fn"] = lambda action, result: RewardResult(reward=1.0, info={"checks": 2})
     rig.serve(completion("first"), completion("second"))

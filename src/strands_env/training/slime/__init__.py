@@ -13,7 +13,7 @@ slime is imported only while these functions run. The options are those of `Slim
 
 from __future__ import annotations
 
-from ._failures import TooManyFailuresError
+from ._failures import FailureStreakError
 from ._generate import generate
 from ._hooks import check_reward_nonzero_std, reward_post_process
 from ._log import log_eval_rollout, log_rollout
@@ -22,9 +22,9 @@ from ._settings import SlimeConfigError, SlimeSettings
 from ._suspended import close
 
 __all__ = [
+    "FailureStreakError",
     "SlimeConfigError",
     "SlimeSettings",
-    "TooManyFailuresError",
     "check_reward_nonzero_std",
     "close",
     "generate",

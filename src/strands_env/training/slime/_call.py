@@ -25,7 +25,7 @@ class Call:
         state: slime's `GenerateState`, or None outside slime.
         needs: Data that the trainer needs of every sample.
         partial: Rollouts that are aborted wait to be resumed.
-        fanout: Every path becomes a sample.
+        fanout: Every path becomes a sample, and the rollout a list of them.
         successes: Training rollouts that had gone well when slime called.
     """
 
@@ -93,7 +93,7 @@ def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
 
 
 def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """Whether a rollout may become a list of samples; slime itself fails on lists with these two options."""
+    """Whether a rollout becomes a list of samples; slime itself fails on lists with these two options."""
     conflicts = [
         option
         for option, name in (("--partial-rollout", "partial_rollout"), ("--group-rm", "group_rm"))
@@ -104,7 +104,7 @@ def _fans_out(args: Any, settings: SlimeSettings) -> bool:
             f"strands_env_fanout: true does not go with {' and '.join(conflicts)}, where slime takes one sample a "
             "rollout: leave one of them out"
         )
-    return not conflicts if settings.fanout is None else settings.fanout
+    return settings.fanout
 
 
 def _generate_state(args: Any) -> Any:

@@ -62,8 +62,10 @@ class Episode:
                         return None
                     self.control.go_on()
                     waiter = asyncio.ensure_future(self.control.stopping.wait())
-                    await asyncio.wait({self.task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-                    waiter.cancel()
+                    try:
+                        await asyncio.wait({self.task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        waiter.cancel()
         except asyncio.CancelledError:
             await self.cancel()
             raise

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from strands_env.core.termination import ErrorRecord
 
 
-class TooManyFailuresError(RuntimeError):
+class FailureStreakError(RuntimeError):
     """So many rollouts in a row failed that the run ends, instead of sampling for ever.
 
     Attributes:
@@ -69,7 +69,7 @@ class FailureStreak:
             successes: Rollouts that had gone well when this one began.
 
         Raises:
-            TooManyFailuresError: It is the last that is allowed; the count starts again.
+            FailureStreakError: It is the last that is allowed; the count starts again.
         """
         if successes != self.successes:
             return
@@ -79,7 +79,7 @@ class FailureStreak:
         self._beside_first.discard(rollout)
         if limit and self._count >= limit and not self._beside_first:
             count, self._count = self._count, 0
-            raise TooManyFailuresError(count, error)
+            raise FailureStreakError(count, error)
 
 
 STREAK = FailureStreak()

@@ -11,7 +11,7 @@ from strands_env.training.slime import _fill, _outcome
 from strands_env.training.slime._call import Call
 from strands_env.training.slime._client import RolloutControl
 from strands_env.training.slime._episode import Episode
-from strands_env.training.slime._failures import STREAK, TooManyFailuresError
+from strands_env.training.slime._failures import STREAK, FailureStreakError
 from strands_env.training.slime._models import model_factory
 from strands_env.training.slime._prompt import action_of, refuse_images
 from strands_env.training.slime._settings import SlimeConfigError, sampling_params_of
@@ -33,11 +33,12 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         evaluation: Whether slime evaluates.
 
     Returns:
-        The sample, or a list of samples with one `rollout_id` when the rollout has several paths.
+        The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one a path. Only what is ABORTED
+        is always one sample.
 
     Raises:
         SlimeConfigError: The configuration is wrong.
-        TooManyFailuresError: Too many rollouts in a row failed. Everything else is data.
+        FailureStreakError: Too many rollouts in a row failed. Everything else is data.
     """
     call = Call.of(args, sample, sampling_params, evaluation)
     with STREAK.running(call):
@@ -58,7 +59,7 @@ async def _run(call: Call) -> Any:
         if result is None:
             return _outcome.suspended(call, episode) if call.partial else _outcome.aborted(call)
         return _outcome.finished(call, result, episode)
-    except (SlimeConfigError, TooManyFailuresError):
+    except (SlimeConfigError, FailureStreakError):
         raise
     except Exception as error:  # boundary: slime lets an exception of one rollout end the whole step
         logger.warning("sample=<%s>, error=<%s> | rollout failed", getattr(sample, "index", None), error, exc_info=True)

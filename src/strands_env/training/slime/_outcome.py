@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +23,8 @@ from strands_env.training.slime._episode import Episode
 from strands_env.training.slime._failures import STREAK
 from strands_env.training.slime._suspended import SUSPENDED
 from strands_env.training.slime._top_p import kept_of_sample
+
+logger = logging.getLogger(__name__)
 
 
 def suspended(call: Call, episode: Episode) -> Any:
@@ -65,6 +69,8 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
     if not sources:
         return failed(call, episode, None, _nothing_to_train(), reason)
     if not call.fanout:
+        if len(sources) > 1 and not call.evaluation:
+            _warn_of_other_paths()
         sources = [with_all_sampled_tokens(_main_path(sources, result))]
     sources = [_completed_data(source, call, episode) for source in sources]
     samples = [sample, *(_fill.sibling_of(sample) for _ in sources[1:])]
@@ -81,12 +87,28 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
         _fill.note(target, _notes(call, result, episode, source.agent_name))
     if not call.evaluation:
         STREAK.reset()
-    if len(samples) == 1:
-        return sample
-    shared = sample.rollout_id if getattr(sample, "rollout_id", None) is not None else sample.index
-    for target in samples:
-        target.rollout_id = uuid.uuid4().int >> 65 if shared is None else shared
+    return _returned(call, samples)
+
+
+def _returned(call: Call, samples: list[Any]) -> Any:
+    """What slime gets for a rollout that ended: a sample, or with fan-out always a list.
+
+    slime flattens a batch by its first element, and fails on one that mixes samples and lists.
+    """
+    if not call.fanout:
+        return samples[0]
+    first = samples[0]
+    shared = first.rollout_id if getattr(first, "rollout_id", None) is not None else first.index
+    if shared is None:
+        shared = uuid.uuid4().int >> 65
+    for sample in samples:
+        sample.rollout_id = shared
     return samples
+
+
+@functools.cache
+def _warn_of_other_paths() -> None:
+    logger.warning("fanout=<False> | a rollout has several paths, its last is trained: see strands_env_fanout")
 
 
 def failed(
@@ -99,7 +121,7 @@ def failed(
     """A sample that trains nothing.
 
     Raises:
-        TooManyFailuresError: It is one of too many.
+        FailureStreakError: It is one of too many.
     """
     if error is None:
         message = f"the rollout ended with {reason.value}"
@@ -112,7 +134,7 @@ def failed(
     if _counts(call, episode, reason):
         successes = call.successes if episode is None else episode.successes
         STREAK.add(call, error, call.settings.max_failures, successes=successes)
-    return call.sample
+    return _returned(call, [call.sample])
 
 
 def _counts(call: Call, episode: Episode | None, reason: TerminationReason) -> bool:
@@ -127,7 +149,7 @@ def _empty(call: Call, result: StepResult, episode: Episode) -> Any:
     call.sample.reward = _fill.reward_value(call.args, 0.0, evaluation=call.evaluation)
     _fill.set_status(call.sample, SampleStatus.TRUNCATED)
     _fill.note(call.sample, _notes(call, result, episode, "agent"))
-    return call.sample
+    return _returned(call, [call.sample])
 
 
 def _nothing_to_train() -> ErrorRecord:

@@ -32,15 +32,14 @@ class SlimeSettings:
             has no reward.
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
         system_prompt: System prompt of the environment; a system message in the data replaces it.
-        fanout: Return every path of a rollout as a sample of its own. Otherwise only the main agent's last, which then
-            trains every token sampled on it. None: every path, unless slime runs with `--partial-rollout` or
-            `--group-rm`, where it takes one sample a rollout.
+        fanout: Return every path of a rollout as a sample of its own, always in a list. Otherwise only the main agent's
+            last path, which then trains every token sampled on it.
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
         max_failures: Number of training rollouts in a row that fail, after which the run ends with
-            `TooManyFailuresError`; 0 for no limit. A failure counts if no rollout of this process has gone well since
+            `FailureStreakError`; 0 for no limit. A failure counts if no rollout of this process has gone well since
             it began.
         max_suspension: Seconds that a suspended rollout (`--partial-rollout`) waits for slime to ask again before
             it is ended; 0 for no limit.
@@ -51,7 +50,7 @@ class SlimeSettings:
     reward: str | None = None
     tool_parser: str | None = None
     system_prompt: str | None = None
-    fanout: bool | None = None
+    fanout: bool = False
     client_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str | None = None
