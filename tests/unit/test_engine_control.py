@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from strands_sglang.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
+from strands_sglang.engine.scheduler import CHUNK
 from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
 
 PROMPT = [20, 21, 22, 23]
@@ -118,6 +119,42 @@ async def test_a_pause_that_holds_changes_no_token(engine: EmbeddedEngine, mode:
     assert answer["output_ids"] == expected["output_ids"]
     assert answer["meta_info"]["num_retractions"] == retractions
     await new
+
+
+async def test_a_retracted_request_that_finds_all_but_one_token_of_a_chunk_in_the_cache(engine: EmbeddedEngine) -> None:
+    known = [15 + index * 11 % 900 for index in range(CHUNK - 1)]
+    prompt, fields = [*known, 7, 8, 9], {"sampling_params": LONG["sampling_params"] | {"max_new_tokens": 200}}
+    expected = await engine.generate(prompt, **fields)
+    await engine.flush_cache()
+    await engine.generate([*known, 900, 901], sampling_params={"max_new_tokens": 0})
+    task = asyncio.create_task(engine.generate(prompt, **fields))
+    await running(engine)
+    await engine.pause_generation("retract")
+    await engine.continue_generation()
+    answer = await task
+    assert answer["meta_info"]["num_retractions"] == 1
+    assert answer["output_ids"] == expected["output_ids"]
+
+
+async def test_ids_that_the_tokenizer_cannot_decode_fail_their_call_and_not_the_engine(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> str:
+        raise IndexError("piece id is out of range")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._scheduler._tokenizer, "decode", broken)
+        with pytest.raises(SGLangHTTPError) as caught:
+            async with asyncio.timeout(20):
+                await engine.generate(PROMPT, sampling_params={"max_new_tokens": 2})
+        assert caught.value.status == 500
+        task = asyncio.create_task(engine.generate(PROMPT, **LONG))
+        await running(engine)
+        await engine.abort_all()
+        with pytest.raises(SGLangHTTPError):
+            async with asyncio.timeout(20):
+                await task
+    assert (await engine.generate(PROMPT, sampling_params={"max_new_tokens": 1}))["output_ids"]
 
 
 async def test_an_unknown_pause_mode_is_refused(engine: EmbeddedEngine) -> None:

@@ -144,9 +144,11 @@ class Scheduler:
             start = request.kv.length
             scored = request.logprob_start + len(request.input_logprobs)
             first_wanted = min(max(scored, start), end) if scored < len(request.prompt) - 1 else end
-            if end == len(request.prompt) + len(request.output):
+            whole = len(request.prompt) + len(request.output)
+            if end == whole:
                 first_wanted = min(first_wanted, end - 1)
-            tokens = request.output[-1:] if end - start == 1 and request.output else request.tokens[start:end]
+            # The newest token alone is the common case; `tokens` is a copy of them all.
+            tokens = request.output[-1:] if start == whole - 1 and request.output else request.tokens[start:end]
             segments.append(Segment(kv=request.kv, tokens=tokens, logits_from=first_wanted - start))
         return self._runner.forward(segments)
 
@@ -219,7 +221,15 @@ class Scheduler:
             self.cache.put(request.tokens, request.kv)
         self._forget(request)
         request.versions = request.versions or [(self.weight_version, 0)]
-        request.future.set_result(answer(request, finish, self._tokenizer))
+        try:
+            result = answer(request, finish, self._tokenizer)
+        except Exception as error:  # boundary: a tokenizer that cannot decode the ids must not keep the caller waiting
+            logger.exception("rid=<%s> | answer failed", request.rid)
+            failure = SGLangHTTPError(500, "Internal Server Error")
+            failure.__cause__ = error
+            request.future.set_exception(failure)
+        else:
+            request.future.set_result(result)
 
     def _fail(self, request: Request, error: Exception) -> None:
         self._forget(request)
