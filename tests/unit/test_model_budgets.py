@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
 from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.provider import _budget
 from strands_sglang.provider._budget import Grant, SharedBudget
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit
@@ -144,6 +146,23 @@ async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> 
             await asyncio.sleep(0)
             assert not waiting.done()
         assert await waiting == Grant(tokens=3, is_rest=True)
+
+
+async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = SharedBudget()
+    abandoned = budget.share()
+    await abandoned.__enter__().take(None, lambda: 10)
+
+    def collecting() -> Future[None]:  # any allocation may begin a collection, which ends the abandoned call
+        abandoned.__exit__(None, None, None)
+        return Future()
+
+    monkeypatch.setattr(_budget, "Future", collecting)
+    with budget.share() as mine:
+        async with asyncio.timeout(20):
+            assert await mine.take(None, lambda: 10) == Grant(tokens=10, is_rest=True)
 
 
 async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:

@@ -100,10 +100,11 @@ class SharedBudget:
 
     def _hold(self, share: Share, wanted: int | None, left: Callable[[], int]) -> Grant | Future[None]:
         with self._lock:
+            # Made before the look at the others: a collection in its making may end the last one, who would wake us.
+            future: Future[None] = Future()
             rest = left()
             free = rest - sum(self._held.values())
             if self._held and (wanted is None or wanted > free):
-                future: Future[None] = Future()
                 self._waiting.append(future)
                 return future
             granted = self._held[share] = rest if wanted is None else min(wanted, rest)
