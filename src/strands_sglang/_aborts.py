@@ -99,7 +99,9 @@ class Aborts:
         # Routers say no in many ways; whatever it was, workers are asked where there are any.
         workers = await self.list_workers()
         self._is_router = bool(workers)
-        return await asyncio.gather(*(self._post(url, rid) for url in workers)) if workers else outcomes
+        if workers:
+            return await asyncio.gather(*(self._post(url, rid) for url in workers))
+        return outcomes or [_Outcome.LATER]  # a router that does not name its workers at the moment
 
     async def _post(self, url: str, rid: str) -> _Outcome:
         try:

@@ -332,6 +332,23 @@ async def test_however_a_router_refuses_an_abort_its_workers_are_told(answer: An
         assert worker.aborted_rids == ["r1"]
 
 
+async def test_an_abort_is_not_lost_when_a_router_fails_to_name_its_workers_once() -> None:
+    async with FaultyServer() as worker:
+        listing = {"workers": [{"url": worker.url}]}
+        control = {"/abort_request": [404] * 9, "/workers": [listing, 503, *[listing] * 9]}
+        async with ControlledServer(lambda call: faults.hang(), control=control) as router, make(router.url) as client:
+            assert await client.abort("r1") is True
+            aborts = client._transport().aborts
+            aborts._workers_seen = (0.0, ())  # a second later
+            call = asyncio.create_task(client.generate([1]))
+            await router.wait_for_requests(1)
+            client._transport().in_flight[router.rids[0]] -= 60  # old enough to be told once
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            await settled(client)
+            assert worker.aborted_rids == ["r1", *router.rids]
+
+
 async def test_control_calls_follow_no_redirect() -> None:
     async with ControlledServer(control={"/abort_request": [302], "/health": [302], "/model_info": [307]}) as server:
         async with make(server.url, api_key="secret") as client:
