@@ -102,6 +102,37 @@ async def test_exception_is_an_error_result() -> None:
     assert "KeyError" in text_of(result)
 
 
+class Panic(BaseException):
+    """As extensions written in Rust raise it."""
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), KeyboardInterrupt("x"), Panic("p"), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
+@pytest.mark.parametrize("kind", ["sync", "async", "generator"])
+async def test_what_is_no_exception_is_an_error_result_too(kind: str, raised: BaseException) -> None:
+    @tool(name="sync")
+    def in_thread() -> str:
+        """Fail."""
+        raise raised
+
+    @tool(name="async")
+    async def in_loop() -> str:
+        """Fail."""
+        raise raised
+
+    @tool(name="generator")
+    async def in_generator() -> Any:
+        """Fail."""
+        yield "progress"
+        raise raised
+
+    tools = {"sync": in_thread, "async": in_loop, "generator": in_generator}
+    result = await run(with_limits(tools[kind]))
+    assert result["status"] == "error"
+    assert "tool" in text_of(result)
+
+
 async def test_sync_tool_that_never_returns_is_an_error_result() -> None:
     release = threading.Event()
 

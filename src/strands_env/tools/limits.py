@@ -132,6 +132,8 @@ class LimitedTool(AgentTool):
                     await room.acquire()
                     events.put_nowait(event)
                     await asyncio.sleep(0)  # a tool that never awaits would let nothing else run
+            except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
+                raise _raised(error) from error
             finally:
                 events.put_nowait(_END)
 
@@ -154,7 +156,8 @@ class LimitedTool(AgentTool):
                     yield self._limited(event)
                 else:
                     held = event  # the last event is the result, whatever its kind
-            await task  # raises what the tool raised
+            await asyncio.wait({task})
+            _check(task)
             if held is not None:
                 yield self._limited(held)
         finally:
@@ -252,6 +255,21 @@ def _text_size(value: Any, enough: int) -> int:
                 size += len(items)
                 pending += items
     return size
+
+
+def _check(task: asyncio.Future[None]) -> None:
+    """Raise what a tool that has ended raised, as an `Exception`: for anything else the SDK gives no tool result."""
+    if task.cancelled():
+        raise RuntimeError("the tool was cancelled from inside")
+    error = task.exception()
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:
+        raise _raised(error) from error
+
+
+def _raised(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"the tool raised {type(error).__name__}: {error}")
 
 
 async def _stop(task: asyncio.Future[None], name: str) -> None:
