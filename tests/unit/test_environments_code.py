@@ -187,6 +187,40 @@ async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
     assert result.observation.tokens is not None
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [[call("execute_code", code="2")] * 2, [reply("I can", stop_reason="max_tokens")]],
+    ids=["calls", "tokens"],
+)
+async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list[Any]) -> None:
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_code", code="1"), *ending),
+        sandbox=FakeSandbox(SandboxError("no machine left")),
+        max_tool_iters=2,
+        reward_fn=lambda action, result: 0.0,
+    )
+    result = await env.step(Action(message="go"))
+    assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
+    assert result.error is not None
+    assert "no machine left" in result.error.message
+
+
+async def test_machine_without_descriptors_is_no_fault_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("strands_env.tools.sandbox._process.socket.socketpair", refused)
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_code", code="1")),
+        isolation=Isolation.NONE,
+        reward_fn=lambda action, result: 0.0,
+    )
+    result = await env.step(Action(message="go"))
+    assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
+    assert result.error is not None
+    assert "could not be started: OSError" in result.error.message
+
+
 def test_missing_isolation_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -96,7 +96,12 @@ class CodeSandboxEnv(Environment):
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Run the agent; an episode whose sandbox failed by itself is no valid one."""
         self._tools.failure = None
-        result = await super().interact(agent, action)
+        try:
+            result = await super().interact(agent, action)
+        except Exception:
+            if self._tools.failure is not None:  # a limit met while the sandbox was away says nothing of the agent
+                raise self._tools.failure from None
+            raise
         if self._tools.failure is not None:
             raise self._tools.failure
         return result

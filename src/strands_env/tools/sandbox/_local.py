@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 from ._cgroup import remove_stale_groups
 from ._process import Blueprint, SandboxProcess, isolation_from, make_blueprint
 from ._types import ExecutionResult, Isolation, Outcome, SandboxLimits
-from .exceptions import SandboxError
+from .exceptions import SandboxError, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +258,13 @@ class Sandbox:
             try:
                 _sweep_once()
                 self._process = await SandboxProcess.start(self._blueprint)
-            except BaseException:
+            except BaseException as error:
                 self._release()
-                raise
+                if isinstance(error, SandboxError) or not isinstance(error, Exception):
+                    raise
+                # no descriptors left, no room for a folder: the machine's want, and no fault of the code
+                what = f"{type(error).__name__}: {error}"
+                raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
         return self._process
 
     async def _end(self) -> None:
