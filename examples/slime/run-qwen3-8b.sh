@@ -110,15 +110,17 @@ if [ -n "${WANDB_API_KEY:-}" ]; then
   WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group qwen3-8b-retool --wandb-key "$WANDB_API_KEY")
 fi
 
-ray start --head --node-ip-address 127.0.0.1 --num-gpus 8 --disable-usage-stats
+# Ray's processes, and so train.py and our log, work in the folder where Ray is started. One that runs is used.
+cd "$SLIME_DIR"
+SLIME_DIR=$PWD
+ray status > /dev/null 2>&1 || ray start --head --node-ip-address 127.0.0.1 --num-gpus 8 --disable-usage-stats
 
 # PYTHONPATH: Megatron-LM, this folder (retool_env), and slime.
 RUNTIME_ENV="{\"env_vars\": {
   \"PYTHONPATH\": \"$SLIME_DIR/../Megatron-LM:$HERE:$SLIME_DIR\",
   \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"
 }}"
-cd "$SLIME_DIR"
 ray job submit --address=http://127.0.0.1:8265 --runtime-env-json="$RUNTIME_ENV" -- \
-  python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \
+  python3 "$SLIME_DIR/train.py" --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \
   "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${STRANDS_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" \
   "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${SGLANG_ARGS[@]}" "${MISC_ARGS[@]}" "${WANDB_ARGS[@]}"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +84,35 @@ def test_the_environment_takes_the_options_of_the_config_file(example: Rig) -> N
         model_factory=lambda: None, args=example.args, options={"max_tool_iters": 3, "step_timeout": 7.0}
     )
     assert (environment.max_tool_iters, environment.step_timeout, environment.reward_timeout) == (3, 7.0, 60.0)
+
+
+RAY = """#!/usr/bin/env bash
+echo "$PWD|$*" >> "$RAY_CALLS"
+[ "$1" != status ] || exit "$RAY_STATUS"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the launch script needs bash")
+@pytest.mark.parametrize("runs", [True, False], ids=["Ray runs", "Ray does not run"])
+def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) -> None:
+    slime_dir, base, calls, ray = (tmp_path / name for name in ("slime", "base", "calls.txt", "bin/ray"))
+    model = slime_dir / "scripts" / "models" / "qwen3-8B.sh"
+    data = [base / name / f"{name}.jsonl" for name in ("dapo-math-17k", "aime-2024")]
+    for path in (model, slime_dir / "train.py", ray, base / "Qwen3-8B", base / "Qwen3-8B_torch_dist", *data):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    model.write_text("MODEL_ARGS=(--num-layers 36)\n")
+    ray.write_text(RAY)
+    ray.chmod(0o755)
+    script = str(EXAMPLE / "run-qwen3-8b.sh")
+    paths = {"SLIME_DIR": str(slime_dir), "BASE_DIR": str(base), "PATH": f"{ray.parent}:{os.environ['PATH']}"}
+    fake = {"RAY_CALLS": str(calls), "RAY_STATUS": str(int(not runs))}
+    subprocess.run(["bash", script], check=True, cwd=tmp_path, env={**os.environ, **paths, **fake})
+    folders, commands = zip(
+        *(line.split("|", 1) for line in calls.read_text().splitlines() if "|" in line), strict=True
+    )
+    assert [command.split()[0] for command in commands] == (["status", "job"] if runs else ["status", "start", "job"])
+    assert set(folders) == {str(slime_dir)}  # where Ray is started its processes work
+    submitted = calls.read_text().partition(" -- ")[2]
+    assert submitted.startswith(f"python3 {slime_dir}/train.py ")
+    assert f"--custom-config-path {EXAMPLE}/config.yaml" in submitted
