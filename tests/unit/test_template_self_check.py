@@ -72,6 +72,31 @@ def test_state_over_the_whole_history_needs_the_full_history() -> None:
     assert delta.path is Path.FULL
 
 
+@pytest.mark.parametrize("switch", ["/no_think", "/nothink", "/think"])
+def test_switch_that_lasts_for_the_rest_of_the_conversation_needs_the_full_history(switch: str) -> None:
+    state = "{% set ns = namespace(on='') %}{% for m in messages %}{% if m.role == 'user' and '@' in m.content %}"
+    state += "{% set ns.on = ' (switched)' %}{% endif %}{% endfor %}"
+    source = (state + CHATML + "{{ ns.on }}").replace("@", switch)
+    renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
+    assert renderer.report.verdict is Verdict.EXACT_FULL
+    delta = renderer.delta([user(f"Q {switch}"), text("A"), user("Q2"), text("A2")], [user("Q3")])
+    assert delta.text.endswith("<|im_start|>assistant\n (switched)")
+
+
+@pytest.mark.parametrize("kind", ["image", "video"])
+def test_media_numbered_over_the_conversation_need_the_full_history(kind: str) -> None:
+    shown = "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content or [] %}"
+    shown += "{% if part.type == 'text' %}{{ part.text }}{% else %}{% set ns.n = ns.n + 1 %}"
+    shown += "{{ part.type }}{{ ' %d' % ns.n if numbered }}: {% endif %}{% endfor %}{% endif %}"
+    source = "{% set ns = namespace(n=0) %}" + CHATML.replace(ANSWER, shown)
+    assert check(source).verdict is Verdict.EXACT
+    renderer = DeltaRenderer(source, stop_tokens=["<|im_end|>"], template_kwargs={"numbered": True})
+    assert renderer.report.verdict is Verdict.EXACT_FULL
+    see = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "look"}]}
+    delta = renderer.delta([see, text("A"), user("Q2"), text("A2")], [see])
+    assert f"user\n{kind} 2: look<|im_end|>" in delta.text
+
+
 def test_closers_by_shape() -> None:
     closers = check(GLM).closers
     assert (closers[Shape.TEXT_USER], closers[Shape.CALL_TOOL]) == ("<|user|>", "<|observation|>")

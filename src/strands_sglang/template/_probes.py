@@ -75,12 +75,12 @@ def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
             (Shape.CALL_USER, call(1), (NEXT,)),
         ]
     again: Message = {"role": "user", "content": "Usr2XQ"}
-    if tools_present:
-        past: tuple[Message, ...] = (USER, call(7), result(7), text("Mid."), again)
-        longer = (*past, call(8), result(8), call(9), result(9))
-    else:
-        past = (USER, text("Mid."), again)
-        longer = (*past, text("More."), USER)
+    # Some templates let a switch in any earlier message last for the rest of the conversation.
+    off: Message = {**USER, "content": "Usr1XQ /no_think /nothink"}
+    on: Message = {**USER, "content": "Usr1XQ /think"}
+    mid: tuple[Message, ...] = (call(7), result(7), text("Mid.")) if tools_present else (text("Mid."),)
+    more: tuple[Message, ...] = (call(8), result(8), call(9), result(9)) if tools_present else (text("More."), USER)
+    past, longer = (off, *mid, again), (on, *mid, again, *more)
     out: dict[Shape, list[Probe]] = {}
     for shape, turn, new in turns:
         for lead in ((), (SYSTEM,)):

@@ -67,7 +67,8 @@ def self_check(step: StepRenderer) -> Checked:
     step = _with(step, arguments=_argument_form(step))
     trials = probes(tools_present=tools is not None)
     measured, step = _measure_best(step, trials)
-    path = Path.FULL if any(r.path is Path.FULL for r in measured.shapes.values()) else Path.COMPACT
+    stateful = any(r.path is Path.FULL for r in measured.shapes.values()) or _numbers_media(step)
+    path = Path.FULL if stateful else Path.COMPACT
     flags = set(measured.flags) | _reasoning_flags(step) | _closer_flags(step, measured.shapes)
     if _generation_prompt_is_foreign(step):
         flags.add(Flag.GENERATION_PROMPT_NOT_IN_HISTORY)
@@ -210,6 +211,17 @@ def _require_content(delta: str, new: Sequence[Message]) -> None:
             raise TemplateError(f"the template changes or loses the content of a message with role {message['role']!r}")
 
 
+def _numbers_media(step: StepRenderer) -> bool:
+    """Whether images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
+    for kind in ("image", "video"):
+        shown: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
+        probe = Probe(history=(shown, text("Mid."), NEXT, text("Ans.")), new=(shown,))
+        compact, full = _delta(step, probe), _delta(step, probe, Path.FULL)
+        if compact is not None and full is not None and compact != full:
+            return True
+    return False
+
+
 def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> Verdict:
     needed = [shapes[shape] for shape in (Shape.TEXT_USER, Shape.CALL_TOOL) if shape in shapes]
     if not all(shape.ok for shape in needed):
@@ -238,9 +250,9 @@ def _tools_matter(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> bo
     return any(_delta(step, probe) != _delta(without, probe) for tried in trials.values() for probe in tried)
 
 
-def _delta(step: StepRenderer, probe: Probe) -> str | None:
+def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str | None:
     try:
-        return step.suffix(probe.history, probe.new, Path.COMPACT).text
+        return step.suffix(probe.history, probe.new, path).text
     except TemplateError:
         return None
 
