@@ -10,6 +10,7 @@ import pytest
 from strands_env.eval.metrics import (
     Prices,
     ScoreTable,
+    bootstrap,
     bootstrap_mean,
     compare,
     compute_pass_at_k,
@@ -155,6 +156,15 @@ def test_compare_refuses_other_tasks_under_the_same_id():
     second.tasks[0] = "another"
     with pytest.raises(ValueError, match="another task"):
         compare(first, second)
+
+
+def test_compare_reads_the_tasks_of_a_run_once(monkeypatch):
+    calls = []
+    original = bootstrap._tasks
+    monkeypatch.setattr(bootstrap, "_tasks", lambda table: calls.append(table) or original(table))
+    runs = [table(**{f"p{i}": [float(i % 2)] for i in range(50)}) for _ in range(2)]
+    compare(*runs)
+    assert len(calls) == 2
 
 
 def test_compare_without_a_shared_prompt_is_nan():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strands_env.eval import Evaluator, read_results
+from strands_env.eval import Evaluator, StoreError, read_results
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from tests.unit.eval_support import FakeEnv, tasks
 
@@ -38,6 +38,17 @@ async def test_a_display_that_raises_ends_no_run(where, tmp_path, caplog):
     assert len(list(read_results(tmp_path))) == 5
     assert [record.name for record in caplog.records] == ["strands_env.eval.progress"]
     assert display.calls.count(where) == 1
+
+
+async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, monkeypatch):
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("strands_env.eval.store.log.write_all", full)
+    display = Broken("nowhere")
+    with pytest.raises(StoreError, match="No space left"):
+        await Evaluator(FakeEnv, output_path=tmp_path, progress=display).run(tasks(3))
+    assert display.calls[-1] == "finish"
 
 
 def test_a_broken_display_is_told_the_end_to_give_the_terminal_back():

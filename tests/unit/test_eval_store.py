@@ -192,6 +192,19 @@ def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
     assert len(list(read_results(paths.results))) == 2
 
 
+def test_a_device_that_refuses_at_the_end_is_named(paths, monkeypatch):
+    def refuse(fd):
+        raise OSError(5, "Input/output error")
+
+    log = ResultLog(paths, fsync_interval=3600.0)
+    log.append([sample(1.0)])
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(StoreError, match=r"results\.jsonl.*Input/output error"):
+        log.close()
+    monkeypatch.undo()
+    ResultLog(paths).close()  # the lock is free
+
+
 def test_configuration_is_saved_and_compared(paths):
     RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 1}).check(has_results=False)
     RunConfig(paths.run, {"model": {"temperature": 0.7}}, {"seed": 2}).check(has_results=True)
@@ -251,12 +264,40 @@ def test_a_file_of_something_else_is_said_to_be_one(text, paths):
         list(read_results(paths.results))
 
 
-def test_a_file_of_something_else_is_not_continued(paths):
-    text = '{"id": "q1", "problem": "a"}\n'
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id": "q1", "problem": "a"}\n',
+        '{"id":"q1","problem":"a"}',
+        '{"problem": "a"}\n{"problem": "b"}\n',
+        '{"problem": "a"}',
+        '[\n  {"problem": "a"}\n]\n',
+        "problem,answer\na,1\n",
+        "\n\nmy notes",
+    ],
+)
+def test_a_file_of_something_else_is_neither_continued_nor_changed(text, paths):
     paths.results.write_text(text)
-    with pytest.raises(StoreCorruptError, match=r"line 1 .* no evaluated sample"):
+    with pytest.raises(StoreCorruptError, match=r"line \d .* no evaluated sample"):
         ResultLog(paths)
     assert paths.results.read_text() == text
+
+
+def test_a_line_of_something_else_behind_the_results_is_kept(paths):
+    write(paths, sample(1.0))
+    with paths.results.open("ab") as file:
+        file.write(b"my notes\n")
+    with pytest.raises(StoreCorruptError, match=r"line 2 .* remove the line"):
+        ResultLog(paths)
+    assert paths.results.read_bytes().endswith(b"my notes\n")
+
+
+def test_a_blank_line_at_the_end_is_no_obstacle(paths):
+    write(paths, sample(1.0))
+    with paths.results.open("ab") as file:
+        file.write(b"\n")
+    write(paths, sample(0.0, 1))
+    assert [item.reward for item in read_results(paths.results)] == [1.0, 0.0]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

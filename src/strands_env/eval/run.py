@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,20 +80,15 @@ class Run:
 
     async def run(self) -> dict[str, list[EvalSample]]:
         """Run everything that is not done yet; all samples by prompt id."""
-        jobs: AsyncGenerator[Job, None] | None = None
-        try:
+        async with AsyncExitStack() as ending:  # each part of it whatever the others raise
+            ending.callback(self._progress.finish, self._state)
+            ending.push_async_callback(self._close)
             await self._open()
             self._progress.start(self._state)
-            jobs = self._jobs()
+            jobs = await ending.enter_async_context(aclosing(self._jobs()))
             total = self._state.total
             workers = self._evaluator.max_concurrency if total is None else min(self._evaluator.max_concurrency, total)
             await _all([self._work(jobs) for _ in range(workers)])
-        finally:
-            if jobs is not None:
-                await jobs.aclose()
-            if self._writer is not None:
-                await self._writer.close()
-            self._progress.finish(self._state)
         for samples in self._results.values():
             samples.sort(key=lambda sample: sample.index)
         return self._results
@@ -109,6 +104,10 @@ class Run:
             logger.info("path=<%s>, samples=<%d> | resuming", paths.results, len(log))
             if self._evaluator.keep_results:
                 self._earlier = await self._writer.run(lambda: self._load(log))
+
+    async def _close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
 
     def _load(self, log: ResultLog) -> dict[str, EvalSample]:
         return {sample.id: sample for sample in log.samples(with_tokens=self._evaluator.keep_tokens)}

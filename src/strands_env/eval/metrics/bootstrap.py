@@ -100,7 +100,8 @@ def compare(
         ValueError: A prompt of the same id is another task in the two runs.
     """
     left, right = _values(first, reward_threshold), _values(second, reward_threshold)
-    changed = [name for name, task in _tasks(first).items() if _tasks(second).get(name, task) != task]
+    other = _tasks(second)
+    changed = [name for name, task in _tasks(first).items() if other.get(name, task) != task]
     if changed:
         raise ValueError(
             f"{len(changed)} prompts have the same id but another task in the two runs, such as {changed[0]!r}: "

@@ -13,7 +13,7 @@ from typing import Any, Self
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.files import lock, sync_folder, told, write_all
-from strands_env.eval.store.records import Head, decode, encode, head_of, to_sample
+from strands_env.eval.store.records import Head, decode, encode, head_of, may_be_torn, to_sample
 from strands_env.eval.store.tokens import FrameReader, FrameWriter
 
 logger = logging.getLogger(__name__)
@@ -176,9 +176,14 @@ class ResultLog:
         self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Sync and close; a second call does nothing."""
+        """Sync and close; a second call does nothing.
+
+        Raises:
+            StoreError: The device refused.
+        """
         try:
-            self.sync()
+            with told("write to", self.paths.results):
+                self.sync()
         finally:
             self._frames.close()
             self._close_files()
@@ -202,19 +207,22 @@ class ResultLog:
         assert self._fd is not None
         path = self.paths.tokens
         offset, tokens_end, damaged = 0, 0, None
+        foreign: int | None = None
         tokens_size = path.stat().st_size if path.exists() else 0
         with open(self._fd, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
-                record = decode(line) if line.endswith(b"\n") else None
-                if record is None:
+                record = decode(line)
+                head = None if record is None else head_of(record, f"line {number} of {str(self.paths.results)!r}")
+                if head is None or not line.endswith(b"\n"):
                     damaged = damaged or (number, offset)
+                    if head is None and foreign is None and not may_be_torn(line):
+                        foreign = number
                 elif damaged is not None:
                     raise StoreCorruptError(
                         f"line {damaged[0]} of {str(self.paths.results)!r} is damaged though whole lines follow it: "
                         "remove that line to continue; its sample will be run again"
                     )
                 else:
-                    head = head_of(record, f"line {number} of {str(self.paths.results)!r}")
                     self._note(head, offset)
                     tokens_end = max(tokens_end, head.tokens_end)
                     if tokens_end > tokens_size:
@@ -224,6 +232,11 @@ class ResultLog:
                             "after it, and their samples will be run again; or give another output path"
                         )
                 offset += len(line)
+        if foreign is not None:
+            raise StoreCorruptError(
+                f"line {foreign} of {str(self.paths.results)!r} is no evaluated sample, nor what an interrupted write "
+                "leaves behind: give another output path, or remove the line if it does not belong there"
+            )
         self._length = offset if damaged is None else damaged[1]
         if self._length < offset:
             logger.warning(

@@ -16,6 +16,8 @@ from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.tokens import end_of
 
+_BEGINNING = b'{"id":"'
+"""How `encode` begins every line."""
 _TOKEN_FIELDS = {"observation": {"tokens": True}, "trajectories": True}
 
 
@@ -49,6 +51,14 @@ def decode(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
+
+
+def may_be_torn(line: bytes) -> bool:
+    """Whether an interrupted write can have left a line that is no record: the beginning of one, or zeros.
+
+    What is neither, nor blank, is somebody's data, which must not be cut off.
+    """
+    return line[:1] == b"\0" or line.startswith(_BEGINNING) or _BEGINNING.startswith(line) or not line.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
