@@ -146,6 +146,16 @@ async def test_failures_of_the_model_count_too(rig: Rig) -> None:
         await rig.run()
 
 
+async def test_limits_without_room_for_one_token_end_the_run(rig: Rig) -> None:
+    rig.args.strands_env_max_failures = 2
+    rig.args.max_tokens_per_gpu = 10  # less than any prompt
+    rig.serve(completion("3"))
+    assert (await rig.run()).status is Sample.Status.TRUNCATED
+    assert (await rig.run(evaluation=True)).status is Sample.Status.COMPLETED
+    with pytest.raises(slime.FailureStreakError, match="no room for a single token.*max_tokens_per_gpu"):
+        await rig.run()
+
+
 async def test_a_good_rollout_starts_the_count_again(rig: Rig) -> None:
     rig.args.strands_env_max_failures = 2
     rig.serve(ConnectionError("gone"), completion("3"), ConnectionError("gone"))

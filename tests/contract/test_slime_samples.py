@@ -260,6 +260,13 @@ async def test_top_p_data_that_nobody_asked_for_is_not_looked_at(rig: Rig) -> No
     assert (sample.status, sample.rollout_top_p_token_ids) == (Sample.Status.COMPLETED, None)
 
 
+async def test_an_abort_before_the_first_token_has_no_top_p_data(rig: Rig) -> None:
+    rig.args.rollout_top_p = 0.9
+    nothing = Reply(ids=[], finish="abort", meta={"top_p_token_ids": "", "top_p_token_offsets": ""})
+    rig.serve(nothing, with_top_p(completion("3")))
+    assert (await rig.run()).status is Sample.Status.COMPLETED
+
+
 def test_calls_that_sampled_the_same_give_one_set_a_token() -> None:
     prompt, output = np.array([1, 2], dtype=np.int32), np.array([5, 6, 7], dtype=np.int32)
 

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 def suspended(call: Call, episode: Episode) -> Any:
     """Slime is stopping, and the rollout waits: one sample, whatever the number of paths, with what is held so far."""
     sample = call.sample
+    SUSPENDED.put(call.key, episode)
     _fill.clear(sample)
     sources = [path for model in episode.models for path in model.trajectories if not path.is_discarded]
     if sources:
@@ -40,7 +41,6 @@ def suspended(call: Call, episode: Episode) -> Any:
         sample.loss_mask = held.loss_mask[start:]
         sample.rollout_log_probs = [value or 0.0 for value in held.logprobs[start:]]
         sample.response = _text(episode, held.token_ids[start:], "")
-    SUSPENDED.put(call.key, episode)
     _fill.set_status(sample, SampleStatus.ABORTED)
     return sample
 
@@ -131,24 +131,36 @@ def failed(
     _fill.set_status(call.sample, SampleStatus.FAILED)
     described = {"type": error.type, "message": error.message, "where": error.where.value}
     _fill.note(call.sample, {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described})
-    if _counts(call, episode, reason):
-        successes = call.successes if episode is None else episode.successes
-        STREAK.add(call, error, call.settings.max_failures, successes=successes)
+    _count_failure(call, episode, error, reason)
     return _returned(call, [call.sample])
 
 
-def _counts(call: Call, episode: Episode | None, reason: TerminationReason) -> bool:
-    """Whether a failure may end the run: not in an evaluation, which ends by itself; nor for time spent waiting."""
+def _count_failure(call: Call, episode: Episode | None, error: ErrorRecord, reason: TerminationReason) -> None:
+    """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited."""
     waited = episode is not None and episode.suspensions > 0
-    return not call.evaluation and not (waited and reason is TerminationReason.TIMEOUT)
+    if call.evaluation or (waited and reason is TerminationReason.TIMEOUT):
+        return
+    successes = call.successes if episode is None else episode.successes
+    STREAK.add(call, error, call.settings.max_failures, successes=successes)
 
 
 def _empty(call: Call, result: StepResult, episode: Episode) -> Any:
-    """A limit left no room for a single token (a prompt as long as the context, no budget): nothing to train."""
+    """A limit left no room for a single token (a prompt as long as the context, no budget): nothing to train.
+
+    Raises:
+        FailureStreakError: Of too many rollouts nothing can be trained; a limit is wrong.
+    """
     _fill.fill_unusable(call.sample, None, call.needs)
     call.sample.reward = _fill.reward_value(call.args, 0.0, evaluation=call.evaluation)
     _fill.set_status(call.sample, SampleStatus.TRUNCATED)
     _fill.note(call.sample, _notes(call, result, episode, "agent"))
+    reason = result.termination_reason
+    message = (
+        "no room for a single token: raise rollout_max_response_len or rollout_max_context_len (where that is unset, "
+        "max_tokens_per_gpu), or shorten prompt and tools"
+    )
+    error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
+    _count_failure(call, episode, error, reason)
     return _returned(call, [call.sample])
 
 

@@ -38,8 +38,8 @@ def kept_sets_of(meta: Mapping[str, Any], count: int) -> KeptSets | None:
         ValueError: The data does not fit the number of sampled tokens.
     """
     ids, offsets = _int32(meta, _TOP_P_IDS), _int32(meta, _TOP_P_OFFSETS)
-    if ids is None or offsets is None:
-        return None
+    if ids is None or offsets is None or not (count or len(offsets)):
+        return None  # of no token there may be no offset either
     if len(offsets) != count + 1 or int(offsets[-1]) != len(ids):
         raise ValueError(
             f"top-p data has {len(offsets)} offsets up to {int(offsets[-1]) if len(offsets) else None} and {len(ids)} "
