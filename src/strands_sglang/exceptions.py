@@ -14,9 +14,9 @@ StrandsSGLangError
 ├── MessageConversionError (ValueError)    a message block has no place in a chat-template message
 ├── ToolParserError (ValueError)           no parser, or the wrong one, for the calls this template prints
 ├── TrajectoryError (RuntimeError)         the token trajectory would become inexact
-├── TokenBudgetReachedError                a token budget of the episode is used up (also the SDK's
-MaxTokensReachedException) └── StructuredOutputError                  constrained output was truncated or does not
-validate ```
+├── TokenBudgetReachedError                a token budget is used up (also the SDK's MaxTokensReachedException)
+└── StructuredOutputError                  constrained output was truncated or does not validate
+```
 
 All of them pickle: rollouts cross process boundaries. Context overflow reaches the SDK as its own
 `ContextWindowOverflowException` with the error above as `__cause__`.

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -72,14 +73,19 @@ def sglang_base_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _server_to_itself(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One test at a time on a server, over all test processes: some pause it, flush its cache or count its requests."""
+    """One test at a time on a server, over all test processes: some pause it, flush its cache or count its requests.
+
+    A request of the test before may still run, or be counted for a moment after its answer: each begins on an idle one.
+    """
     if "sglang_base_url" not in request.fixturenames:
         yield
         return
     fcntl = pytest.importorskip("fcntl")
-    name = re.sub(r"\W+", "-", request.getfixturevalue("sglang_base_url"))
+    base_url = request.getfixturevalue("sglang_base_url")
+    name = re.sub(r"\W+", "-", base_url)
     with open(Path(tempfile.gettempdir()) / f"strands-rollout-{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _wait_until_idle(base_url)
         yield
 
 
@@ -139,6 +145,20 @@ def start_sglang_cpu() -> Iterator[Callable[..., str]]:
 def _sglang_cpu(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(SGLANG_CPU), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+
+
+def _wait_until_idle(base_url: str) -> None:
+    """Wait for a server to count no request; not for ever, and not where it does not tell: that is for the tests."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{base_url}/v1/loads?include=core", timeout=30) as answer:
+                loads = json.load(answer)["loads"]
+            if not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads):
+                return
+        except (OSError, ValueError, KeyError):
+            return
+        time.sleep(0.02)
 
 
 def _get_json(url: str) -> Any:

@@ -142,15 +142,16 @@ async def test_many_rollouts_at_once_stay_apart(
         assert_scored_alike(trajectory, await score(client, trajectory.token_ids))
 
 
-async def abort_when_running(named: NamedRequests, base_url: str, calls: int = 1) -> None:
-    while len(named.rids) < calls:
-        await asyncio.sleep(0.01)
-    async with aiohttp.ClientSession(base_url) as session:
-        while (await (await session.get("/v1/loads?include=core")).json())["loads"][0]["num_running_reqs"] == 0:
+async def post_when_running(named: NamedRequests, base_url: str, path: str, **body: Any) -> None:
+    """A control call once the first request runs; `rid=None` is that of the request."""
+    async with asyncio.timeout(60):
+        while not named.rids or not await running_requests(base_url):
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        async with session.post("/abort_request", json={"rid": named.rids[calls - 1]}) as answer:
-            assert answer.status == 200
+    await asyncio.sleep(0.05)
+    if "rid" in body:
+        body["rid"] = named.rids[0]
+    async with aiohttp.ClientSession(base_url) as session, session.post(path, json=body) as answer:
+        assert answer.status == 200
 
 
 async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(
@@ -158,7 +159,7 @@ async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(
 ) -> None:
     named = NamedRequests(client)
     model = make_model(named, sglang_tokenizer, max_new_tokens=600, ignore_eos=True)
-    abort = asyncio.create_task(abort_when_running(named, sglang_base_url))
+    abort = asyncio.create_task(post_when_running(named, sglang_base_url, "/abort_request", rid=None))
     events = [event async for event in model.stream([{"role": "user", "content": [{"text": "go"}]}])]
     await abort
     (trajectory,) = model.trajectories
@@ -176,7 +177,7 @@ async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(
     named = NamedRequests(client)
     model = make_model(named, sglang_tokenizer, max_new_tokens=2000, ignore_eos=True)
     model.update_config(abort_policy="surface")
-    abort = asyncio.create_task(abort_when_running(named, sglang_base_url))
+    abort = asyncio.create_task(post_when_running(named, sglang_base_url, "/abort_request", rid=None))
     result = await make_agent(model).invoke_async("go")
     await abort
     (trajectory,) = model.trajectories
@@ -192,17 +193,8 @@ async def test_a_new_weight_version_in_mid_call_gives_spans(
     named = NamedRequests(client)
     model = make_model(named, sglang_tokenizer, max_new_tokens=800, ignore_eos=True)
     version = f"v{uuid.uuid4().hex[:6]}"
-
-    async def update() -> None:
-        while not named.rids:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
-        async with aiohttp.ClientSession(sglang_base_url) as session:
-            body = {"new_version": version, "abort_all_requests": False}
-            async with session.post("/update_weight_version", json=body) as answer:
-                assert answer.status == 200
-
-    task = asyncio.create_task(update())
+    update = {"new_version": version, "abort_all_requests": False}
+    task = asyncio.create_task(post_when_running(named, sglang_base_url, "/update_weight_version", **update))
     async for _ in model.stream([{"role": "user", "content": [{"text": "go"}]}]):
         pass
     await task

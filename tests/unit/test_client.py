@@ -723,8 +723,9 @@ async def test_a_thousand_requests_through_a_hundred_connections() -> None:
             assert server.open_connections <= 100
         assert [answer["output_ids"] for answer in answers] == [[i] for i in range(1000)]
         assert 50 < most <= 100
-        await asyncio.sleep(0.05)
-        assert server.open_connections == 0
+        async with asyncio.timeout(10):
+            while server.open_connections:
+                await asyncio.sleep(0.01)
     assert [task for task in asyncio.all_tasks() if "sglang" in task.get_name()] == []
 
 

@@ -148,11 +148,16 @@ async def test_the_rows_of_a_batch_are_computed_together(engine: EmbeddedEngine)
 
 
 async def test_requests_join_and_leave_a_running_batch(engine: EmbeddedEngine) -> None:
-    long = asyncio.create_task(engine.generate(PROMPT, sampling_params=params(max_new_tokens=300)))
-    await asyncio.sleep(0.02)
-    short = await engine.generate([9, 8, 7], sampling_params=params(max_new_tokens=2))
-    assert len(short["output_ids"]) == 2 and not long.done()
-    assert len((await long)["output_ids"]) == 300
+    alone = await engine.generate(PROMPT, sampling_params=params(max_new_tokens=20))
+    long = asyncio.create_task(engine.generate(PROMPT, rid="long", sampling_params=params(max_new_tokens=3000)))
+    while not (await engine.loads())["num_running_reqs"]:
+        await asyncio.sleep(0.001)
+    short = await engine.generate([9, 8, 7], sampling_params=params(max_new_tokens=20))
+    await engine.abort("long")
+    answer = await long
+    assert len(short["output_ids"]) == 20
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert answer["output_ids"][:20] == alone["output_ids"]
 
 
 # Seeds

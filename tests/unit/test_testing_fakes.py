@@ -163,7 +163,9 @@ async def test_outcomes_are_recorded() -> None:
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await client.close()
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while server.running:
+                await asyncio.sleep(0.01)
     assert [(r.outcome, r.status) for r in server.requests[:3]] == [
         ("answered", 200),
         ("answered", 503),
