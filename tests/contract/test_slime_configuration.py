@@ -152,7 +152,7 @@ async def test_limits_without_room_for_one_token_end_the_run(rig: Rig) -> None:
     rig.serve(completion("3"))
     assert (await rig.run()).status is Sample.Status.TRUNCATED
     assert (await rig.run(evaluation=True)).status is Sample.Status.COMPLETED
-    with pytest.raises(slime.FailureStreakError, match="no room for a single token.*max_tokens_per_gpu"):
+    with pytest.raises(slime.FailureStreakError, match=r"no room for a single token.*max_tokens_per_gpu"):
         await rig.run()
 
 

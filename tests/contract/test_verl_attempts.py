@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from provider_support import call, tokenizer
 
+from strands_env.core import Environment
 from strands_env.training import verl
 from tests.contract.test_trainer_adapters import ROW, AddEnv, ServerManager
 
@@ -73,6 +74,11 @@ async def test_wrong_model_options_end_the_run(options: dict[str, Any], message:
     with pytest.raises(TypeError, match=message):
         await rollout(manager=manager, model_options=options)
     assert manager.requests == []
+
+
+async def test_an_environment_without_a_reward_ends_the_run_instead_of_training_nothing() -> None:
+    with pytest.raises(ValueError, match="no reward function"):
+        await rollout(lambda model_factory: Environment(model_factory=model_factory))
 
 
 USER = {"role": "user", "content": "1 + 2?"}

@@ -171,7 +171,7 @@ async def run_rollout(
 
     Raises:
         ValueError: The prompt has images or other content that is no text, calls of tools, an unknown role, or does not
-            end with a user message.
+            end with a user message; or the environment has no reward function.
         TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
@@ -247,7 +247,11 @@ async def _attempt(
         action = prompt.action()
     except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
         return None, failure
-    return await environment.rollout(action), None
+    result = await environment.rollout(action)
+    ended = status_of(result.termination_reason) in _ENDED
+    if ended and result.reward is None and getattr(environment, "reward_fn", None) is None:
+        raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
+    return result, None
 
 
 def register_advantage(name: str = "strands_grpo") -> str:
