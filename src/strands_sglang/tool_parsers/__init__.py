@@ -45,7 +45,7 @@ from strands_sglang.tool_parsers.llama import LlamaJSONToolParser
 from strands_sglang.tool_parsers.minimax_m2 import MiniMaxM2ToolParser
 from strands_sglang.tool_parsers.mistral import MistralToolParser
 from strands_sglang.tool_parsers.olmo3 import Olmo3ToolParser
-from strands_sglang.tool_parsers.qwen_xml import QwenXMLToolParser, SeedOSSToolParser
+from strands_sglang.tool_parsers.qwen_xml import MiMoToolParser, QwenXMLToolParser, SeedOSSToolParser
 
 __all__ = [
     "TOOL_PARSER_REGISTRY",
@@ -73,6 +73,7 @@ __all__ = [
     "KimiK2ToolParser",
     "LlamaJSONToolParser",
     "LongCatToolParser",
+    "MiMoToolParser",
     "MiniMaxM1ToolParser",
     "MiniMaxM2ToolParser",
     "MistralToolParser",

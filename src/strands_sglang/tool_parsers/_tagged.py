@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers._base import Block, Draft, ToolParser
-from strands_sglang.tool_parsers._schema import ParameterTypes
+from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
+from strands_sglang.tool_parsers._schema import ParameterTypes, decode_printed
 from strands_sglang.tool_parsers._tags import TagError, TaggedCall, TagGrammar, read_tagged_call, skip_space
 
 
@@ -27,13 +26,24 @@ class TaggedToolParser(ToolParser):
         """
         return {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
 
-    @abstractmethod
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
-        """The value of the text between the tags of a parameter, of one of these declared types."""
+        """The value of the text between the tags of a parameter, of one of these declared types; nothing is layout."""
+        return decode_printed(printed, types)
 
-    @abstractmethod
+    def write_value(self, value: Any) -> str:
+        """Write what stands between the tags of a parameter: strings bare, the rest as JSON."""
+        return value if isinstance(value, str) else dump_json(value)
+
+    def write_parameter(self, key: str, value: Any) -> str:
+        """Write one parameter."""
+        before, behind = self.GRAMMAR.parameter
+        return f"{before}{key}{behind}{self.write_value(value)}{self.GRAMMAR.parameter_close}"
+
     def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write what stands between the markers of a block."""
+        """Write what stands between the markers of a block, each parameter on a line of its own."""
+        before, behind = self.GRAMMAR.call
+        lines = [f"{self.write_parameter(key, value)}\n" for key, value in arguments.items()]
+        return f"{before}{name}{behind}\n{''.join(lines)}{self.GRAMMAR.call_close}"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         """Read the tagged calls up to the first end marker."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from strands_sglang.tool_parsers import _json
-from strands_sglang.tool_parsers._base import dump_json
 from strands_sglang.tool_parsers._registry import register_tool_parser
 from strands_sglang.tool_parsers._schema import ParameterTypes
 from strands_sglang.tool_parsers._tagged import TaggedToolParser
@@ -44,16 +42,6 @@ class DeepSeekV32ToolParser(TaggedToolParser):
                 raise TagError(message, call.name) from None
         return arguments
 
-    def read_value(self, printed: str, types: frozenset[str]) -> Any:
-        """The printed text; not asked, for the tag says what the value is."""
-        return printed
-
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write strings bare and the rest as JSON."""
-        lines = [_write(key, value) for key, value in arguments.items()]
-        return f'<｜DSML｜invoke name="{name}">\n{"".join(lines)}</｜DSML｜invoke>'
-
-
-def _write(key: str, value: Any) -> str:
-    kind, printed = (_STRING, value) if isinstance(value, str) else (_JSON, dump_json(value))
-    return f'<｜DSML｜parameter name="{key}{kind}">{printed}</｜DSML｜parameter>\n'
+    def write_parameter(self, key: str, value: Any) -> str:
+        """Write a parameter that says what its value is."""
+        return super().write_parameter(f"{key}{_STRING if isinstance(value, str) else _JSON}", value)

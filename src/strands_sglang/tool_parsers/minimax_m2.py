@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from strands_sglang.tool_parsers._base import dump_json
 from strands_sglang.tool_parsers._registry import register_tool_parser
-from strands_sglang.tool_parsers._schema import decode_printed
 from strands_sglang.tool_parsers._tagged import TaggedToolParser
 from strands_sglang.tool_parsers._tags import TagGrammar
 
@@ -29,15 +26,3 @@ class MiniMaxM2ToolParser(TaggedToolParser):
         parameter_close="</parameter>",
     )
     message_separator: ClassVar[str] = "\n"
-
-    def read_value(self, printed: str, types: frozenset[str]) -> Any:
-        """Decode by the declared type; nothing is layout."""
-        return decode_printed(printed, types)
-
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write strings bare and the rest as JSON."""
-        lines = [
-            f'<parameter name="{key}">{value if isinstance(value, str) else dump_json(value)}</parameter>\n'
-            for key, value in arguments.items()
-        ]
-        return f'<invoke name="{name}">\n{"".join(lines)}</invoke>'

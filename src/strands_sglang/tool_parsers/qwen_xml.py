@@ -1,18 +1,23 @@
-"""`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5."""
+"""`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, MiMo."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers._base import dump_json
 from strands_sglang.tool_parsers._registry import register_tool_parser
 from strands_sglang.tool_parsers._schema import decode_printed
 from strands_sglang.tool_parsers._tagged import TaggedToolParser
 from strands_sglang.tool_parsers._tags import TagGrammar
 
+_GRAMMAR = TagGrammar(
+    call=("<function=", ">"),
+    call_close="</function>",
+    parameter=("<parameter=", ">"),
+    parameter_close="</parameter>",
+)
 
-@register_tool_parser("qwen_xml", "qwen3_coder", "step3p5", "nanbeige", "mimo")
+
+@register_tool_parser("qwen_xml", "qwen3_coder", "step3p5", "nanbeige")
 class QwenXMLToolParser(TaggedToolParser):
     r"""One call per block, each value between tags.
 
@@ -23,12 +28,7 @@ class QwenXMLToolParser(TaggedToolParser):
     A value on the same line as its tags loses surrounding blanks, unless the schema declares a string.
     """
 
-    GRAMMAR: ClassVar[TagGrammar] = TagGrammar(
-        call=("<function=", ">"),
-        call_close="</function>",
-        parameter=("<parameter=", ">"),
-        parameter_close="</parameter>",
-    )
+    GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
     message_separator: ClassVar[str] = "\n"
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
@@ -38,30 +38,21 @@ class QwenXMLToolParser(TaggedToolParser):
             value = value.strip()
         return decode_printed(value, types)
 
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write every value on lines of its own, strings bare and the rest as JSON."""
-        lines = [
-            f"<parameter={key}>\n{value if isinstance(value, str) else dump_json(value)}\n</parameter>\n"
-            for key, value in arguments.items()
-        ]
-        return f"<function={name}>\n{''.join(lines)}</function>"
+    def write_value(self, value: Any) -> str:
+        """Write every value on lines of its own."""
+        return f"\n{super().write_value(value)}\n"
+
+
+@register_tool_parser("mimo")
+class MiMoToolParser(TaggedToolParser):
+    """MiMo V2: the tags of `QwenXMLToolParser`, but all that stands between them is the value, newlines included."""
+
+    GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
 
 
 @register_tool_parser("seed_oss")
-class SeedOSSToolParser(QwenXMLToolParser):
-    """Seed-OSS: the format of `QwenXMLToolParser` with markers of its own, values on the line of their tags."""
+class SeedOSSToolParser(MiMoToolParser):
+    """Seed-OSS: the format of `MiMoToolParser` with markers of its own."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<seed:tool_call>", "</seed:tool_call>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<seed:think>", "</seed:think>")
-
-    def read_value(self, printed: str, types: frozenset[str]) -> Any:
-        """Decode by the declared type; nothing is layout."""
-        return decode_printed(printed, types)
-
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write strings bare and the rest as JSON."""
-        lines = [
-            f"<parameter={key}>{value if isinstance(value, str) else dump_json(value)}</parameter>\n"
-            for key, value in arguments.items()
-        ]
-        return f"<function={name}>\n{''.join(lines)}</function>"
