@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -14,6 +16,7 @@ from strands_env.core.types import (
     Action,
     AgentTrajectory,
     ErrorRecord,
+    FunctionReward,
     Observation,
     Phase,
     RewardResult,
@@ -169,7 +172,13 @@ def test_reward_must_be_a_number(reward: float) -> None:
         RewardResult(reward=reward)
 
 
-@pytest.mark.parametrize(("value", "reward"), [(None, None), (1, 1.0), (True, 1.0), (0.5, 0.5)])
+@pytest.mark.parametrize(
+    ("value", "reward"),
+    [
+        *[(None, None), (1, 1.0), (True, 1.0), (0.5, 0.5), (Fraction(1, 4), 0.25)],
+        *[(np.float32(0.5), 0.5), (np.float64(0.5), 0.5), (np.int64(2), 2.0), (np.bool_(True), 1.0)],
+    ],
+)
 def test_plain_values_become_results(value: object, reward: float | None) -> None:
     assert as_reward_result(value) == RewardResult(reward=reward)
 
@@ -177,6 +186,17 @@ def test_plain_values_become_results(value: object, reward: float | None) -> Non
 def test_other_values_are_refused_with_the_value() -> None:
     with pytest.raises(TypeError, match="got 'good'"):
         as_reward_result("good")
+
+
+@pytest.mark.parametrize("reward", [math.nan, -math.inf])
+def test_reward_of_a_span_must_be_a_number(reward: float) -> None:
+    with pytest.raises(ValueError, match="must be a finite number"):
+        SpanReward(start=0, end=1, reward=reward)
+
+
+def test_reward_that_is_a_class_is_refused() -> None:
+    with pytest.raises(TypeError, match="give an instance"):
+        as_reward_function(FunctionReward)
 
 
 def test_reward_that_is_no_function_is_refused() -> None:

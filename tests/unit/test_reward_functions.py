@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -203,6 +204,22 @@ async def test_part_that_fails_fails_the_whole_with_its_own_error() -> None:
         await WeightedReward({"a": (Fixed(ConnectionError("gone")), 1.0), "b": (fixed(1.0), 1.0)}).compute(
             action(), answered("x")
         )
+
+
+async def test_part_may_return_a_number_as_any_reward_function() -> None:
+    class Plain(RewardFunction):
+        async def compute(self, action: Action, step_result: StepResult) -> Any:
+            return 0.5
+
+    assert (await WeightedReward({"a": (Plain(), 2.0)}).compute(action(), answered("x"))).reward == 1.0
+
+
+async def test_part_that_exits_fails_the_whole_and_ends_no_process() -> None:
+    async def leave(action: Action, result: StepResult) -> float:
+        sys.exit(3)
+
+    with pytest.raises(RuntimeError, match=r"called sys\.exit\(3\)"):
+        await WeightedReward({"a": (leave, 1.0)}).compute(action(), answered("x"))
 
 
 async def test_parts_run_side_by_side() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
@@ -101,11 +104,15 @@ class AgentTrajectory(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanReward:
-    """A reward for the tokens `[start, end)` of `observation.tokens`."""
+    """A reward, a finite number, for the tokens `[start, end)` of `observation.tokens`."""
 
     start: int
     end: int
     reward: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.reward):
+            raise ValueError(f"the reward of a span must be a finite number, got {self.reward!r}")
 
 
 class RewardResult(StoredModel):
@@ -248,8 +255,10 @@ def as_reward_result(value: Any) -> RewardResult:
     """
     if isinstance(value, RewardResult):
         return value
-    if value is None or isinstance(value, int | float):
-        return RewardResult(reward=value)
+    if value is None:
+        return RewardResult()
+    if isinstance(value, Real | np.bool_):  # numpy's numbers are Real, its truth values are not
+        return RewardResult(reward=float(value))
     raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
 
 
@@ -259,4 +268,6 @@ def as_reward_function(reward: Any) -> Any:
     Raises:
         TypeError: It is neither.
     """
+    if inspect.isclass(reward) and hasattr(reward, "compute"):
+        raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
     return reward if hasattr(reward, "compute") else FunctionReward(reward)

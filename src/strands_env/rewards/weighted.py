@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 
+from strands_env.core.deadline import within
 from strands_env.core.result import (
     RewardCallable,
     RewardFunction,
@@ -14,8 +15,10 @@ from strands_env.core.result import (
     SpanReward,
     StepResult,
     as_reward_function,
+    as_reward_result,
 )
 from strands_env.core.task import Action
+from strands_env.core.termination import Phase
 
 
 class AbstainPolicy(StrEnum):
@@ -64,12 +67,12 @@ class WeightedReward(RewardFunction):
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    name: group.create_task(reward.compute(action, step_result))
+                    name: group.create_task(within(reward.compute(action, step_result), None, Phase.REWARD))
                     for name, (reward, _) in self.parts.items()
                 }
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        results: dict[str, RewardResult] = {name: task.result() for name, task in tasks.items()}
+        results: dict[str, RewardResult] = {name: as_reward_result(task.result()) for name, task in tasks.items()}
         weights = {name: weight for name, (_, weight) in self.parts.items()}
         return RewardResult(
             reward=self._sum(results, weights),
