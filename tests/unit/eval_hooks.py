@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -98,6 +100,19 @@ def losing_one(model_factory: Any) -> Any:
     return lambda: Losing(
         model_factory=model_factory, reward_fn=lambda action, result: float(action.task_context.id[:2] != "t0")
     )
+
+
+def interrupting(model_factory: Any, *, number: int, times: int) -> Any:
+    """Sends its own process signals in its first rollout, each handled before the next."""
+
+    class Interrupting(Environment):
+        async def step(self, action: Action, **options: Any) -> Any:
+            for _ in range(times if action.task_context.id == "t0_0" else 0):
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0.01)
+            return await super().step(action, **options)
+
+    return lambda: Interrupting(model_factory=model_factory, reward_fn=lambda action, result: 1.0)
 
 
 class OwnMetrics(EvaluatorClass):

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
@@ -135,7 +135,10 @@ def test_zero_is_a_value_like_any_other(tmp_path):
 def test_lost_samples_make_the_run_incomplete(tmp_path, capsys):
     options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1"]
     assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == 1
-    assert "--resume" in capsys.readouterr().err
+    assert (
+        "3 samples were lost, the last one: connection_error (ConnectionError: no sandbox); try again with --resume"
+        in capsys.readouterr().err
+    )
 
 
 def test_too_many_lost_samples_give_up(tmp_path, capsys):
@@ -144,43 +147,28 @@ def test_too_many_lost_samples_give_up(tmp_path, capsys):
     assert "no sandbox" in capsys.readouterr().err
 
 
-def start_slow(folder) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
-    options = ["--backend", "scripted", "-c", "1", "-o", str(folder)]
+def interrupted(folder, **config: int) -> subprocess.CompletedProcess[str]:
+    """A run that is sent a signal while its first sample is under way."""
+    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "-c", "1", "-o", str(folder)]
+    options = ["--backend", "scripted", "--env", f"{HOOKS}:interrupting", "--env-config", json.dumps(config)]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.Popen(
-        [*command, *options, "--script-delay", "1.0"],
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_what_runs_and_saves(number, tmp_path):
-    process = start_slow(tmp_path)
-    assert process.stderr.readline().startswith(f"{HOOKS}:three_tasks")
-    time.sleep(0.2)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "--resume" in out
-    assert len(list(read_results(tmp_path))) == 1
-    assert run_mine(tmp_path, "--resume", "--script", "I do not know.") == 0
+    done = interrupted(tmp_path, number=number, times=1)
+    assert done.returncode == 130, done.stderr
+    assert "--resume" in done.stdout
+    assert [sample.prompt_id for sample in read_results(tmp_path)] == ["t0"]
+    assert evaluate("-o", str(tmp_path), "--resume", "-q") == 0
     assert len(list(read_results(tmp_path))) == 3
 
 
 def test_a_second_ctrl_c_cancels_what_runs(tmp_path):
-    process = start_slow(tmp_path)
-    process.stderr.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    done = interrupted(tmp_path, number=signal.SIGINT, times=2)
+    assert done.returncode == 130, done.stderr
     assert list(read_results(tmp_path)) == []
 
 
@@ -239,6 +227,16 @@ def test_list_shows_benchmarks_and_runs(two_runs, tmp_path, capsys):
     assert "arithmetic" in capsys.readouterr().out
     assert main(["list", str(tmp_path)]) == 0
     assert "3 samples of 3 prompts, reward 1.000" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    assert main(["list", str(tmp_path / "empty")]) == 0
+    assert "there are no runs in" in capsys.readouterr().err
+
+
+def test_damaged_tokens_of_one_sample_hide_no_other(two_runs, capsys):
+    tokens = Path(two_runs[1]) / "results.tokens"
+    tokens.write_bytes(tokens.read_bytes()[:-1] + b"\xff")
+    shown = {name: main(["view", two_runs[1], name]) for name in ("t0", "t1", "t2")}
+    assert sorted(shown.values()) == [0, 0, 3]
 
 
 def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
@@ -259,12 +257,12 @@ def test_without_a_terminal_there_are_plain_lines():
     stream = io.StringIO()
     display = make_display(stream)
     assert isinstance(display, PlainDisplay)
-    state = ProgressState(name="b", total=10, done=4, scored=2, reward_sum=1.0)
+    state = ProgressState(name="b", total=10, resumed=3, done=4, scored=2, reward_sum=1.0)
     state.failures["timeout"] = 2
     display.start(state)
     display.finish(state)
     assert "b: 10 samples" in stream.getvalue()
-    assert "4/10 samples" in stream.getvalue()
+    assert "7/10 samples (3 found in the results)" in stream.getvalue()
     assert "mean reward 0.500, timeout 2" in stream.getvalue()
 
 

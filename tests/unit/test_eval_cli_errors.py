@@ -43,6 +43,15 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
         (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'scripted'"),
         (["arithmetic", "--model-id", "m"], "--model-id would have no effect"),
         (["arithmetic", "--tool-parser", "hermes"], "--tool-parser would have no effect"),
+        (["arithmetic", "--tokenizer", "x"], "--tokenizer would have no effect"),
+        (["arithmetic", "--data", "x.jsonl"], "generated from its seed and reads no file"),
+        (["arithmetic", "--env-config", '{"colour": 1}'], "unexpected keyword argument 'colour' (--env-config"),
+        (["arithmetic", "--env-config", '{"max_tool_iters": -1}'], "max_tool_iters"),
+        (["arithmetic", "--env", f"{HOOKS}:PlainEnv", "--env-config", '{"colour": 1}'], "keyword argument 'colour'"),
+        (["arithmetic", "--executor", "processes", "--env", "no.such:hook"], "there is no module 'no.such'"),
+        (["./tasks.jsonl"], "'./tasks.jsonl' is no module:attribute"),
+        (["../tasks"], "data goes to --data"),
+        ([":x"], "':x' is no module:attribute"),
     ],
 )
 def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
@@ -58,6 +67,10 @@ def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
         (["--backend", "local", "--model-id", "./nowhere"], "nowhere"),
         (["--backend", "local", "--base-url", "http://x"], "--base-url would have no effect"),
         (["--backend", "local", "--script", "x"], "--script would have no effect: it is for --backend scripted"),
+        (["--backend", "local", "--tokenizer", "x"], "--tokenizer would have no effect: the model brings its own"),
+        (["--backend", "openai", "--tool-parser", "hermes"], "--tool-parser would have no effect"),
+        (["--backend", "local", "--model-id", "tiny", "--temperature", "-1"], "temperature"),
+        (["--backend", "local", "--model-id", "tiny", "--sampling", '{"colour": 1}'], "colour"),
     ],
 )
 def test_a_model_that_cannot_be_had(arguments, message, tmp_path, capsys):
@@ -70,6 +83,10 @@ def test_a_model_that_cannot_be_had(arguments, message, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["eval", "arithmetic", "--seed", "-1"], "at least 0, got '-1'"),
+        (["eval", "arithmetic", "--temperature", "nan"], "expected a number, got 'nan'"),
+        (["eval", "arithmetic", "--reward-threshold", "nan"], "expected a number, got 'nan'"),
+        (["report", "x", "--reward-threshold", "inf"], "expected a number, got 'inf'"),
+        (["compare", "x", "y", "--reward-threshold", "high"], "expected a number, got 'high'"),
         (["eval", "arithmetic", "--seed", "99999999999999999999"], "below 2^63, got '99999999999999999999'"),
         (["compare", "a", "b", "--seed", "-1"], "at least 0, got '-1'"),
         (["eval", "arithmetic", "--max-failures", "-1"], "at least 0, got '-1'"),
@@ -137,7 +154,7 @@ def test_a_run_saved_before_sampling_was_seeded_is_continued(tmp_path):
 def test_a_lost_sample_that_is_no_longer_asked_for_makes_no_run_incomplete(tmp_path, capsys):
     options = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", *FAST, "--max-attempts", "1"]
     assert evaluate(*options, "-n", "2", "-o", str(tmp_path)) == 1
-    assert "1 samples were lost" in capsys.readouterr().err
+    assert "1 sample was lost" in capsys.readouterr().err
     assert evaluate(*options, "-n", "2", "--resume", "-o", str(tmp_path)) == 1
     assert evaluate(*options, "-n", "1", "--resume", "-o", str(tmp_path)) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
     model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
     model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
-    model.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    model.add_argument("--top-p", type=float, metavar="P")
+    model.add_argument("--temperature", type=number, metavar="T", help="0 is greedy")
+    model.add_argument("--top-p", type=number, metavar="P")
     model.add_argument("--top-k", type=int, metavar="K")
     model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one model call")
     model.add_argument("--sampling", type=json_object, metavar="JSON", help="further sampling parameters, or a file")
     model.add_argument("--script", metavar="TEXT", help="answer of the backend scripted")
-    model.add_argument("--script-delay", type=float, metavar="S", help="seconds each of its calls takes")
+    model.add_argument("--script-delay", type=number, metavar="S", help="seconds each of its calls takes")
     world = parser.add_argument_group("environment")
     world.add_argument(
         "--env", metavar="HOOK", help="module:function of an environment hook (default: the benchmark's)"
@@ -51,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
     run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
     run.add_argument("--group-policy", choices=[policy.value for policy in GroupPolicy], help="for lost samples (keep)")
-    run.add_argument("--sample-timeout", type=float, metavar="S", help="seconds of one rollout")
-    run.add_argument("--reward-threshold", type=float, metavar="R", help="a sample passes from this reward on (1.0)")
+    run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
+    run.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on (1.0)")
     add_prices(run)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
@@ -156,6 +157,17 @@ def non_negative(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if value < 0:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
     return value
 
 

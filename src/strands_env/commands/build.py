@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from strands_env.commands.tasks import benchmark_of
 from strands_env.core import Environment, ModelFactory
+from strands_env.core.rollout import takes_action
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
@@ -32,6 +33,8 @@ def load_object(path: str, default: str) -> Any:
         EvalError: There is no such module or attribute.
     """
     module_name, _, attribute = path.partition(":")
+    if not module_name or module_name.startswith(".") or "/" in module_name:
+        raise EvalError(f"{path!r} is no module:attribute ('strands-env list' shows benchmarks; data goes to --data)")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -92,7 +95,9 @@ def make_env_factory(
         hook = load_object(env, HOOK)
         if isinstance(hook, type) and issubclass(hook, Environment):
             environment, models = hook, make_model_factory(**model)
-            return lambda: environment(model_factory=models, **options)
+            return _tried(
+                f"the environment {env!r}", lambda: environment(model_factory=models, **options), when=bool(options)
+            )
         if not callable(hook):
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
         first: Any = dict(model) if _takes_config(hook) else make_model_factory(**model)
@@ -105,10 +110,9 @@ def make_env_factory(
     evaluator = load_evaluator(benchmark)
     if not issubclass(evaluator, Benchmark):
         raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
-    return cast(
-        EnvFactory,
-        _called(f"the environment of {benchmark!r}", evaluator.environment, make_model_factory(**model), **options),
-    )
+    what = f"the environment of {benchmark!r}"
+    factory = _called(what, evaluator.environment, make_model_factory(**model), **options)
+    return _tried(what, cast(EnvFactory, factory), when=bool(options))
 
 
 def _takes_config(hook: Any) -> bool:
@@ -116,6 +120,21 @@ def _takes_config(hook: Any) -> bool:
         return list(inspect.signature(hook).parameters)[:1] == ["model_config"]
     except (TypeError, ValueError):  # a built-in without a signature
         return False
+
+
+def _tried(what: str, factory: EnvFactory, *, when: bool) -> EnvFactory:
+    """The factory; where options were given, after a first environment: a wrong one would fail every sample alike."""
+    if when and not takes_action(factory):
+        try:
+            made = factory()
+            if inspect.iscoroutine(made):
+                made.close()
+        except (TypeError, ValueError) as error:
+            logger.warning("what=<%s> | it raised", what, exc_info=True)
+            raise EvalError(f"{what} cannot be made: {error} (--env-config; -v shows where)") from error
+        except Exception as error:  # what it needs may only be there in a rollout
+            logger.debug("what=<%s>, error=<%r> | it cannot be tried beforehand", what, error)
+    return factory
 
 
 def _called(what: str, function: Any, *args: Any, **options: Any) -> Any:
@@ -169,7 +188,7 @@ def make_model_factory(
 
         options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
     try:
-        return model_factory_from_args(
+        made = model_factory_from_args(
             backend,
             sglang_base_url=base_url,
             model_id=model_id,
@@ -177,6 +196,9 @@ def make_model_factory(
             sampling_params=dict(sampling_params or {}) or None,
             **options,
         )
+        if backend in ("local", "sglang"):
+            made()  # a wrong sampling parameter shows here, not in every sample
+        return made
     except OSError as error:
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
     except (ValueError, ImportError, StrandsSGLangError) as error:

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from strands_env.commands.arguments import non_negative
+from strands_env.commands.arguments import non_negative, number
 from strands_env.commands.display import format_number
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("first", help="folder or .jsonl of the run to compare with")
     parser.add_argument("second", help="folder or .jsonl of the run in question")
-    parser.add_argument("--reward-threshold", type=float, metavar="R", help="compare pass rates at this reward")
-    parser.add_argument("--level", type=float, default=0.95, metavar="L", help="confidence level (default: 0.95)")
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
+    parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
     parser.add_argument("--resamples", type=int, default=10_000, metavar="N", help="resamples (default: 10000)")
     parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")

@@ -48,7 +48,8 @@ def describe(state: ProgressState) -> str:
     """The state in one line."""
     finished = state.resumed + state.done
     total = "?" if state.total is None else str(state.total)
-    parts = [f"{finished}/{total} samples", f"{state.rate:.2f}/s", f"eta {format_seconds(state.eta)}"]
+    found = f" ({state.resumed} found in the results)" if state.resumed else ""
+    parts = [f"{finished}/{total} samples{found}", f"{state.rate:.2f}/s", f"eta {format_seconds(state.eta)}"]
     parts.append(f"mean reward {format_number(state.mean_reward)}")
     if state.retries:
         parts.append(f"{state.retries} retried")
@@ -70,8 +71,7 @@ class PlainDisplay:
         """Say what begins."""
         self._last = time.monotonic()
         total = "a stream of tasks" if state.total is None else f"{state.total} samples"
-        resumed = f", {state.resumed} of them found in the results" if state.resumed else ""
-        self._say(f"{state.name or 'evaluation'}: {total}{resumed}")
+        self._say(f"{state.name or 'evaluation'}: {total}")
 
     def update(self, state: ProgressState) -> None:
         """A line, when the last one is old enough."""

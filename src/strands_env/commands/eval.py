@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strands_env.commands.arguments import add_arguments, output_of, resolve
-from strands_env.commands.build import load_evaluator, make_env_factory
+from strands_env.commands.build import HOOK, load_evaluator, load_object, make_env_factory
 from strands_env.commands.display import format_number, make_display
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
@@ -83,6 +83,8 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
         factory = make_env_factory(**recipe)
         engine = _engine_of(factory)
     else:
+        if options["env"] is not None:
+            load_object(options["env"], HOOK)  # a wrong name is said here, in one sentence
         executor = _executor(options, recipe)
     compared = {name: value for name, value in model.items() if name not in ("base_url", "script_delay")}
     config = {
@@ -135,12 +137,17 @@ def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: typ
     ignored: dict[str, str] = {}
     if backend == "scripted":
         why = "the backend 'scripted' has no model and no server"
-        ignored |= {"model_id": why, "base_url": why, "tool_parser": why}
+        ignored |= {"model_id": why, "base_url": why, "tokenizer": why, "tool_parser": why}
     else:
         why = "it is for --backend scripted"
         ignored |= {"script": why, "script_delay": why}
         if backend in ("local", "bedrock"):
             ignored["base_url"] = f"the backend {backend!r} has no server to name"
+        if backend in ("openai", "bedrock"):
+            why = f"the backend {backend!r} gives no tokens, and reads tool calls itself"
+            ignored |= {"tokenizer": why, "tool_parser": why}
+        elif backend == "local":
+            ignored["tokenizer"] = "the model brings its own"
     if not issubclass(kind, Benchmark):
         why = f"{kind.__name__} is no Benchmark, and reads its data itself"
         ignored |= {"data": why, "limit": why}
@@ -258,7 +265,8 @@ def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_jso
         complain("eval", f"the run is saved, but its compute_metrics raised: {failure}")
         return Exit.UNEXPECTED
     if evaluator.lost:  # of those asked for; the file may hold others
-        complain("eval", f"{evaluator.lost} samples were lost to infrastructure: try them again with --resume")
+        lost = "1 sample was" if evaluator.lost == 1 else f"{evaluator.lost} samples were"
+        complain("eval", f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume")
         return Exit.INCOMPLETE
     return status
 

@@ -32,7 +32,10 @@ def run(args: argparse.Namespace) -> int:
         complain("list", f"there is no folder {args.folder!r}")
         return Exit.USAGE
     found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
-    for path in (path for path in found if path.exists()):
+    runs = [path for path in found if path.exists()]
+    if not runs:
+        complain("list", f"there are no runs in {args.folder!r}")
+    for path in runs:
         try:
             table = read_scores(path)
         except EvalError as error:

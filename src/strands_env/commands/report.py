@@ -7,6 +7,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from strands_env.commands.arguments import number
 from strands_env.commands.exits import Exit
 from strands_env.commands.out import complain, say
 from strands_env.commands.prices import add_prices, prices_of
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokenizer, to show tokens as text and drift (default: the run's; none: ids)",
     )
     parser.add_argument("--title", help="title (default: the benchmark)")
-    parser.add_argument("--reward-threshold", type=float, metavar="R", help="a sample passes from this reward on")
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
     add_prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
 

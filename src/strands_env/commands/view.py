@@ -15,7 +15,7 @@ from strands_env.commands.prices import add_prices, prices_of
 from strands_env.commands.show import summary_lines
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.groups import Grouping
-from strands_env.eval.store import StorePaths, load_run
+from strands_env.eval.store import ResultReader, StorePaths, load_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +74,12 @@ def _overview(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     name, _, number = args.sample.rpartition("/")
-    wanted = [
-        sample
-        for sample in read_results(args.run, with_tokens=True)
-        if sample.prompt_id == args.sample or (sample.prompt_id == name and str(sample.index) == number)
-    ]
+    with ResultReader(args.run) as reader:
+        wanted = [
+            reader.read(entry, with_tokens=True)
+            for entry in reader.entries
+            if entry.prompt_id == args.sample or (entry.prompt_id == name and str(entry.index) == number)
+        ]
     if not wanted:
         complain("view", f"{args.run!r} has no sample {args.sample!r}")
         return Exit.USAGE

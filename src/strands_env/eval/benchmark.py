@@ -40,14 +40,14 @@ class HubDataset:
         except ImportError as error:
             raise DatasetError(
                 "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
-                "or give a local file as data_path"
+                "or give a local file as data_path (--data)"
             ) from error
         try:
             yield from load_dataset(self.path, self.name, split=self.split, streaming=True)
         except Exception as error:
             raise DatasetError(
                 f"cannot read {self.path!r} (split {self.split!r}) from the hub: {type(error).__name__}: {error}; "
-                "where the hub cannot be reached, or asks for a licence, give a local file as data_path"
+                "where the hub cannot be reached, or asks for a licence, give a local file as data_path (--data)"
             ) from error
 
 
@@ -158,7 +158,7 @@ class Benchmark(Evaluator):
         if self.data_path is not None:
             return read_rows(self.data_path)
         if self.dataset is None:
-            raise DatasetError(f"{self._name} needs a local file: give data_path")
+            raise DatasetError(f"{self._name} needs a local file: give data_path (--data)")
         return self.dataset.rows()
 
     def count(self) -> int | None:

@@ -61,6 +61,7 @@ class Evaluator:
 
     Attributes:
         lost: Number of samples that the last run asked for and did not get.
+        last_loss: Why the last of them was lost, in words; None without one.
 
     Raises:
         ValueError: An option is out of range, or two contradict each other.
@@ -129,6 +130,7 @@ class Evaluator:
         self.progress = progress
         self.results: dict[str, list[EvalSample]] = {}
         self.lost = 0
+        self.last_loss: str | None = None
         self._run: Run | None = None
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class Evaluator:
         try:
             self.results = await self._run.run()
         finally:
-            self.lost, self._run = self._run.failures, None
+            self.lost, self.last_loss, self._run = self._run.failures, self._run.last_failure, None
         return self.results
 
     def stop(self) -> None:

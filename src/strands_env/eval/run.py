@@ -62,6 +62,7 @@ class Run:
         self._earlier: dict[str, EvalSample] = {}
         self._failed_prompts: set[str] = set()
         self.failures = 0
+        self.last_failure: str | None = None
         self._checked = 0
         self._reading = asyncio.Lock()
         self._reader: asyncio.Task[Any] | None = None
@@ -230,12 +231,11 @@ class Run:
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
             self.failures += 1
+            error, words = sample.step_result.error, sample.step_result.termination_reason.value
+            self.last_failure = words if error is None else f"{words} ({error.type}: {error.message})"
             limit = self._evaluator.max_failures
             if limit is not None and self.failures > limit:
-                error = sample.step_result.error
-                words = sample.step_result.termination_reason.value
-                last = words if error is None else f"{words} ({error.type}: {error.message})"
-                raise TooManyFailuresError(self.failures, limit, last)
+                raise TooManyFailuresError(self.failures, limit, self.last_failure)
 
     def _saved(self, samples: list[EvalSample]) -> None:
         self._state.done += len(samples)
