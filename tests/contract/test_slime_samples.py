@@ -389,6 +389,12 @@ def test_the_log_takes_samples_of_others(tmp_path: Any, sample: Any) -> None:
     assert len((tmp_path / "eval_aime.jsonl").read_text().splitlines()) == 1
 
 
+def test_a_slash_in_the_name_of_evaluation_data_is_no_folder(tmp_path: Any) -> None:
+    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path))
+    slime.log_eval_rollout(1, args, {"math/aime": [Sample()]}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["eval_math_aime.jsonl"]
+
+
 class Wandb(types.ModuleType):
     """What slime has started."""
 

@@ -234,8 +234,9 @@ def test_skyrl_options_that_exclude_each_other_are_refused() -> None:
 # ---- verl ------------------------------------------------------------------------------------------------------------
 
 
-def test_verl_cuts_everything_together() -> None:
+def test_verl_cuts_everything_together(caplog: pytest.LogCaptureFixture) -> None:
     output = verl.agent_loop_output([make()], prompt_length=1, response_length=3)
+    assert "raise rollout.prompt_length" in caplog.text
     assert output["prompt_ids"] == [11]
     assert output["response_ids"] == [12, 13, 14]
     assert output["response_mask"] == [1, 1, 0]

@@ -72,6 +72,13 @@ def agent_loop_output(
     sample = one_row(samples, status=status, experts_shape=experts_shape)
     sample = sample.truncated(sample.prompt_length + response_length)
     start = sample.prompt_length
+    if start > prompt_length and sample.is_usable:
+        logger.warning(
+            "prompt=<%d>, limit=<%d> | the prompt is cut, and the response trained on less than it was sampled from: "
+            "raise rollout.prompt_length",
+            start,
+            prompt_length,
+        )
     output: dict[str, Any] = {
         "prompt_ids": sample.token_ids[max(0, start - prompt_length) : start].tolist(),
         "response_ids": sample.token_ids[start:].tolist(),

@@ -97,7 +97,7 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
             folder = Path(settings.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"rollout_id": rollout_id, "metrics": known, "samples": shown}, default=str)
-            with (folder / f"{kind}.jsonl").open("a", encoding="utf-8") as file:
+            with (folder / f"{kind.replace('/', '_')}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         if getattr(args, "use_wandb", False):
             _write_wandb(kind, rollout_id, known, shown)
