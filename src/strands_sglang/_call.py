@@ -62,7 +62,7 @@ def encode(
         SGLangRequestError: The request is wrong.
     """
     validate_input_ids(input_ids, vocab_size)
-    checked = validate_fields(fields, len(input_ids))
+    checked = validate_fields(fields, len(input_ids), vocab_size)
     if "sampling_params" in checked:
         params = validate_sampling_params(
             checked["sampling_params"], extra_keys=extra_sampling_keys, vocab_size=vocab_size

@@ -225,7 +225,9 @@ _INT_FIELDS = {
 }
 
 
-def validate_fields(fields: Mapping[str, Any], prompt_len: int | None = None) -> dict[str, Any]:
+def validate_fields(
+    fields: Mapping[str, Any], prompt_len: int | None = None, vocab_size: int | None = None
+) -> dict[str, Any]:
     """Check the top-level fields of a generate request, leave out those that are None, and return a fresh dict.
 
     Unknown fields pass: servers ignore what they do not know. `sampling_params` is left to
@@ -234,6 +236,7 @@ def validate_fields(fields: Mapping[str, Any], prompt_len: int | None = None) ->
     Args:
         fields: Fields besides the prompt.
         prompt_len: Length of the prompt, if known: start positions must lie within it.
+        vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
 
     Raises:
         SGLangRequestError: A known field of the wrong type or out of range, or one this client cannot serve.
@@ -247,6 +250,12 @@ def validate_fields(fields: Mapping[str, Any], prompt_len: int | None = None) ->
             raise SGLangRequestError(f"{key}={value!r}: expected an integer of at least {low}")
         if prompt_len is not None and key.endswith("_start_len") and isinstance(value, int) and value > prompt_len:
             raise SGLangRequestError(f"{key}={value!r}: expected at most the prompt length, {prompt_len}")
+    scored = checked.get("token_ids_logprob", [])
+    if not isinstance(scored, (list, tuple)) or any(
+        type(token) is not int or token < 0 or (vocab_size is not None and token >= vocab_size) for token in scored
+    ):
+        below = "" if vocab_size is None else f", below the vocabulary size, {vocab_size}"
+        raise SGLangRequestError(f"token_ids_logprob={scored!r:.200}: expected a list of token ids{below}")
     if checked.get("stream"):
         raise SGLangRequestError("stream=True: this client reads one whole answer per call; leave stream out")
     rid = checked.get("rid")

@@ -120,6 +120,7 @@ async def test_the_caller_may_name_the_first_attempt(server: FaultyServer, clien
         ([1], {"routing_key": 5}),
         ([1], {"routing_key": "a\nb"}),
         ([1], {"sampling_params": {"logit_bias": {"100": 1.0}}}),
+        ([1], {"token_ids_logprob": [100]}),
         ([1], {"sampling_params": {"stop_token_ids": [100]}}),
         ([1], {"sampling_params": {"stop_regex": "("}}),
     ],

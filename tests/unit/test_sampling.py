@@ -220,7 +220,8 @@ def test_fields_that_are_none_are_left_out() -> None:
     "fields",
     [{"return_logprob": "yes"}, {"return_routed_experts": 1}, {"logprob_start_len": -2}, {"logprob_start_len": 4},
      {"routed_experts_start_len": True}, {"top_logprobs_num": 1.0}, {"rid": 5}, {"rid": ["a"]}, {"stream": True},
-     {"input_embeds": [[0.5]]}],
+     {"input_embeds": [[0.5]]}, {"token_ids_logprob": 5}, {"token_ids_logprob": [-1]}, {"token_ids_logprob": [1.0]},
+     {"token_ids_logprob": [[1]]}, {"token_ids_logprob": [True]}],
 )  # fmt: skip
 def test_known_fields_are_checked(fields: dict[str, Any]) -> None:
     with pytest.raises(SGLangRequestError):
@@ -232,3 +233,7 @@ def test_token_ids_must_lie_in_a_known_vocabulary() -> None:
         assert validate_sampling_params(params, vocab_size=100) == params
         with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
             validate_sampling_params(params, vocab_size=99)
+    fields = {"token_ids_logprob": [0, 99]}
+    assert validate_fields(fields, vocab_size=100) == validate_fields(fields) == fields
+    with pytest.raises(SGLangRequestError, match="below the vocabulary size, 99"):
+        validate_fields(fields, vocab_size=99)

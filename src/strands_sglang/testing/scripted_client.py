@@ -76,9 +76,11 @@ class ScriptedClient:
     async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
         """The next reply of the script as a server's answer, or its exception."""
         validate_input_ids(input_ids, self._vocab_size)
-        checked = validate_fields(fields, len(input_ids))
+        checked = validate_fields(fields, len(input_ids), self._vocab_size)
         if "sampling_params" in checked:
-            checked["sampling_params"] = validate_sampling_params(checked["sampling_params"])
+            checked["sampling_params"] = validate_sampling_params(
+                checked["sampling_params"], vocab_size=self._vocab_size
+            )
         rid = checked.get("rid") or uuid.uuid4().hex
         prompt = list(input_ids)
         self.requests.append(ScriptedRequest(input_ids=prompt, fields=checked, rid=rid))
