@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from strands import tool
+from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
 from strands_env.core.deadline import within
+from strands_env.core.rollout import LocalExecutor
 from strands_env.core.types import EpisodeTimeoutError, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call
 
@@ -140,14 +142,16 @@ async def test_cancelled_rollout_cleans_up_and_raises() -> None:
 
 
 async def test_cleanup_finishes_even_when_cancelled_itself() -> None:
-    env = LoggedEnv({"cleanup": lambda: asyncio.sleep(4 * SOON)})
+    release = asyncio.Event()
+    env = LoggedEnv({"cleanup": release.wait})
     task = asyncio.create_task(env.rollout(ACTION))
     while "cleanup" not in env.log:
         await asyncio.sleep(0)
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(SOON / 2)
-    assert "cleanup done" not in env.log
+    assert not task.done()
+    release.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert env.log[-1] == "cleanup done"
@@ -205,6 +209,54 @@ async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest
     with pytest.raises(EpisodeTimeoutError, match=r"loop took longer than its deadline of 0\.05 s"):
         await within(stubborn(), SOON, Phase.LOOP)
     release.set()
+
+
+@pytest.mark.parametrize("ended_by", ["deadline", "cancellation"])
+async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(
+    ended_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline_module, "GRACE_SECONDS", SOON)
+    env = LoggedEnv(
+        {"cleanup": lambda: asyncio.sleep(6 * SOON)}, model_factory=lambda: ScriptedModel(["ok"], delay=LONG)
+    )
+    timeout = SOON if ended_by == "deadline" else LONG
+    task = asyncio.create_task(LocalExecutor(lambda: env).rollout(ACTION, timeout=timeout))
+    if ended_by == "cancellation":
+        while "reset done" not in env.log:
+            await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(EpisodeTimeoutError if ended_by == "deadline" else asyncio.CancelledError):
+        await task
+    assert env.log[-1] == "cleanup done"
+
+
+@pytest.mark.parametrize("part", ["reset", "factory"])
+async def test_limit_met_before_the_episode_is_no_end_of_it(part: str) -> None:
+    def broken() -> Any:
+        raise ContextWindowOverflowException("of the agent that prepares the task")
+
+    async def reset() -> None:
+        broken()
+
+    env = LoggedEnv({"reset": reset}) if part == "reset" else LoggedEnv(model_factory=broken)
+    result = await env.rollout(ACTION)
+    assert result.termination_reason is TerminationReason.SETUP_ERROR
+
+
+async def test_what_a_subclass_raises_about_a_finished_loop_is_data() -> None:
+    class Undecided(LoggedEnv):
+        def is_scored(self, reason: TerminationReason) -> bool:
+            raise LookupError("no such reason")
+
+        def compute_metrics(self, *args: Any, **options: Any) -> Any:
+            return {1: "nameless"}
+
+    result = await Undecided(reward_fn=lambda action, result: 1.0).step(ACTION)
+    assert (result.termination_reason, result.reward) == (TerminationReason.REWARD_ERROR, None)
+    assert result.observation.final_response == "ok"
+    result = await Undecided().step(ACTION)
+    assert result.error is not None
+    assert "every metric a name" in result.error.message
 
 
 async def test_context_manager_pairs_reset_and_cleanup() -> None:

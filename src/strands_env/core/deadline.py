@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
@@ -93,10 +93,19 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     task.result()
 
 
-async def stop(task: asyncio.Future[Any], where: Phase) -> None:
-    """Cancel work and wait for its end, at most `GRACE_SECONDS`."""
+async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[], bool] = lambda: False) -> None:
+    """Cancel work and wait for its end.
+
+    Args:
+        task: The work.
+        where: The part of the episode, for the log.
+        is_ending: Whether the work is seen to end, under a deadline of its own: then it has that time, otherwise
+            `GRACE_SECONDS`.
+    """
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    if is_ending():
+        await asyncio.wait({task})
     if not task.done():
         logger.warning(
             "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", where, GRACE_SECONDS

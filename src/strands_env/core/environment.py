@@ -390,10 +390,13 @@ class Environment:
             tokens = None if manager is None else TokenObservation.from_token_manager(manager)
             trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
             parse_errors = getattr(model, "tool_parse_errors", None)
-            metrics |= self.compute_metrics(
+            computed = self.compute_metrics(
                 agent.event_loop_metrics,
                 tool_parse_errors=parse_errors if isinstance(parse_errors, Mapping) else None,
             )
+            if not all(isinstance(name, str) for name in computed):
+                raise TypeError(f"compute_metrics() must give every metric a name, got the keys {list(computed)!r}")
+            metrics |= computed
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
             error = ErrorRecord.from_exception(failure, Phase.LOOP)
@@ -404,11 +407,13 @@ class Environment:
         return StepResult(observation=observation, error=error, trajectories=trajectories)
 
     async def _score(self, action: Action, result: StepResult) -> None:
-        if self._reward is None or not self.is_scored(result.termination_reason):
+        if self._reward is None:
             return
         metrics = result.observation.metrics
         started = time.perf_counter()
         try:
+            if not self.is_scored(result.termination_reason):
+                return
             computed = self._reward.compute(action=action, step_result=_copied(result))
             result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
         except Exception as error:
@@ -423,6 +428,8 @@ class Environment:
 
     def _failed(self, error: BaseException, where: Phase) -> StepResult:
         reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)
+        if reason.is_limit:  # of another agent: this one has not begun, so nothing of it was cut short
+            reason = TerminationReason.SETUP_ERROR
         record = ErrorRecord.from_exception(error, where)
         logger.warning("where=<%s>, error=<%s>, message=<%s> | step failed", where, record.type, record.message)
         return StepResult(observation=Observation(), termination_reason=reason, error=record)

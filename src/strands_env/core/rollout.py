@@ -109,16 +109,20 @@ async def _before_cleanup(
 ) -> StepResult:
     """Await an episode that has so many seconds until its cleanup, which has a deadline of its own."""
     task = asyncio.ensure_future(work)
+
+    def is_cleaning_up() -> bool:
+        return progress.phase is Phase.CLEANUP
+
     try:
         await asyncio.wait({task}, timeout=timeout)
-        if progress.phase is Phase.CLEANUP:
+        if is_cleaning_up():
             await asyncio.wait({task})
     except asyncio.CancelledError:
-        await stop(task, progress.phase)
+        await stop(task, progress.phase, is_ending=is_cleaning_up)
         raise
     if not task.done():
         where = progress.phase
-        await stop(task, where)
+        await stop(task, where, is_ending=is_cleaning_up)
         if not task.done() or task.cancelled() or task.exception() is not None:
             raise EpisodeTimeoutError(where, timeout)
     return task.result()
