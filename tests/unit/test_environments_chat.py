@@ -8,7 +8,7 @@ import pytest
 
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.environments import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
-from strands_env.testing import ScriptedModel, call
+from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import calculator
 
 
@@ -128,6 +128,18 @@ async def test_failing_user_fails_the_episode_and_keeps_the_tokens() -> None:
     assert result.termination_reason is TerminationReason.CONNECTION_ERROR
     assert result.reward is None
     assert result.observation.tokens is not None
+
+
+async def test_reply_of_the_user_that_is_cut_off_is_no_limit_of_the_assistant() -> None:
+    env = ChatEnv(
+        model_factory=lambda: ScriptedModel(["hello"]),
+        user=ModelUser(lambda: ScriptedModel([reply("I want", stop_reason="max_tokens")]), role="A customer."),
+        reward_fn=lambda action, result: 0.0,
+    )
+    result = await env.step(Action(message="hi"))
+    assert (result.termination_reason, result.reward) == (TerminationReason.UNCLASSIFIED_ERROR, None)
+    assert result.error is not None
+    assert "allow its model more tokens" in result.error.message
 
 
 async def test_own_user_class() -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from strands import Agent
 from strands.agent.conversation_manager import NullConversationManager
+from strands.types.exceptions import MaxTokensReachedException
 
-from strands_env.core import Action, ModelFactory
+from strands_env.core import Action, ModelFactory, TerminationReason
 
 if TYPE_CHECKING:
     from strands_env.core import Environment
@@ -128,7 +129,16 @@ class _Speaker(SimulatedUser):
         self._stop = stop
 
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-        result = await self._agent.invoke_async(answer or "(no text)")
+        try:
+            result = await self._agent.invoke_async(answer or "(no text)")
+        except MaxTokensReachedException:
+            limit = getattr(self._agent.model, "length_limit", None)
+            if TerminationReason.from_length_limit(limit) is not TerminationReason.MAX_TOKENS_REACHED:
+                raise
+            # Not the assistant was cut short: the conversation is no truncated one, it is broken.
+            raise RuntimeError(
+                f"the reply of the simulated user {self._agent.name!r} was cut off: allow its model more tokens a reply"
+            ) from None
         texts = [block["text"] for block in result.message["content"] if "text" in block]
         text = "\n".join(texts).rpartition("</think>")[2].strip()  # the user's thoughts are not said
         return None if not text or self._stop in text else text
