@@ -167,6 +167,10 @@ def test_one_argument_without_content_hides_no_other():
     assert f'"reward":"{__name__}.make"' in one
 
 
+def test_a_value_without_content_under_a_number_is_told_by_name():
+    assert name_of(partial(make, {7: make})).endswith(f'{{"object":[[7,"{__name__}.make"]]}})')
+
+
 def test_of_long_values_the_part_that_differs_is_shown():
     (line,) = differences({"prompt": "x" * 999 + "old" + "y" * 999}, {"prompt": "x" * 999 + "new"})
     assert "old" in line and "new" in line and len(line) < 400

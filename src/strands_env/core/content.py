@@ -158,7 +158,7 @@ def _shortened(text: str) -> str:
 def _object(value: Mapping[Any, Any], where: str, leaf: Callable[[Any], str] | None) -> Any:
     if all(isinstance(name, str) for name in value):
         return {_key(name): plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
-    pairs = [[plain(name, where, leaf), plain(item, f"{where}.{name}")] for name, item in value.items()]
+    pairs = [[plain(name, where, leaf), plain(item, f"{where}.{name}", leaf)] for name, item in value.items()]
     return {"object": sorted(pairs, key=canonical)}
 
 
