@@ -1,13 +1,17 @@
-"""The environment of the ReTool-style example: mathematics with Python at hand, in a sandbox."""
+"""The environment of the ReTool-style example: mathematics with Python at hand, in a sandbox.
+
+`python retool_env.py` tries the sandbox and the reward on this machine.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from strands_env.core import Environment
+from strands_env.core import Action, Environment, Observation, StepResult, TaskContext, TerminationReason
 from strands_env.environments import CodeSandboxEnv
 from strands_env.rewards.math_reward import MathRewardFunction
-from strands_env.tools.sandbox import SandboxLimits, SandboxSlots
+from strands_env.tools.sandbox import Sandbox, SandboxLimits, SandboxSlots
 
 SYSTEM_PROMPT = """\
 You solve mathematics problems. Reason step by step, and use execute_code to run Python wherever a calculation, a search
@@ -34,3 +38,21 @@ def make_env(*, model_factory: Any, args: Any, options: dict[str, Any]) -> Envir
         slots=SLOTS,
         **{"max_tool_iters": 16, "step_timeout": 1800.0, "reward_timeout": 60.0, **options},
     )
+
+
+async def check() -> None:
+    """Run code in a sandbox and score its output. Raises, with what to do, where either does not work."""
+    async with Sandbox() as sandbox:
+        printed = (await sandbox.run_python("print(2**10)")).to_text()
+    result = StepResult(
+        observation=Observation(messages=[{"role": "assistant", "content": [{"text": f"\\boxed{{{printed}}}"}]}]),
+        termination_reason=TerminationReason.TASK_COMPLETE,
+    )
+    action = Action(message="2 to the power of 10?", task_context=TaskContext(ground_truth="1024"))
+    reward = (await MathRewardFunction().compute(action=action, step_result=result)).reward
+    if reward != 1.0:
+        raise RuntimeError(f"the sandbox printed {printed!r}, which has reward {reward!r} where 1.0 is right")
+
+
+if __name__ == "__main__":
+    asyncio.run(check())

@@ -92,6 +92,11 @@ echo "$PWD|$*" >> "$RAY_CALLS"
 """
 
 
+@requires_isolation
+def test_the_environment_tries_itself() -> None:
+    subprocess.run([sys.executable, str(EXAMPLE / "retool_env.py")], check=True, timeout=120)
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the launch script needs bash")
 @pytest.mark.parametrize("runs", [True, False], ids=["Ray runs", "Ray does not run"])
 def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) -> None:
@@ -103,10 +108,17 @@ def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) 
         path.touch()
     model.write_text("MODEL_ARGS=(--num-layers 36)\n")
     ray.write_text(RAY)
-    ray.chmod(0o755)
+    python = ray.with_name("python3")
+    python.write_text('#!/usr/bin/env bash\nexit "$CHECK_STATUS"\n')
+    for program in (ray, python):
+        program.chmod(0o755)
     script = str(EXAMPLE / "run-qwen3-8b.sh")
     paths = {"SLIME_DIR": str(slime_dir), "BASE_DIR": str(base), "PATH": f"{ray.parent}:{os.environ['PATH']}"}
-    fake = {"RAY_CALLS": str(calls), "RAY_STATUS": str(int(not runs))}
+    fake = {"RAY_CALLS": str(calls), "RAY_STATUS": str(int(not runs)), "CHECK_STATUS": "1"}
+    refused = subprocess.run(["bash", script], cwd=tmp_path, env={**os.environ, **paths, **fake}, capture_output=True)
+    assert (refused.returncode, calls.exists()) == (2, False)
+    assert b"sandbox" in refused.stderr
+    fake["CHECK_STATUS"] = "0"
     subprocess.run(["bash", script], check=True, cwd=tmp_path, env={**os.environ, **paths, **fake})
     folders, commands = zip(
         *(line.split("|", 1) for line in calls.read_text().splitlines() if "|" in line), strict=True
