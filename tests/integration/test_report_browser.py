@@ -182,8 +182,11 @@ async def test_tokens_have_their_colours_drift_and_branches(small, tmp_path):
         await page.run("document.querySelector('[data-testid=drift]').click()")
         assert 're-tokenising gives ["ss"]' in await page.run("document.querySelector('.inspect').textContent")
         await page.run("document.querySelector('[data-mode=logprob]').click()")
-        heat = "document.querySelector('[data-i=\"9\"]').style.background"
-        assert (await page.run(heat)).startswith("rgb")
+        heat = "getComputedStyle(document.querySelector('[data-i=\"9\"]')).backgroundColor"
+        light = await page.run(heat)
+        await page.press("t")
+        dark = await page.run(heat)
+        assert light.startswith("rgb(") and dark.startswith("rgb(") and light != dark
         await page.run("document.querySelector('[data-mode=version]').click()")
         assert await page.run("document.querySelectorAll('.tokens .tok.v0').length") == 3
         assert await page.run("document.querySelectorAll('.tokens .tok.v1').length") == 4

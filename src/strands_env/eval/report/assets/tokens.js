@@ -20,13 +20,11 @@ function expand(trajectory) {
   return tokens;
 }
 
-// Likely tokens stay pale, unlikely ones are red: the darker, the less likely.
-function heat(logprob) {
-  if (!isNumber(logprob)) return "";
-  const surprise = Math.min(1, -logprob / 6);
-  const dark = document.documentElement.dataset.theme === "dark";
-  return dark ? `hsl(${120 - 120 * surprise} ${25 + 45 * surprise}% ${20 + 12 * surprise}%)`
-    : `hsl(${120 - 120 * surprise} ${40 + 45 * surprise}% ${91 - 21 * surprise}%)`;
+// Likely tokens stay pale, unlikely ones are red: the style sheet makes a colour of it, in either theme.
+function heat(element, logprob) {
+  element.classList.toggle("heat", isNumber(logprob));
+  element.style.setProperty("--surprise", isNumber(logprob) ? Math.min(1, Math.max(0, -logprob / 6)) : "");
+  return element;
 }
 
 function visible(text) {
@@ -66,7 +64,7 @@ function tokenView(trajectory, vocabulary, state) {
     if (tokens.drift[i]) name += " drift";
     if (!vocabulary) name += " id";
     element.className = name;
-    element.style.background = mode === "logprob" ? heat(tokens.logprob[i]) : "";
+    heat(element, mode === "logprob" ? tokens.logprob[i] : null);
   }
 
   function more() {
@@ -101,9 +99,10 @@ function tokenView(trajectory, vocabulary, state) {
   const legend = h("div", { class: "legend" });
   function explain() {
     const entry = (name, text, color) => h("span", null, h("span", { class: `swatch ${name}`, style: color ? { background: color } : null }), text);
+    const hot = (value) => h("span", null, heat(h("span", { class: "swatch" }), value), value === -6 ? "≤ −6" : String(value));
     const list = {
       loss: [entry("tok trained", "sampled, carries loss"), entry("tok sampled", "sampled, trained elsewhere or not"), entry("", "prompt and tool results: no loss", "var(--hover)")],
-      logprob: [0, -0.5, -1.5, -3, -6].map((value) => entry("", value === -6 ? "≤ −6" : String(value), heat(value))),
+      logprob: [0, -0.5, -1.5, -3, -6].map(hot),
       version: versions.length ? versions.map((version, i) => entry(`v${i % VERSIONS}`, version === null ? "not reported" : `weights ${version}`)) : ["no weight versions recorded"],
     }[state.mode];
     legend.replaceChildren(...list);
