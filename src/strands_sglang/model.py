@@ -90,7 +90,7 @@ class SGLangModel(Model):
             - `request_fields` (dict): Further top-level fields of every request, e.g. `{"priority": 1}`.
 
     Raises:
-        TypeError: An unknown option, or neither or both of `client` and `base_url`.
+        TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` that is none.
         ValueError: An option has a wrong value.
     """
 
@@ -108,6 +108,8 @@ class SGLangModel(Model):
     ) -> None:
         if (client is None) == (base_url is None):
             raise TypeError("SGLangModel takes exactly one of client= and base_url=")
+        if tool_parser is not None and not isinstance(tool_parser, ToolParser):
+            raise TypeError(f"got tool_parser={tool_parser!r}, expected a ToolParser: get_tool_parser(name) gives one")
         self.client: GenerateClient = client if client is not None else SGLangClient(cast(str, base_url))
         self.config: SGLangConfig = self._merged(DEFAULTS, options)
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)

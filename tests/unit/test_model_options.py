@@ -7,6 +7,7 @@ from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangClient, SGLangModel, SGLangRequestError
 from strands_sglang.testing import FaultyServer
+from strands_sglang.tool_parsers import HermesToolParser
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 
@@ -38,3 +39,9 @@ async def test_another_client_serves_the_next_call() -> None:
 def test_other_sampling_parameters_stay_unknown() -> None:
     with pytest.raises(SGLangRequestError, match="key_of_tomorrow"):
         SGLangModel(tokenizer=tokenizer(), client=Replay([]), sampling_params={"key_of_tomorrow": 1})
+
+
+@pytest.mark.parametrize("parser", ["hermes", HermesToolParser])
+def test_a_tool_parser_that_is_none_is_refused_at_once(parser: object) -> None:
+    with pytest.raises(TypeError, match=r"got tool_parser=.*ermes.*: get_tool_parser\(name\) gives one"):
+        SGLangModel(tokenizer=tokenizer(), client=Replay([]), tool_parser=parser)  # type: ignore[arg-type]
