@@ -14,6 +14,7 @@ from strands_env.tools.sandbox import (
     ExecutionResult,
     Isolation,
     Outcome,
+    Sandbox,
     SandboxError,
     SandboxSlots,
     SandboxUnavailableError,
@@ -203,6 +204,33 @@ async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
     assert result.error is not None
     assert "no machine left" in result.error.message
+
+
+async def test_waiting_for_a_sandbox_in_vain_is_no_fault_of_the_agent() -> None:
+    slots = SandboxSlots(1)
+    async with Sandbox(isolation=Isolation.NONE, slots=slots):
+        env = CodeSandboxEnv(
+            model_factory=scripted(call("execute_code", code="1")),
+            isolation=Isolation.NONE,
+            slots=slots,
+            tool_timeout=0.1,
+            reward_fn=lambda action, result: 0.0,
+        )
+        result = await env.rollout(Action(message="go"))
+    assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
+    assert result.error is not None
+    assert "no sandbox became free" in result.error.message
+
+
+async def test_code_that_outlasts_the_tool_is_the_agents_own() -> None:
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_code", code="import time; time.sleep(60)")),
+        isolation=Isolation.NONE,
+        tool_timeout=2.0,
+    )
+    result = await env.rollout(Action(message="go"))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert "did not finish within 2 seconds" in texts_of(result)[0]
 
 
 async def test_machine_without_descriptors_is_no_fault_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

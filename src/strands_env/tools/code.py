@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from strands import tool
 
-from .sandbox import CodeSandbox, ExecutionResult, SandboxError
+from .sandbox import CodeSandbox, ExecutionResult, SandboxError, SandboxUnavailableError
 
 DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""
@@ -42,10 +44,7 @@ class CodeTools:
         Args:
             code: The Python code to run.
         """
-        try:
-            return self._tool_result(await self.sandbox.run_python(code))
-        except SandboxError as error:
-            return self._failed(error)
+        return await self._run(self.sandbox.run_python, code)
 
     @tool
     async def execute_command(self, command: str) -> dict[str, Any]:
@@ -56,15 +55,22 @@ class CodeTools:
         Args:
             command: The shell command to run.
         """
+        return await self._run(self.sandbox.run_shell, command)
+
+    async def _run(self, run: Callable[[str], Awaitable[ExecutionResult]], code: str) -> dict[str, Any]:
         try:
-            return self._tool_result(await self.sandbox.run_shell(command))
+            return self._tool_result(await run(code))
         except SandboxError as error:
-            return self._failed(error)
+            self.failure = error
+            return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}
+        except asyncio.CancelledError:
+            if getattr(self.sandbox, "is_waiting", False):
+                self.failure = SandboxUnavailableError(
+                    "no sandbox became free in the time of the tool call: allow more of them at the same time "
+                    "(SandboxSlots), or fewer episodes"
+                )
+            raise
 
     def _tool_result(self, result: ExecutionResult) -> dict[str, Any]:
         text = result.to_text(self.max_output_chars)
         return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}
-
-    def _failed(self, error: SandboxError) -> dict[str, Any]:
-        self.failure = error
-        return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}

@@ -77,6 +77,9 @@ class Sandbox:
         environment: Environment variables of the code. None of this process' own are passed on.
         slots: Bound on running sandboxes; that of the process if None.
 
+    Attributes:
+        is_waiting: Its call waits for one of the slots, or was cancelled while it did.
+
     Raises:
         SandboxUnavailableError: There is no isolation on this machine; the text says how to get one.
         ValueError: An argument is out of range.
@@ -109,6 +112,7 @@ class Sandbox:
         self._process: SandboxProcess | None = None
         self._lock = asyncio.Lock()
         self._lost_state = False
+        self.is_waiting = False
 
     @property
     def is_running(self) -> bool:
@@ -253,7 +257,9 @@ class Sandbox:
             await self._end()
         if self._process is None:
             semaphore = self._slots.semaphore()
+            self.is_waiting = True
             await semaphore.acquire()
+            self.is_waiting = False
             self._taken = semaphore
             try:
                 _sweep_once()
