@@ -222,6 +222,14 @@ async def test_part_that_exits_fails_the_whole_and_ends_no_process() -> None:
         await WeightedReward({"a": (leave, 1.0)}).compute(action(), answered("x"))
 
 
+@pytest.mark.parametrize("every_turn", [False, True])
+async def test_form_that_explodes_on_a_reply_gives_no_reward(every_turn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_env.rewards.behaviour.DEFAULT_TIMEOUT", 0.3)
+    reward = FormatReward(r"^(a+)+$", every_turn=every_turn)
+    result = await reward.compute(action(), answered("a" * 40 + "b"))
+    assert (result.reward, result.info) == (None, {"reason": "timeout"})
+
+
 async def test_parts_run_side_by_side() -> None:
     barrier = asyncio.Barrier(2)
 

@@ -7,7 +7,8 @@ import re
 from strands_env.core.result import RewardFunction, RewardResult, StepResult
 from strands_env.core.task import Action
 
-from .matching import _compiled
+from ._workers import WorkerTimeoutError
+from .matching import DEFAULT_TIMEOUT, compiled, search
 from .turns import turns_of
 
 
@@ -15,6 +16,8 @@ class FormatReward(RewardFunction):
     r"""1.0 where replies have a form, else 0.0: `FormatReward(r"\\boxed\{")`.
 
     With `every_turn` the reward is the share of replies that have it, and each turn has its own reward.
+
+    Searches run in a worker process. One that takes longer than 5 s gives no reward, with reason `timeout` in `info`.
 
     Args:
         pattern: Regular expression, searched for anywhere in a reply's text; anchor it with `^` and `$` for the whole.
@@ -27,21 +30,24 @@ class FormatReward(RewardFunction):
 
     def __init__(self, pattern: str, *, every_turn: bool = False, flags: re.RegexFlag = re.DOTALL) -> None:
         self.every_turn = every_turn
-        self._compiled = _compiled(pattern, flags)
+        self._expression = compiled(pattern, flags)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the replies."""
-        if not self.every_turn:
-            answer = step_result.observation.final_response
-            return RewardResult(reward=float(answer is not None and self._compiled.search(answer) is not None))
-        scored = {
-            turn.index: float(self._compiled.search(turn.text) is not None)
-            for turn in turns_of(step_result.observation.messages)
-            if turn.text
-        }
+        try:
+            if not self.every_turn:
+                answer = step_result.observation.final_response
+                return RewardResult(reward=0.0 if answer is None else await self._has_form(answer))
+            turns = turns_of(step_result.observation.messages)
+            scored = {turn.index: await self._has_form(turn.text) for turn in turns if turn.text}
+        except WorkerTimeoutError:
+            return RewardResult(reward=None, info={"reason": "timeout"})
         if not scored:
             return RewardResult(reward=0.0, info={"reason": "no_text"})
         return RewardResult(reward=sum(scored.values()) / len(scored), turn_rewards=scored)
+
+    async def _has_form(self, text: str) -> float:
+        return float((await search(self._expression, text, timeout=DEFAULT_TIMEOUT))["found"])
 
 
 class ToolUseReward(RewardFunction):

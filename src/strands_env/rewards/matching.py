@@ -13,6 +13,8 @@ from ._workers import WorkerPool, WorkerTimeoutError
 
 _WORKERS = WorkerPool(Path(__file__).with_name("_regex_worker.py"), size=2)
 """Shared by all reward functions of the process; started when first needed."""
+DEFAULT_TIMEOUT = 5.0
+"""Seconds a search may take."""
 
 
 class ExactMatchReward(RewardFunction):
@@ -69,7 +71,7 @@ class RegexMatchReward(RewardFunction):
         *,
         group: int | str | None = None,
         flags: re.RegexFlag = re.NOFLAG,
-        timeout: float = 5.0,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
@@ -78,7 +80,7 @@ class RegexMatchReward(RewardFunction):
         self.group = group
         self.flags = flags
         self.timeout = timeout
-        self._compiled = None if pattern is None else _compiled(pattern, flags)
+        self._compiled = None if pattern is None else compiled(pattern, flags)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the final response."""
@@ -89,21 +91,11 @@ class RegexMatchReward(RewardFunction):
         answer = step_result.observation.final_response
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
-        expression = _compiled(str(truth), self.flags) if self._compiled is None else self._compiled
+        expression = compiled(str(truth), self.flags) if self._compiled is None else self._compiled
         try:
-            verdict = await _WORKERS.request(
-                {
-                    "pattern": expression.pattern,
-                    "flags": int(expression.flags & ~re.DEBUG),
-                    "group": self.group,
-                    "text": answer,
-                },
-                self.timeout,
-            )
+            verdict = await search(expression, answer, timeout=self.timeout, group=self.group)
         except WorkerTimeoutError:
             return RewardResult(reward=None, info={**info, "reason": "timeout"})
-        if "error" in verdict:
-            raise ValueError(f"the search for {expression.pattern!r} failed: {verdict['error']}")
         if not verdict["found"]:
             return RewardResult(reward=0.0, info={**info, "reason": "no_match"})
         if self.group is None:
@@ -113,7 +105,25 @@ class RegexMatchReward(RewardFunction):
         return RewardResult(reward=float(info["matched"]), info=info)
 
 
-def _compiled(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+async def search(
+    expression: re.Pattern[str], text: str, *, timeout: float, group: int | str | None = None
+) -> dict[str, Any]:
+    """Search in a worker process: whether the expression was `found`, and what a group of the last match `extracted`.
+
+    Raises:
+        WorkerTimeoutError: It took longer.
+        ValueError: The search failed.
+    """
+    flags = int(expression.flags & ~re.DEBUG)
+    fields = {"pattern": expression.pattern, "flags": flags, "group": group, "text": text}
+    verdict = await _WORKERS.request(fields, timeout)
+    if "error" in verdict:
+        raise ValueError(f"the search for {expression.pattern!r} failed: {verdict['error']}")
+    return verdict
+
+
+def compiled(pattern: str, flags: re.RegexFlag) -> re.Pattern[str]:
+    """The expression, or a `ValueError` that says what is wrong with it."""
     try:
         return re.compile(pattern, flags)
     except re.error as error:
