@@ -19,6 +19,7 @@ from strands_env.core.models import BACKENDS, model_factory_from_args
 from strands_env.environments import MathEnv
 from strands_env.eval import AIMEEvaluator, EvalError
 from strands_env.eval.metrics import compute_pass_at_k
+from strands_sglang.exceptions import StrandsSGLangError
 
 SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}."
 
@@ -66,7 +67,7 @@ async def main() -> int:
             tokenizer=args.tokenizer,
             sampling_params=sampling,
         )
-    except ValueError as error:
+    except (ValueError, ImportError, StrandsSGLangError) as error:
         parser.error(str(error))
 
     def env_factory() -> MathEnv:

@@ -17,6 +17,7 @@ import sys
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.models import BACKENDS, ModelFactory, model_factory_from_args
 from strands_env.tools import calculator
+from strands_sglang.exceptions import StrandsSGLangError
 
 PROBLEMS = [("2^10", "1024"), ("321 + 54", "375"), ("25 * 17", "425"), ("812 - 97", "715")]
 
@@ -67,7 +68,7 @@ async def main() -> int:
     args.max_new_tokens = args.max_new_tokens or (64 if args.backend == "local" else 1024)
     try:
         factory, system_prompt, history = make_factory(args)
-    except ValueError as error:
+    except (ValueError, ImportError, StrandsSGLangError) as error:
         parser.error(str(error))
     env = MathEnv(model_factory=factory, system_prompt=system_prompt, reward_fn=LastNumberReward(), max_tool_iters=5)
 

@@ -67,6 +67,13 @@ def test_aime_of_a_year_names_itself(tmp_path):
         evaluator.load_dataset("1999")
 
 
+@pytest.mark.parametrize(("limit", "count"), [(None, 30), (7, 7), (99, 30)])
+def test_the_size_of_a_known_data_set_is_told_before_it_is_read(limit, count, tmp_path):
+    assert len(get_benchmark("aime-2024")(lambda: None, limit=limit).load_dataset()) == count
+    tasks = get_benchmark("aime-2024")(lambda: None, limit=limit, data_path=tmp_path / "d.jsonl").load_dataset()
+    assert not hasattr(tasks, "__len__")
+
+
 def test_gsm8k_takes_what_follows_the_mark(tmp_path):
     rows = [{"question": "How many?", "answer": "2+3\n#### 1,005"}, {"question": "?", "answer": "no mark"}]
     (action,) = load("gsm8k", write(tmp_path / "d.jsonl", rows))

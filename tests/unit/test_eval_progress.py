@@ -40,6 +40,29 @@ async def test_a_display_that_raises_ends_no_run(where, tmp_path, caplog):
     assert display.calls.count(where) == 1
 
 
+@pytest.mark.parametrize("said", [None, 9])
+async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
+    class Source:
+        def __iter__(self):
+            return iter(tasks(3))
+
+    class Sized(Source):
+        def __len__(self):
+            return said
+
+    class Totals(Broken):
+        def note(self, name: str) -> None:
+            totals.append(state_of(evaluator).total)
+
+    def state_of(evaluator):
+        return evaluator._run._state
+
+    totals: list[int | None] = []
+    evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2)
+    await evaluator.run(Source() if said is None else Sized())
+    assert (totals[0], totals[-1]) == (None if said is None else 18, 6)
+
+
 async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, monkeypatch):
     def full(fd, data):
         raise OSError(28, "No space left on device")

@@ -23,11 +23,19 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubDataset:
-    """A data set of the Hugging Face hub, read with `datasets` (extra `eval`)."""
+    """A data set of the Hugging Face hub, read with `datasets` (extra `eval`).
+
+    Attributes:
+        path: Its name on the hub.
+        split: The split.
+        name: The configuration, where it has several.
+        size: Number of rows, for a display to tell how long a run takes; None where it is not known.
+    """
 
     path: str
     split: str
     name: str | None = None
+    size: int | None = None
 
     def rows(self) -> Iterator[Row]:
         """Its rows, streamed.
@@ -162,8 +170,9 @@ class Benchmark(Evaluator):
         return self.dataset.rows()
 
     def count(self) -> int | None:
-        """Number of tasks, None where only reading them would tell."""
-        return None
+        """Number of tasks of `dataset`, None where only reading them would tell."""
+        size = None if self.dataset is None else self.dataset.size
+        return size if size is None or self.limit is None else min(size, self.limit)
 
     def load_dataset(self) -> Tasks:
         """The tasks, read as they are needed.

@@ -132,10 +132,11 @@ class Run:
     async def _jobs(self) -> AsyncGenerator[Job, None]:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
         namer = PromptNamer()
-        passed = 0
+        prompts = passed = 0
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
                 prompt = namer.name(action)
+                prompts += 1
                 self._check_task(prompt)
                 if self._evaluator.keep_results:
                     self._results[prompt.id] = []
@@ -149,6 +150,7 @@ class Run:
                     if self._evaluator.group_policy is GroupPolicy.STOP and prompt.id in self._failed_prompts:
                         continue
                     yield job
+        self._state.total = prompts * self._evaluator.n_samples_per_prompt  # now known, whatever was said before
 
     def _check_task(self, prompt: Prompt) -> None:
         if self._writer is None:

@@ -9,8 +9,8 @@ from strands_env.eval.benchmarks._mathematics import MathBenchmark
 from strands_env.eval.source import Tasks
 
 _YEARS = {
-    "2024": HubDataset(path="HuggingFaceH4/aime_2024", split="train"),
-    "2025": HubDataset(path="MathArena/aime_2025", split="train"),
+    "2024": HubDataset(path="HuggingFaceH4/aime_2024", split="train", size=30),
+    "2025": HubDataset(path="MathArena/aime_2025", split="train", size=30),
 }
 
 

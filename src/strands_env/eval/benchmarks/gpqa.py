@@ -65,11 +65,11 @@ class GPQADiamondEvaluator(GPQAEvaluator):
     """GPQA Diamond: 198 graduate-level questions (licence on the hub)."""
 
     benchmark_name = "gpqa-diamond"
-    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_diamond", split="train")
+    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_diamond", split="train", size=198)
 
 
 class GPQAMainEvaluator(GPQAEvaluator):
     """GPQA Main: 448 graduate-level questions (licence on the hub)."""
 
     benchmark_name = "gpqa-main"
-    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_main", split="train")
+    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_main", split="train", size=448)

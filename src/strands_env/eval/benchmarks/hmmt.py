@@ -17,11 +17,11 @@ class HMMTFeb2025Evaluator(HMMTEvaluator):
     """HMMT February 2025: 30 problems with closed-form answers."""
 
     benchmark_name = "hmmt-feb-2025"
-    dataset = HubDataset(path="MathArena/hmmt_feb_2025", split="train")
+    dataset = HubDataset(path="MathArena/hmmt_feb_2025", split="train", size=30)
 
 
 class HMMTNov2025Evaluator(HMMTEvaluator):
     """HMMT November 2025: 30 problems with closed-form answers."""
 
     benchmark_name = "hmmt-nov-2025"
-    dataset = HubDataset(path="MathArena/hmmt_nov_2025", split="train")
+    dataset = HubDataset(path="MathArena/hmmt_nov_2025", split="train", size=30)

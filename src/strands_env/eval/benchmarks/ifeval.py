@@ -111,7 +111,7 @@ class IFEvalEvaluator(Benchmark):
     """IFEval in part: prompts whose instructions can be checked without doubt; the others stay unscored."""
 
     benchmark_name = "ifeval"
-    dataset = HubDataset(path="google/IFEval", split="train")
+    dataset = HubDataset(path="google/IFEval", split="train", size=541)
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:

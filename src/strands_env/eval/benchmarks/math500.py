@@ -10,6 +10,6 @@ class Math500Evaluator(MathBenchmark):
     """MATH-500: competition problems of five levels."""
 
     benchmark_name = "math-500"
-    dataset = HubDataset(path="HuggingFaceH4/MATH-500", split="test")
+    dataset = HubDataset(path="HuggingFaceH4/MATH-500", split="test", size=500)
     id_fields = ("unique_id",)
     kept_fields = ("subject", "level")

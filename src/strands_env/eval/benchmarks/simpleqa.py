@@ -61,7 +61,7 @@ class SimpleQAVerifiedEvaluator(Benchmark):
     """SimpleQA Verified: 1,000 short questions of fact; needs a judge model."""
 
     benchmark_name = "simpleqa-verified"
-    dataset = HubDataset(path="google/simpleqa-verified", split="eval")
+    dataset = HubDataset(path="google/simpleqa-verified", split="eval", size=1000)
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
