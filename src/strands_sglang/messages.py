@@ -235,22 +235,27 @@ def _text(kind: str, value: Any, place: _Place) -> str:
     if kind == "text":
         if not isinstance(value, str):
             raise place.error(f"the text block holds {value!r}", "give a string")
-        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise place.error("the text has lone surrogates, which no tokenizer takes", "decode bytes with 'replace'")
-        return value
+        return _encodable(value, place)
     if kind == "json":
         try:
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+            printed = json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise place.error(f"the json block is not JSON ({error})", "give JSON values only") from None
+        return _encodable(printed, place)
     raise place.unsupported(kind)
+
+
+def _encodable(text: str, place: _Place) -> str:
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise place.error("the text has lone surrogates, which no tokenizer takes", "decode bytes with 'replace'")
+    return text
 
 
 def _reasoning_text(value: Any, place: _Place) -> str:
     text = value.get("reasoningText", {}).get("text") if isinstance(value, Mapping) else None
     if not isinstance(text, str):
         raise place.error("a 'reasoningContent' block has no text", "remove redacted reasoning from the history")
-    return text
+    return _encodable(text, place)
 
 
 def _mark_error(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:

@@ -307,3 +307,17 @@ def test_a_schema_with_a_property_called_json_is_not_unwrapped() -> None:
 def test_a_tool_spec_without_schema_is_an_error() -> None:
     with pytest.raises(KeyError, match="inputSchema"):
         format_tool_specs([{"name": "t", "description": ""}])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        user(text("a\ud800")),
+        user(result("t", {"json": {"a": ["\udfff"]}})),
+        assistant({"reasoningContent": {"reasoningText": {"text": "\ud83d"}}}),
+    ],
+    ids=["text", "json", "reasoning"],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_place(message: dict[str, Any]) -> None:
+    with pytest.raises(MessageConversionError, match=r"message 0 .*lone surrogates"):
+        format_messages([message])
