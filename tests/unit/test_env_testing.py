@@ -41,6 +41,9 @@ class TestSoundEnvironment(EnvironmentContract):
     def make_env(self, model_factory: ModelFactory) -> Environment:
         return SoundEnv(model_factory=model_factory, reward_fn=ExactMatchReward())
 
+    def examples(self) -> Any:
+        return [("done", 1.0), ("nothing", 0.0)]
+
 
 class TestExactMatch(RewardFunctionContract):
     def make_reward(self) -> Any:
@@ -53,7 +56,7 @@ class TestExactMatch(RewardFunctionContract):
 class TestMath(RewardFunctionContract):
     def make_reward(self) -> Any:
         pytest.importorskip("math_verify", reason="needs the extra `math`")
-        return MathRewardFunction(timeout=1.0)
+        return MathRewardFunction(timeout=3.0)
 
     def examples(self) -> Any:
         return [("4", r"\boxed{\frac{8}{2}}", 1.0), ("4", "five", 0.0)]
@@ -195,6 +198,7 @@ class ChangesTheAction(SoundEnv):
         (NamelessTool, "test_tools_are_all_usable"),
         (ToolsThatBreakTheLoop, "test_tools_called_wrongly_give_tool_results"),
         (ChangesTheAction, "test_action_is_not_changed"),
+        (SoundEnv, "test_examples"),  # its reward is always 0
     ],
 )
 def test_unsound_environment_is_caught(unsound: type[Environment], clause: str) -> None:
@@ -203,6 +207,9 @@ def test_unsound_environment_is_caught(unsound: type[Environment], clause: str) 
 
         def make_env(self, model_factory: ModelFactory) -> Environment:
             return unsound(model_factory=model_factory, reward_fn=lambda action, result: 0.0)
+
+        def examples(self) -> Any:
+            return [("nothing", 0.0), ("done", 1.0)]
 
     with pytest.raises((AssertionError, OSError)):
         getattr(Suite(), clause)()

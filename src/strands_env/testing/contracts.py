@@ -58,6 +58,21 @@ class EnvironmentContract(ABC):
         """An action the environment takes."""
         return Action(message="Hello", task_context=TaskContext(id="contract", ground_truth="done"))
 
+    def examples(self) -> Iterable[tuple[str, float | None]]:
+        """Known cases of `make_action()`: final response, expected reward (None for an abstention).
+
+        Give one that is worth something: without it, a reward that is always 0 keeps this contract.
+        """
+        return ()
+
+    def test_examples(self) -> None:
+        """Known answers get their rewards."""
+        for response, expected in self.examples():
+            result = self._run(self._rollout(response))
+            assert result.termination_reason is TerminationReason.TASK_COMPLETE, _explained(result)
+            reward = None if result.reward is None else result.reward.reward
+            assert _is_same(reward, expected), f"{response!r}: expected {expected!r}, got {reward!r}"
+
     def test_episode_completes(self) -> None:
         """An agent that just answers ends the task, without an error in the loop, the reward, or the cleanup."""
         result = self._run(self._rollout("done"))
@@ -217,15 +232,17 @@ class RewardFunctionContract(ABC):
         return Action(message="What is 2 + 2?", task_context=TaskContext(id="contract", ground_truth=ground_truth))
 
     def examples(self) -> Iterable[tuple[Any, str | None, float | None]]:
-        """Known cases: ground truth, final response (None for none), expected reward (None for an abstention)."""
+        """Known cases: ground truth, final response (None for none), expected reward (None for an abstention).
+
+        Give one that is worth something: without it, a reward that is always 0 keeps this contract.
+        """
         return ()
 
     def test_examples(self) -> None:
         """Known answers get their rewards."""
         for truth, response, expected in self.examples():
             reward = self._compute(self.make_action(truth), answered(response)).reward
-            same = reward == expected if None in (reward, expected) else math.isclose(reward or 0, expected or 0)
-            assert same, f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
+            assert _is_same(reward, expected), f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
 
     def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
         """Whatever a model says is scored or abstained from; it never raises, hangs, or gives a number that is none."""
@@ -295,6 +312,10 @@ def answered(response: str | None) -> StepResult:
     if response is not None:
         messages.append({"role": "assistant", "content": [{"text": response}]})
     return StepResult(observation=Observation(messages=messages), termination_reason=TerminationReason.TASK_COMPLETE)
+
+
+def _is_same(reward: float | None, expected: float | None) -> bool:
+    return reward is expected if reward is None or expected is None else math.isclose(reward, expected)
 
 
 def _explained(result: StepResult) -> str:
