@@ -325,9 +325,9 @@ async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypat
 
     class Slow(FakeEnv):
         async def cleanup(self) -> None:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1.5)
 
-    made = (await Evaluator(Slow, sample_timeout=0.1).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(Slow, sample_timeout=1.0).run(tasks(1)))["p0"][0]
     assert (made.reward, made.aborted) == (1.0, False)
 
 
@@ -349,7 +349,7 @@ async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sam
 
 @pytest.mark.parametrize("fails", ["hangs", "raises"])
 async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch):
-    monkeypatch.setattr("strands_env.core.rollout.CLEANUP_SECONDS", 0.2)
+    monkeypatch.setattr("strands_env.core.rollout.CLEANUP_SECONDS", 1.5)
 
     class Messy(FakeEnv):
         async def cleanup(self) -> None:
@@ -357,7 +357,7 @@ async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch)
                 raise ValueError("cannot be freed")
             await asyncio.sleep(60)
 
-    made = (await Evaluator(Messy, sample_timeout=0.1).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(Messy, sample_timeout=1.0).run(tasks(1)))["p0"][0]
     assert (made.reward, made.aborted) == (1.0, False)
     assert made.step_result.cleanup_error.where is Phase.CLEANUP
 
@@ -365,12 +365,12 @@ async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch)
 async def test_the_cleanup_of_an_environment_has_its_own_deadline():
     class Slow(Environment):
         async def cleanup(self) -> None:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(2.5)
 
     def factory() -> Slow:
         return Slow(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0)
 
-    made = (await Evaluator(factory, sample_timeout=0.2).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(factory, sample_timeout=2.0).run(tasks(1)))["p0"][0]
     assert (made.reward, made.step_result.cleanup_error) == (1.0, None)
 
 
