@@ -13,6 +13,7 @@ from strands_sglang.tool_parsers import (
     GptOssToolParser,
     LlamaJSONToolParser,
     MistralToolParser,
+    SectionToolParser,
     get_tool_parser,
 )
 from tests.unit.test_tool_parser import only
@@ -169,6 +170,14 @@ MALFORMED = [
     ("gpt_oss", "<|channel|>analysis to=functions.f<|message|>{}<|call|>", "f", "not 'analysis'"),
     ("gpt_oss", "<|channel|>commentary to=browser.search<|message|>{}<|call|>", "browser.search", "functions.NAME"),
     ("gpt_oss", " to=functions.f<|channel|>commentary to=functions.f<|message|>{}<|call|>", "f", "twice"),
+    ("gpt_oss", "<|channel|>commentary to=functions.f x json<|message|>{}<|call|>", "f", "header is not of the form"),
+    ("gpt_oss", "<|channel|>commentary to=functions.f  <|constrain|>json<|message|>{}<|call|>", "f", "header is not"),
+    ("gpt_oss", "<|channel|>commentary json to=functions.f<|message|>{}<|call|>", "f", "header is not of the form"),
+    ("gpt_oss", "<|start|>assistant<|channel|>commentary to= functions.f<|message|>{}<|call|>", "f", "header is not"),
+    ("gpt_oss", '<|channel|>commentary to=functions.f{"x": 1}<|call|>', "f", "header is not of the form"),
+    ("gpt_oss", '<|channel|>commentary to=functions.f{"x": 1}', "f", re.escape("<|call|> is missing")),
+    ("gpt_oss", "to=functions.f <|constrain|>json<|message|>{}<|call|>", "f", "header is not of the form"),
+    ("gpt_oss", "<|channel|>commentary json<|message|>{}<|call|>", UNKNOWN_TOOL_NAME, "has no recipient"),
     ("gigachat", '<|function_call|>{"name": "f", "arguments": [1]}<|message_sep|>', "f", "not a JSON object"),
     ("intern_s1", '<|action_start|><|plugin|>{"name": "f", "arguments": {}}<|action_end|>', "f", "unexpected key"),
     ("longcat", '<longcat_tool_call>{"name": "f", "arguments": 1}</longcat_tool_call>', "f", "not a JSON object"),
@@ -183,6 +192,53 @@ def test_malformed_calls_say_why(name: str, sampled: str, tool: str, error: str)
     assert (call.name, call.input, call.is_error) == (tool, {}, True)
     assert call.raw is not None and call.raw in sampled
     assert re.search(error, str(call.error)), call.error
+
+
+OUTSIDE = {
+    "kimi_k2": "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+    "deepseek_v3": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>",
+    "deepseek_v31": "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+}
+
+
+@pytest.mark.parametrize(("name", "sampled"), OUTSIDE.items())
+@pytest.mark.parametrize("ends_section", [False, True])
+def test_a_call_outside_of_a_section_is_malformed(name: str, sampled: str, ends_section: bool) -> None:
+    parser = get_tool_parser(name)
+    assert isinstance(parser, SectionToolParser)
+    cut = parser.parse_all(sampled.removesuffix(parser.CALL.end))
+    assert (cut.calls, cut.text) == ((), "")
+    assert cut.unclosed_call is not None and cut.unclosed_call.name == "f"
+    sampled += parser.tool_end_token * ends_section
+    good = parser.render("g", {})
+    output = parser.parse_all(f"a{good}b{sampled}c")
+    assert [(call.name, call.is_error) for call in output.calls] == [("g", False), ("f", True)]
+    assert "outside of a section" in str(output.calls[1].error)
+    assert (output.calls[1].raw, output.text) == (sampled, "abc")
+
+
+@pytest.mark.parametrize("behind", [" x", "}", " {}"])
+def test_what_stands_between_a_call_and_its_end_marker_belongs_to_the_call(behind: str) -> None:
+    sampled = '<tool_call>{"name": "f", "arguments": {"q": "</tool_call>"}}' + behind + "</tool_call>"
+    output = get_tool_parser("hermes").parse_all(sampled + " ok")
+    call = only(list(output.calls))
+    assert (call.is_error, call.span, output.text) == (True, (0, len(sampled)), " ok")
+
+
+def test_gpt_oss_a_broken_header_does_not_take_the_next_message_along() -> None:
+    broken = "<|channel|>commentary to=functions.f x json<|message|>{}<|call|>"
+    output = GptOssToolParser().parse_all(
+        f"{broken}<|start|>assistant{CALL}<|start|>assistant<|channel|>final<|message|>a"
+    )
+    assert [call.is_error for call in output.calls] == [True, False]
+    assert output.calls[0].span == (0, len(broken))
+    assert output.text == "a"
+
+
+def test_gpt_oss_words_about_recipients_are_text() -> None:
+    sampled = "<|channel|>final<|message|>Write to=functions.f, then <b>.<|return|>"
+    output = GptOssToolParser().parse_all(sampled)
+    assert (output.calls, output.text) == ((), "Write to=functions.f, then <b>.")
 
 
 def test_one_bad_call_of_a_list_does_not_take_the_others_along() -> None:

@@ -85,13 +85,8 @@ class JSONListToolParser(ToolParser):
 
 
 def find_json_close(text: str, start: int, end_marker: str) -> int | None:
-    """Offset of the end marker behind the JSON value at `start`; of the first one when there is no such value."""
-    value_end = _json.value_end(text, start)
-    if value_end is not None:
-        close = _json.skip_blank(text, value_end)
-        if text.startswith(end_marker, close):
-            return close
-    close = text.find(end_marker, start)
+    """Offset of the first end marker behind the JSON value at `start`; of the first one when there is no such value."""
+    close = text.find(end_marker, _json.value_end(text, start) or start)
     return None if close < 0 else close
 
 

@@ -83,7 +83,10 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
         if isinstance(schema.get(key), list):
             branches = [_types(branch, root, depth - 1) for branch in schema[key]]
             return set().union(*branches) if all(branches) else set()
-    return set()
+    if isinstance(schema.get("allOf"), list):
+        known = [types for branch in schema["allOf"] if (types := _types(branch, root, depth - 1))]
+        return set.intersection(*known) if known else set()
+    return {"object"} if "properties" in schema else {"array"} if "items" in schema else set()
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from strands_sglang import reasoning
+from strands_sglang.reasoning import BlockReader, Segment
 from strands_sglang.tool_parsers import _json
 from strands_sglang.tool_parsers._base import Block, Draft, ToolParser, dump_json
 from strands_sglang.tool_parsers._schema import ParameterTypes
@@ -45,7 +47,7 @@ class Header:
 class SectionToolParser(ToolParser):
     """Base of the families whose calls stand in one section; a section without its end marker is unclosed.
 
-    A marker inside a JSON string of the arguments belongs to the string.
+    A marker inside a JSON string of the arguments belongs to the string. A call outside of a section is malformed.
     """
 
     CALL: ClassVar[CallTokens]
@@ -58,9 +60,31 @@ class SectionToolParser(ToolParser):
     def write_header(self, name: str, model_id: str | None) -> str:
         """Write what `read_header` reads."""
 
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
+        """Cut text; a block begins at a section, or at a call that stands in none."""
+        begins = re.compile("|".join(map(re.escape, (self.tool_start_token, self.CALL.begin))))
+        begin_at = -1
+
+        def find_begin(position: int) -> int:
+            nonlocal begin_at
+            if begin_at < position:  # each stretch is searched once
+                match = begins.search(text, position)
+                begin_at = match.start() if match else len(text)
+            return begin_at
+
+        return reasoning.scan(
+            text,
+            think_tokens=self.think_tokens,
+            in_reasoning=in_reasoning,
+            begin_marker=find_begin,
+            read_block=read_block,
+        )
+
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read the calls of one section."""
+        """Read the calls of one section, or the call that stands in none."""
         begin, section_end = self.tool_call_tokens
+        if not text.startswith(begin, start):
+            return self._read_outside(text, start)
         drafts: list[Draft] = []
         position = start + len(begin)
         while True:
@@ -119,6 +143,19 @@ class SectionToolParser(ToolParser):
             return self._malformed(text, header.name, header.model_id, where, message)
         span = (start, close + len(self.CALL.end))
         return Draft(name=header.name, input=arguments, model_id=header.model_id, span=span)
+
+    def _read_outside(self, text: str, start: int) -> Block | None:
+        """A call that stands in no section, with the end of a section that may follow it."""
+        begin, section_end = self.tool_call_tokens
+        found = self._read_call(text, start)
+        if found is None:
+            return None
+        end = found.span[1]
+        if text.startswith(section_end, skip_space(text, end)):
+            end = skip_space(text, end) + len(section_end)
+        error = f"the call stands outside of a section: {begin} is missing"
+        raw = text[start:end].strip()
+        return Block(end=end, drafts=(Draft(name=found.name, raw=raw, error=error, span=(start, end)),))
 
     def _read_stray(self, text: str, start: int) -> Draft | None:
         """Text between calls: a malformed call up to the next marker, for it must not get lost."""

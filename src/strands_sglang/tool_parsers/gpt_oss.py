@@ -24,6 +24,13 @@ _HEADER = re.compile(
 )
 _END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|start\|>)")
 _RECIPIENT = "functions."
+_BROKEN_HEADER = re.compile(
+    r"(?:<\|start\|>assistant)?"
+    r"(?:<\|channel\|>[^<]{0,256}?to=|to=functions\.[^<]{0,256}<\|(?:channel|constrain|message)\|>)"
+)
+_NAME = re.compile(r"(?<=functions\.)[^\s<{]{1,256}")
+_WRONG_HEADER = f"the header is not of the form <|channel|>commentary to={_RECIPIENT}NAME <|constrain|>json<|message|>"
+_BROKEN_END = re.compile(_END.pattern + r"|(?=<\|channel\|>)")
 
 
 @register_tool_parser("gpt_oss", "gpt-oss", "harmony")
@@ -31,10 +38,10 @@ class GptOssToolParser(ToolParser):
     """A turn is several messages, each with a channel: `analysis` is reasoning, the others are visible text.
 
     A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
-    channel. `<|call|>` is a stop token, so a turn has one call at most. Malformed are calls to another recipient, in
-    another channel, of another content type than JSON, and those that end otherwise. An analysis message ends at
-    `<|end|>` and nowhere else: what it drafts is no call. The header has one form, so only the end marker can be
-    replaced.
+    channel. `<|call|>` is a stop token, so a turn has one call at most. Malformed are calls to another recipient or
+    none, in another channel, of another content type than JSON, with a header of another form, and those that end
+    otherwise. An analysis message ends at `<|end|>` and nowhere else: what it drafts is no call. The header has one
+    form, so only the end marker can be replaced.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|channel|>commentary to=functions.", "<|call|>")
@@ -57,18 +64,22 @@ class GptOssToolParser(ToolParser):
             return position
 
         position = add_reasoning(0) if in_reasoning and self.think_tokens else 0
+        header, header_at = None, -1
         while position < len(text):
-            header = _HEADER.search(text, position)
-            if header is None:
-                add(SegmentKind.TEXT, position, len(text))
-                break
-            add(SegmentKind.TEXT, position, header.start())
-            body = header.end()
-            if _recipient(header) is not None and read_block is not None:
-                end = read_block(header.start())
-                add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, header.start(), end or len(text))
+            if header_at < position:  # each stretch is searched once
+                header = _HEADER.search(text, position)
+                header_at = header.start() if header else len(text)
+            broken = _BROKEN_HEADER.search(text, position, header_at) if read_block is not None else None
+            start = broken.start() if broken else header_at
+            add(SegmentKind.TEXT, position, start)
+            if read_block is not None and (broken or (header and self._is_call(text, header))):
+                end = read_block(start)
+                add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, start, end or len(text))
                 position = end or len(text)
                 continue
+            if header is None:
+                break
+            body = header.end()
             role_end = header.start() + (len(_START) if text.startswith(_START, header.start()) else 0)
             add(SegmentKind.TAG, header.start(), role_end)
             add(SegmentKind.TAG, role_end, body)
@@ -84,7 +95,8 @@ class GptOssToolParser(ToolParser):
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         """Read one message to a function, from its header to its end."""
         header = _HEADER.match(text, start)
-        assert header is not None, "a block begins with its header"
+        if header is None:
+            return self._read_broken(text, start)
         end_marker, body = self.tool_end_token, header.end()
         value_end = _json.value_end(text, body)
         close = -1 if value_end is None else skip_space(text, value_end)
@@ -120,8 +132,26 @@ class GptOssToolParser(ToolParser):
 
     def guess_name(self, markup: str) -> str:
         """The recipient."""
-        match = re.match(r"[^\s<]{1,256}", markup) or re.search(r"(?<=to=functions\.)[^\s<]{1,256}", markup)
+        match = re.match(r"[^\s<={]{1,256}(?=[\s<{]|$)", markup) or _NAME.search(markup)
         return match.group() if match else ""
+
+    def _is_call(self, text: str, header: re.Match[str]) -> bool:
+        """Whether a message is a call: it has a recipient, or ends as calls do."""
+        if _recipient(header) is not None:
+            return True
+        close = _END.search(text, header.end()) if header["channel"] == "commentary" else None
+        return close is not None and close.group() == self.tool_end_token
+
+    @staticmethod
+    def _read_broken(text: str, start: int) -> Block | None:
+        """Read a message whose header is none, but names a recipient: it must not get lost."""
+        begin = _BROKEN_HEADER.match(text, start)
+        close = _BROKEN_END.search(text, begin.end() if begin else start)
+        if close is None:
+            return None
+        raw, name = text[start : close.start()].strip(), _NAME.search(text, start, close.start())
+        draft = Draft(name=name.group() if name else "", raw=raw, error=_WRONG_HEADER, span=(start, close.end()))
+        return Block(end=close.end(), drafts=(draft,))
 
 
 def _recipient(header: re.Match[str]) -> str | None:
@@ -130,6 +160,8 @@ def _recipient(header: re.Match[str]) -> str | None:
 
 def _wrong_header(header: re.Match[str]) -> str | None:
     recipient = _recipient(header) or ""
+    if not recipient:
+        return f"the call has no recipient, to={_RECIPIENT}NAME is missing"
     if header["before"] and header["behind"]:
         return "the recipient is given twice"
     if not recipient.startswith(_RECIPIENT) or not is_name(recipient.removeprefix(_RECIPIENT)):
