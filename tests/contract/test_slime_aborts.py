@@ -265,6 +265,18 @@ async def test_an_answer_that_ends_after_the_abort_is_off_policy(rig: Rig, resum
     assert sum(done.loss_mask) == 0
 
 
+async def test_tokens_of_older_weights_can_be_masked_where_slime_does_not_stop_for_an_update(rig: Rig) -> None:
+    rig.args.partial_rollout = rig.args.mask_offpolicy_in_partial_rollout = True
+    rig.serve(
+        completion(call(1, 2), version="1"),
+        Reply(ids=WHOLE.ids[:2], finish="abort", weight_version="1"),  # the update aborts all requests
+        Reply(ids=WHOLE.ids[2:], weight_version="2"),
+    )
+    sample = await rig.run()
+    assert sample.weight_versions == ["1", "1", "2"]
+    assert sum(sample.loss_mask) == sum(sample.loss_mask[-len(WHOLE.ids) + 2 :]) == len(WHOLE.ids) - 2
+
+
 async def test_with_partial_rollout_a_rollout_is_one_sample_that_trains_its_whole_path(rig: Rig) -> None:
     rig.args.partial_rollout = True
     rig.environment = TwoPaths
@@ -337,7 +349,7 @@ async def test_the_watch_stops_what_it_watches(rig: Rig) -> None:
     running = [asyncio.ensure_future(rig.run(Sample(index=index))) for index in range(2)]
     await gated.called.wait()
     rig.state.aborted = True
-    samples = await asyncio.wait_for(asyncio.gather(*running), 10)
+    samples = await asyncio.wait_for(asyncio.gather(*running), 60)
     assert {sample.status for sample in samples} == {Sample.Status.ABORTED}
 
 
@@ -350,4 +362,4 @@ async def test_the_watch_outlives_a_flag_that_cannot_be_read() -> None:
     with watch.watching(controls[0]):
         await settle()
         with watch.watching(controls[1]):
-            await asyncio.wait_for(controls[1].stopping.wait(), 10)
+            await asyncio.wait_for(controls[1].stopping.wait(), 60)

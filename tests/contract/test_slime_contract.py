@@ -214,7 +214,7 @@ async def test_an_abort_ends_a_running_tool(rig: Rig, monkeypatch: pytest.Monkey
     running = asyncio.ensure_future(rig.run())
     await asyncio.sleep(0.3)
     rig.state.aborted = True
-    sample = await asyncio.wait_for(running, 5)
+    sample = await asyncio.wait_for(running, 60)
     assert sample.status is Sample.Status.ABORTED
     assert WaitingEnv.cleaned == 1
 

@@ -180,17 +180,27 @@ def _main_path(sources: Sequence[TrainingSample], result: StepResult) -> Trainin
 
 
 def _completed_data(source: TrainingSample, call: Call, episode: Episode) -> TrainingSample:
-    """With top-p data where it is needed, and without loss on what is older than a resumption if slime wants that."""
+    """With top-p data where it is needed, and without loss on what is off-policy if slime wants that."""
     if not call.needs.top_p:
         source = replace(source, kept=None)
     elif source.kept is None and episode.records:
         source = replace(source, kept=kept_of_sample(source.token_ids, episode.records))
-    if getattr(call.args, "mask_offpolicy_in_partial_rollout", False) and episode.control.held:
-        old = max(_common_prefix(source.token_ids, ids) for ids in episode.control.held)
+    if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
         mask = source.loss_mask.copy()
-        mask[:old] = 0
+        mask[: _off_policy(source, episode)] = 0
         source = replace(source, loss_mask=mask)
     return source
+
+
+def _off_policy(source: TrainingSample, episode: Episode) -> int:
+    """Tokens up to the last that is older than a resumption, or that other weights sampled than the last ones.
+
+    Weights change under a rollout where slime does not stop it for that (fully asynchronous).
+    """
+    held = max((_common_prefix(source.token_ids, ids) for ids in episode.control.held), default=0)
+    spans = [span for span in source.weight_versions if span.version is not None]
+    older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
+    return max(held, older)
 
 
 def _common_prefix(one: Any, other: Sequence[int]) -> int:
