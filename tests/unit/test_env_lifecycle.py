@@ -97,7 +97,7 @@ async def test_failing_cleanup_takes_nothing_away(part: Callable[[], Any], kind:
 async def test_loop_deadline_keeps_the_tokens() -> None:
     env = LoggedEnv(
         model_factory=lambda: ScriptedModel([call("wait_long"), "never"]),
-        step_timeout=SOON,
+        step_timeout=20 * SOON,  # time enough for the first reply, also on a busy machine
         reward_fn=lambda action, result: 1.0,
     )
     result = await env.step(ACTION)

@@ -233,7 +233,7 @@ async def test_full_threads_are_named_in_the_error() -> None:
         return "late"
 
     threads = DaemonThreads(1)
-    first = asyncio.create_task(run(with_limits(hang, timeout=5, threads=threads)))
+    first = asyncio.create_task(run(with_limits(hang, timeout=60, threads=threads)))
     while threads.running == 0:
         await asyncio.sleep(0.01)
     second = await run(with_limits(hang, timeout=0.1, threads=threads))
@@ -336,9 +336,9 @@ async def test_endless_stream_without_a_pause_is_a_timeout() -> None:
             await asyncio.sleep(0.01)
 
     other = asyncio.create_task(beat())
-    result = await run(with_limits(flood, timeout=0.3))
+    result = await run(with_limits(flood, timeout=1.0))
     other.cancel()
-    assert "did not finish within 0.3 seconds" in text_of(result)
+    assert "did not finish within 1 seconds" in text_of(result)
     assert beats > 3
     assert seen < 300_000
 
