@@ -275,7 +275,9 @@ class SGLangModel(Model):
         with self._budget.share() as share:
             schema = json.dumps(output_model.model_json_schema())
             completion = await self._generate(call, share, constraints={"json_schema": schema}, fields=fields)
-            self._commit(call, completion, self._read(call, completion, guarded=False))
+            read = self._read(call, completion, guarded=False)
+            # Marked, or the same input of an agent's turn would count as an attempt at this one, and be discarded.
+            self._commit(call, completion, read, attempt="structured_output")
         if completion.finish.type is not FinishType.STOP:
             raise StructuredOutputError(
                 f"the answer for {output_model.__name__} was cut ({completion.finish.type}) after "

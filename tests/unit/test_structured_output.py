@@ -7,6 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 from provider_support import Replay, completion, tokenizer
+from strands import Agent
 
 from strands_sglang import SGLangModel, StructuredOutputError
 from strands_sglang.engine.templates import HERMES_TEMPLATE
@@ -62,3 +63,12 @@ async def test_an_unfinished_answer_is_refused() -> None:
     meta = {"finish_reason": {"type": "weird"}, "output_token_logprobs": entries}
     with pytest.raises(StructuredOutputError, match="was cut"):
         await note({"output_ids": ids, "meta_info": meta})
+
+
+async def test_the_answer_of_an_agent_is_not_taken_for_a_failed_attempt_at_the_structured_one() -> None:
+    model = SGLangModel(tokenizer=tokenizer(), client=Replay([completion("the answer"), *['{"a": "x"}'] * 2]))
+    agent = Agent(model=model, callback_handler=None, context_manager=False, retry_strategy=None)
+    await agent.invoke_async("go")
+    for _ in range(2):  # a repeat of the structured call throws the first away, as ever
+        assert [event async for event in model.structured_output(Note, GO)]
+    assert [trajectory.is_discarded for trajectory in model.trajectories] == [False, False, True]
