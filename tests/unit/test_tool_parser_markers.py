@@ -235,6 +235,12 @@ def test_gpt_oss_a_broken_header_does_not_take_the_next_message_along() -> None:
     assert output.text == "a"
 
 
+def test_gpt_oss_two_headers_of_one_message_are_one_malformed_call() -> None:
+    broken = "<|channel|>commentary to=functions.f <|constrain|>json"
+    call = only(GptOssToolParser().parse(sampled := broken + CALL))
+    assert (call.name, call.is_error, call.span) == ("f", True, (0, len(sampled)))
+
+
 def test_gpt_oss_words_about_recipients_are_text() -> None:
     sampled = "<|channel|>final<|message|>Write to=functions.f, then <b>.<|return|>"
     output = GptOssToolParser().parse_all(sampled)

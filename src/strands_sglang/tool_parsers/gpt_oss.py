@@ -30,7 +30,6 @@ _BROKEN_HEADER = re.compile(
 )
 _NAME = re.compile(r"(?<=functions\.)[^\s<{]{1,256}")
 _WRONG_HEADER = f"the header is not of the form <|channel|>commentary to={_RECIPIENT}NAME <|constrain|>json<|message|>"
-_BROKEN_END = re.compile(_END.pattern + r"|(?=<\|channel\|>)")
 
 
 @register_tool_parser("gpt_oss", "gpt-oss", "harmony")
@@ -146,7 +145,7 @@ class GptOssToolParser(ToolParser):
     def _read_broken(text: str, start: int) -> Block | None:
         """Read a message whose header is none, but names a recipient: it must not get lost."""
         begin = _BROKEN_HEADER.match(text, start)
-        close = _BROKEN_END.search(text, begin.end() if begin else start)
+        close = _END.search(text, begin.end() if begin else start)
         if close is None:
             return None
         raw, name = text[start : close.start()].strip(), _NAME.search(text, start, close.start())
