@@ -119,9 +119,10 @@ def test_resume_under_another_configuration_is_refused(tmp_path, capsys):
     assert "model.sampling_params.temperature: absent in the file, now 0.5" in capsys.readouterr().err
 
 
-def test_a_saved_run_is_run_again(tmp_path):
+@pytest.mark.parametrize("name", ["a/results.run.json", "a/results.jsonl", "a"])
+def test_a_saved_run_is_run_again(name, tmp_path):
     assert run_mine(tmp_path / "a", "-n", "2", "--env-config", '{"reward": 0.25}') == 0
-    saved = str(tmp_path / "a" / "results.run.json")
+    saved = str(tmp_path / name)
     assert evaluate("--from-run", saved, "-q", "-o", str(tmp_path / "b")) == 0
     assert [sample.reward for sample in read_results(tmp_path / "b")] == [0.25] * 6
 

@@ -20,7 +20,7 @@ EXECUTORS = ("inline", "processes", "ray")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
-    parser.add_argument("--from-run", metavar="FILE", help="take everything not given here from a saved x.run.json")
+    parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
     model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
     model.add_argument("--model-id", metavar="ID", help="model: a name, a hub id or a folder")
@@ -92,9 +92,10 @@ def resolve(args: argparse.Namespace) -> dict[str, Any]:
     chosen = {name: value for name, value in given.items() if value is not None and value is not False}
     saved: dict[str, Any] = {}
     if args.from_run is not None:
-        document = load_run(Path(args.from_run))
+        path = Path(args.from_run)
+        document = load_run(path if path.suffix == ".json" else StorePaths.of(path).run)
         if document is None:
-            raise EvalError(f"there is no saved run at {args.from_run!r}: give an x.run.json")
+            raise EvalError(f"there is no saved run at {args.from_run!r}: give its folder or x.run.json")
         saved = document["about"].get("options") or {}
         if not saved:
             raise EvalError(f"{args.from_run!r} was not saved by 'strands-env eval': it has no options to take over")
@@ -108,7 +109,7 @@ def resolve(args: argparse.Namespace) -> dict[str, Any]:
         options.setdefault(name, None)
     options["sampling_seed"] = None if continued.get("is_unseeded") else options["seed"]
     if not options["benchmark"]:
-        raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run FILE")
+        raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run RUN")
     return options
 
 
