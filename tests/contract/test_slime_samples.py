@@ -219,6 +219,16 @@ async def test_agents_of_a_rollout_share_its_budget(rig: Rig) -> None:
     assert rooms[2] <= 300 - len(asking.ids) - len(completion("x " * 20).ids)
 
 
+async def test_a_least_length_shrinks_with_the_budget(rig: Rig) -> None:
+    client = rig.serve(*good_replies())
+    await rig.run()
+    used = len(client.prompts[1]) - len(client.prompts[0])
+    client = rig.serve(*good_replies())
+    await rig.run(params={"max_new_tokens": used + 2, "min_new_tokens": 5}, evaluation=True)
+    last = client.requests[1].fields["sampling_params"]
+    assert (last["min_new_tokens"], last["max_new_tokens"]) == (2, 2)
+
+
 async def test_no_budget_at_all_is_truncated(rig: Rig) -> None:
     client = rig.serve(completion("3"))
     sample = await rig.run(params={"max_new_tokens": 0})

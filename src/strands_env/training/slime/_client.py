@@ -132,6 +132,8 @@ class RolloutClient:
         room = self._room(prompt)
         if room is not None:
             params["max_new_tokens"] = min(params.get("max_new_tokens", room), room)
+            if "min_new_tokens" in params:  # a server refuses a minimum above the maximum
+                params["min_new_tokens"] = min(params["min_new_tokens"], params["max_new_tokens"])
         resumptions = self._control.resumptions
         token = before_attempt.set(self._control.check)
         try:
