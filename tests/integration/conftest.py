@@ -149,7 +149,7 @@ def _sglang_cpu(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _wait_until_idle(base_url: str) -> None:
     """Wait for a server to count no request; not for ever, and not where it does not tell: that is for the tests."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{base_url}/v1/loads?include=core", timeout=30) as answer:
