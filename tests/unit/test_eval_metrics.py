@@ -158,6 +158,19 @@ def test_compare_refuses_other_tasks_under_the_same_id():
         compare(first, second)
 
 
+def test_many_prompts_are_resampled_by_their_distinct_values(monkeypatch):
+    rng = np.random.default_rng(3)
+    rewards = rng.choice([0.0, 0.25, 1.0], size=400)
+    moved = rng.choice([-1.0, -0.5, 0.5, 1.0], p=[0.22, 0.22, 0.28, 0.28], size=400)
+    one_by_one = bootstrap_mean(rewards, resamples=20_000), sign_flip_test(moved, resamples=20_000)[0]
+    monkeypatch.setattr(bootstrap, "_MANY", 100)
+    interval, p_value = bootstrap_mean(rewards, resamples=20_000), sign_flip_test(moved, resamples=20_000)[0]
+    assert (interval.low, interval.high) != (one_by_one[0].low, one_by_one[0].high)  # drawn in another way
+    assert interval.low == pytest.approx(one_by_one[0].low, abs=0.003)
+    assert interval.high == pytest.approx(one_by_one[0].high, abs=0.003)
+    assert 0.05 < p_value < 0.5 and p_value == pytest.approx(one_by_one[1], abs=0.01)
+
+
 def test_compare_reads_the_tasks_of_a_run_once(monkeypatch):
     calls = []
     original = bootstrap._tasks

@@ -17,6 +17,10 @@ EXACT_LIMIT = 14
 
 _CELLS = 4_000_000
 """Values drawn at a time, to bound memory."""
+_MANY = 10_000
+"""Above so many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
+_FEW = 256
+"""Distinct values up to which that is done."""
 
 
 def bootstrap_mean(
@@ -41,11 +45,28 @@ def bootstrap_mean(
     if kept.size == 0:
         return Interval(value=math.nan, low=math.nan, high=math.nan, level=level, prompts=0)
     rng = np.random.default_rng(seed)
-    means = np.concatenate(
-        [kept[rng.integers(0, kept.size, size=(rows, kept.size))].mean(axis=1) for rows in _rows(resamples, kept.size)]
-    )
+    means = _resampled_means(kept, resamples, rng)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value=float(kept.mean()), low=float(low), high=float(high), level=level, prompts=int(kept.size))
+
+
+def _resampled_means(kept: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    if distinct := _distinct(kept):
+        values, counts = distinct
+        drawn = rng.multinomial(kept.size, counts / kept.size, size=resamples)
+        means: NDArray[np.float64] = drawn @ values / kept.size
+        return means
+    return np.concatenate(
+        [kept[rng.integers(0, kept.size, size=(rows, kept.size))].mean(axis=1) for rows in _rows(resamples, kept.size)]
+    )
+
+
+def _distinct(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
+    """Of many values that are few distinct ones: these, and how often each is there."""
+    if values.size <= _MANY:
+        return None
+    distinct, counts = np.unique(values, return_counts=True)
+    return (distinct, counts) if distinct.size <= _FEW else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +170,10 @@ def sign_flip_test(
         return float((np.abs(flips @ moving) >= observed).mean()), True
     rng = np.random.default_rng(seed)
     beyond = 0
+    if distinct := _distinct(np.abs(moving)):
+        sizes, counts = distinct
+        sums = (2 * rng.binomial(counts, 0.5, size=(resamples, sizes.size)) - counts) @ sizes
+        return (int((np.abs(sums) >= observed).sum()) + 1) / (resamples + 1), False
     for rows in _rows(resamples, moving.size):
         signs = rng.integers(0, 2, size=(rows, moving.size), dtype=np.int8) * 2.0 - 1.0
         beyond += int((np.abs(signs @ moving) >= observed).sum())
