@@ -204,3 +204,10 @@ def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(
     assert diagnose(file, "--no-tools", "--json", "--eos", "<|e|>", "--bos", "<|b|>") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["assumed"], report["closers"]) == ({}, {"text>user": "<|e|>"})
+
+
+def test_tokens_given_for_a_folder_that_names_its_own_are_not_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert diagnose(tokenizer_folder(tmp_path), "--eos", "</s>") == 2
+    assert "the folder" in (printed := capsys.readouterr().err) and "--eos" in printed

@@ -49,10 +49,14 @@ def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapp
         special_values: Values of `eos_token`, `bos_token`, ... for a jinja file, which does not say them.
 
     Raises:
-        SourceError: There is none, or a file is broken.
+        SourceError: There is none, a file is broken, or `special_values` are given for a folder, which has its own.
         ModuleNotFoundError: A model id was given and transformers is not installed.
     """
     path = Path(name).expanduser()
+    if special_values and path.is_dir():
+        raise SourceError(
+            f"--eos and --bos are for a jinja file: the folder {name!r} names its own tokens; leave them out"
+        )
     try:
         if path.is_dir():
             source = _from_folder(path)
