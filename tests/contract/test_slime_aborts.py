@@ -190,6 +190,20 @@ async def test_a_rollout_can_be_suspended_twice(rig: Rig) -> None:
     assert done.metadata["strands_env"]["suspensions"] == 2
 
 
+async def test_a_call_that_never_got_its_turn_waits_through_long_training(rig: Rig) -> None:
+    rig.args.partial_rollout = True
+    rig.args.strands_env_model_options = {"abort_timeout": 0.01}  # shorter than the training below
+    never = Reply(ids=[], finish="abort")
+    rig.serve(completion(call(1, 2)), abort_with(rig, never), abort_with(rig, never), completion("3"))
+    sample = Sample(session_id="queued")
+    for _ in range(2):
+        assert (await rig.run(sample)).response
+        rig.state.aborted = False
+        await settle()
+    done = await rig.run(sample)
+    assert (done.status, done.metadata["strands_env"]["suspensions"]) == (Sample.Status.COMPLETED, 2)
+
+
 async def test_a_rollout_that_fails_after_its_suspension_keeps_nothing_of_it(rig: Rig) -> None:
     rig.args.partial_rollout = True
     rig.serve(

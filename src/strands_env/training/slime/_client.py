@@ -119,7 +119,7 @@ class RolloutClient:
         """
         while True:
             await self._control.gate(input_ids)
-            with contextlib.suppress(_HeldError):  # stopped between two attempts: it starts anew after the resumption
+            with contextlib.suppress(_HeldError):  # stopped before a token came: it starts anew after the resumption
                 return await self._generate(input_ids, **fields)
 
     async def _generate(
@@ -141,6 +141,8 @@ class RolloutClient:
         finally:
             before_attempt.reset(token)
         meta = answer.get("meta_info") or {}
+        if not answer.get("output_ids") and (meta.get("finish_reason") or {}).get("type") == "abort":
+            self._control.check()  # stopped before its first token: asked again later, and no abort to the model
         self._counters.add(meta)
         output = np.array(answer.get("output_ids") or (), dtype=np.int32)
         self._control.sampled += len(output)
