@@ -75,6 +75,36 @@ async def test_run_and_close() -> None:
     assert not client.running
 
 
+@pytest.mark.parametrize("moment", ["start", "call"])
+async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    class Slow(FakeClient):
+        def start_code_interpreter_session(self, **request: Any) -> dict[str, Any]:
+            return self.slow("start", super().start_code_interpreter_session(**request))
+
+        def invoke_code_interpreter(self, **request: Any) -> dict[str, Any]:
+            return self.slow("call", super().invoke_code_interpreter(**request))
+
+        def slow(self, where: str, value: dict[str, Any]) -> dict[str, Any]:
+            if where == moment:
+                reached.set()
+                release.wait(60)
+            return value
+
+    client, quotas = Slow(answer("late")), CodeInterpreterQuotas(session_concurrency=1)
+    sandbox = CodeInterpreterSandbox(client, quotas=quotas)
+    task = asyncio.create_task(sandbox.run_python("1"))
+    await asyncio.to_thread(reached.wait, 60)
+    task.cancel()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.started == 1
+    assert not client.running
+    assert not quotas.session_semaphore.locked()
+
+
 async def test_fresh_python_clears_the_context_of_the_service() -> None:
     client = FakeClient(answer("42\n"))
     await CodeInterpreterSandbox(client).run_python("print(42)", fresh=True)

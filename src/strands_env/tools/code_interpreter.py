@@ -126,17 +126,25 @@ class CodeInterpreterSandbox:
             if self._client is None:
                 self._client = await default_threads.run(make_code_interpreter_client, region=self._region)
             await self.quotas.session_semaphore.acquire()
+            starting = asyncio.ensure_future(default_threads.run(self._start))
             try:
-                answer = await default_threads.run(
-                    self._client.start_code_interpreter_session,
-                    codeInterpreterIdentifier=self._interpreter,
-                    name=self._session_name,
-                    sessionTimeoutSeconds=self._session_seconds,
-                )
-                self.session_id = answer["sessionId"]
-            except BaseException:
-                self.quotas.session_semaphore.release()
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await asyncio.wait({starting})  # it cannot be stopped half-way, and would run for its whole time
                 raise
+            finally:
+                if starting.done() and starting.exception() is None:
+                    self.session_id = starting.result()
+                else:
+                    self.quotas.session_semaphore.release()
+
+    def _start(self) -> str:
+        answer = self._client.start_code_interpreter_session(
+            codeInterpreterIdentifier=self._interpreter,
+            name=self._session_name,
+            sessionTimeoutSeconds=self._session_seconds,
+        )
+        return str(answer["sessionId"])
 
     async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
         """Run Python code; see `CodeSandbox`.
@@ -197,6 +205,9 @@ class CodeInterpreterSandbox:
             await self.close()
             note = f"stopped after the time limit of {seconds:g} s; variables and files are lost"
             return ExecutionResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.close())  # as after the time limit
+            raise
         except SandboxError:
             raise
         except Exception as error:
