@@ -30,6 +30,7 @@ ERROR_PREFIX = "Error: "
 MALFORMED_KEY = "malformed_call"
 """Argument that holds the text of a call that is none: templates and hooks expect an object."""
 
+_NEEDED = {"toolUse": ("toolUseId", "name", "input"), "toolResult": ("toolUseId",)}
 _DROPPED = frozenset({"cachePoint"})  # directions to a provider's cache, no content
 _ADVICE = {
     "document": "extract its text before and send it as a text block",
@@ -227,7 +228,12 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
     for block in content:
         if not isinstance(block, Mapping) or not block:
             raise place.error(f"{block!r} is not a content block", "give e.g. {'text': ...}")
-        blocks.extend((kind, value) for kind, value in block.items() if kind not in _DROPPED)
+        for kind, value in block.items():
+            for key in _NEEDED.get(kind, ()):
+                if not isinstance(value, Mapping) or key not in value:
+                    raise place.error(f"a {kind!r} block has no {key!r}", "give blocks as the SDK writes them")
+            if kind not in _DROPPED:
+                blocks.append((kind, value))
     return blocks
 
 
@@ -252,7 +258,8 @@ def _encodable(text: str, place: _Place) -> str:
 
 
 def _reasoning_text(value: Any, place: _Place) -> str:
-    text = value.get("reasoningText", {}).get("text") if isinstance(value, Mapping) else None
+    inner = value.get("reasoningText") if isinstance(value, Mapping) else None
+    text = inner.get("text") if isinstance(inner, Mapping) else None
     if not isinstance(text, str):
         raise place.error("a 'reasoningContent' block has no text", "remove redacted reasoning from the history")
     return _encodable(text, place)

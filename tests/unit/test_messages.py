@@ -321,3 +321,19 @@ def test_a_tool_spec_without_schema_is_an_error() -> None:
 def test_half_a_surrogate_pair_is_refused_with_its_place(message: dict[str, Any]) -> None:
     with pytest.raises(MessageConversionError, match=r"message 0 .*lone surrogates"):
         format_messages([message])
+
+
+@pytest.mark.parametrize(
+    ("block", "what"),
+    [
+        ({"toolUse": {"name": "f", "input": {}}}, "'toolUse' block has no 'toolUseId'"),
+        ({"toolUse": {"toolUseId": "t", "input": {}}}, "'toolUse' block has no 'name'"),
+        ({"toolUse": None}, "'toolUse' block has no 'toolUseId'"),
+        ({"toolResult": {"content": []}}, "'toolResult' block has no 'toolUseId'"),
+        ({"reasoningContent": {"reasoningText": None}}, "'reasoningContent' block has no text"),
+    ],
+)
+def test_blocks_with_parts_missing_are_named(block: dict[str, Any], what: str) -> None:
+    role = user if "toolResult" in block else assistant
+    with pytest.raises(MessageConversionError, match=f"message 0 .*{what}"):
+        format_messages([role(block)])
