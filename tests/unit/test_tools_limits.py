@@ -270,6 +270,18 @@ async def test_cancelled_waiter_gives_its_place_back() -> None:
     assert await asyncio.wait_for(threads.run(lambda: 7), 5) == 7
 
 
+@pytest.mark.parametrize("content", ["hello", ["hello"], None], ids=repr)
+async def test_content_that_is_no_list_of_blocks_is_an_error_result(content: Any) -> None:
+    @tool
+    def greet() -> Any:
+        """Greet."""
+        return {"status": "success", "content": content}
+
+    result = await run(with_limits(greet))
+    assert result["status"] == "error"
+    assert "list of blocks such as {'text': ...}" in text_of(result)
+
+
 async def test_long_output_keeps_both_ends() -> None:
     @tool
     def flood() -> str:

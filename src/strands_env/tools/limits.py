@@ -7,7 +7,7 @@ import copy
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from strands import tool as decorate
@@ -174,16 +174,24 @@ class LimitedTool(AgentTool):
         result = event.tool_result if isinstance(event, ToolResultEvent) else event
         if self.max_output_chars is None or not isinstance(result, dict) or "content" not in result:
             return event
+        if not isinstance(event, ToolResultEvent) and not isinstance(result["content"], list):
+            return event  # progress of a raw tool, in a form of its own
         result["content"] = limit_content(result["content"], self.max_output_chars)
         return event
 
 
-def limit_content(content: Iterable[Any], max_chars: int) -> list[Any]:
+def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
     """Content blocks of a tool result with at most so many characters of text and JSON altogether.
 
     The text that crosses the limit keeps its beginning and end around a note of what was left out; JSON that crosses it
     becomes such text; later text is left out. Blocks of other kinds stay.
+
+    Raises:
+        TypeError: The content is no list of blocks.
     """
+    if not isinstance(content, list | tuple) or not all(isinstance(block, dict) for block in content):
+        shown = shorten(repr(content), 200)
+        raise TypeError(f"the content of a tool result is a list of blocks such as {{'text': ...}}, got {shown}")
     limited: list[Any] = []
     left = max_chars
     for block in content:
