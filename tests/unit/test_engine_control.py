@@ -240,6 +240,32 @@ async def test_closing_fails_requests_in_flight_and_new_ones(tiny: TinyModel) ->
     assert not await engine.health()
 
 
+async def test_closing_from_another_thread_does_not_leave_a_call_behind(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1)
+    closing = threading.Thread(target=lambda: asyncio.run(engine.close()))
+    commands = engine._commands
+
+    class Closing:
+        """Closes the engine just before the first command is put."""
+
+        def put(self, command: Any) -> None:
+            if not closing.is_alive() and not engine._closed:
+                closing.start()
+                closing.join(0.5)
+            commands.put(command)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(commands, name)
+
+    monkeypatch.setattr(engine, "_commands", Closing())
+    with pytest.raises(SGLangConnectionError):
+        async with asyncio.timeout(20):
+            await engine.generate(PROMPT, **LONG)
+    await asyncio.to_thread(closing.join)
+
+
 async def test_a_broken_step_fails_its_requests_and_not_the_engine(engine: EmbeddedEngine) -> None:
     runner = engine._scheduler._runner
     original = runner.forward

@@ -1,12 +1,13 @@
 """`EmbeddedEngine`: the generate contract of an SGLang server, in this process.
 
 One thread owns the model and runs the scheduler. Everything else reaches it as a closure in a queue, executed between
-two steps, with a future for the result: there are no locks, and callers may live in any number of event loops.
+two steps, with a future for the result: no lock guards the state, and callers may live in any number of event loops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
@@ -106,6 +107,8 @@ class EmbeddedEngine:
         self._closed = False
         self._updates: deque[Callable[[], None]] = deque()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # No command comes behind the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
+        self._posting = threading.RLock()
         ready: Future[Scheduler] = Future()
         self._thread = threading.Thread(
             target=self._work,
@@ -143,7 +146,7 @@ class EmbeddedEngine:
         try:
             return await asyncio.wrap_future(request.future)
         except asyncio.CancelledError:
-            if not self._closed:
+            with contextlib.suppress(SGLangConnectionError):  # closed
                 self._post(lambda: self._scheduler.abort(lambda other: other is request))
             raise
 
@@ -265,9 +268,10 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         """Stop the engine; requests in flight fail with `SGLangConnectionError`."""
-        if not self._closed:
-            self._closed = True
-            self._commands.put(None)
+        with self._posting:
+            if not self._closed:
+                self._closed = True
+                self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
     async def __aenter__(self) -> Self:
@@ -304,9 +308,6 @@ class EmbeddedEngine:
                 break
             command()
             idle = False
-        while not self._commands.empty():  # posted while closing
-            if command := self._commands.get():
-                command()
         for update in self._updates:
             update()
         scheduler.fail_all(_closed_error())
@@ -329,9 +330,10 @@ class EmbeddedEngine:
             return True
 
     def _post(self, command: Callable[[], None]) -> None:
-        if self._closed:
-            raise _closed_error()
-        self._commands.put(command)
+        with self._posting:
+            if self._closed:
+                raise _closed_error()
+            self._commands.put(command)
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the engine's thread, between two steps."""
