@@ -540,3 +540,23 @@ async def test_reward_function_cannot_change_the_record() -> None:
     assert result.observation.messages[0]["content"] == [{"text": "What is 1 + 2?"}]
     assert result.observation.metrics["message_count"] == 2
     assert len(result.trajectories) == 1
+
+
+class Direct(ToolEnv):
+    """Invokes the agent itself, as the SDK's documentation shows it."""
+
+    async def interact(self, agent: Any, action: Action) -> Any:
+        return await agent.invoke_async(action.prompt)
+
+
+async def test_interact_may_invoke_the_agent_itself_for_many_turns() -> None:
+    calls = [call("add", a=1, b=2)] * (TURNS_PER_INVOCATION + 2)
+    result = await Direct(model_factory=scripted(*calls, "3")).step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.observation.final_response == "3"
+
+
+async def test_limits_hold_where_interact_invokes_the_agent_itself() -> None:
+    calls = [call("add", a=1, b=2)] * 4
+    result = await Direct(model_factory=scripted(*calls, "3"), max_tool_iters=2).step(ACTION)
+    assert (result.termination_reason, result.error) == (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, None)

@@ -94,6 +94,7 @@ def test_missing_logprobs_and_mask_are_none_and_zero() -> None:
         ({"token_ids": [2**31]}, "fit 32 bits"),
         ({"token_ids": [1, 2], "segment_info": [(False, 1)]}, "covers 1 tokens of 2"),
         ({"token_ids": [1], "segment_info": [(False, 1)], "segment_turns": [0, 1]}, "2 values for 1 segments"),
+        ({"token_ids": [1], "segment_info": [(False, 3), (True, -2)]}, "a segment of -2 tokens"),
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, object], message: str) -> None:

@@ -219,13 +219,17 @@ class Environment:
             raise RuntimeError("Environment.invoke runs inside a step: call it from interact(), or use step()")
         signal = scope.cancel_signal
         options: dict[str, Any] = {} if signal is None else {"cancel_signal": signal}
-        while True:
-            result = await agent.invoke_async(prompt, **options)
-            if scope.limiter.reached is not None:
-                raise scope.limiter.reached
-            if not scope.recorder.is_paused(result.stop_reason, signal):
-                return result
-            prompt = None
+        scope.recorder.can_pause = True
+        try:
+            while True:
+                result = await agent.invoke_async(prompt, **options)
+                if scope.limiter.reached is not None:
+                    raise scope.limiter.reached
+                if not scope.recorder.is_paused(result.stop_reason, signal):
+                    return result
+                prompt = None
+        finally:
+            scope.recorder.can_pause = False
 
     async def rollout(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
         """Run a whole episode of one step: `reset`, `step`, and always `cleanup`, each within its deadline.
@@ -338,6 +342,8 @@ class Environment:
         recorder = scope.recorder
         try:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
+            if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
+                raise scope.limiter.reached
         except Exception as error:
             reason = TerminationReason.from_error(error, default=recorder.default_reason)
             if reason is TerminationReason.MAX_TOKENS_REACHED:

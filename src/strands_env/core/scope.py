@@ -120,6 +120,7 @@ class LoopRecorder(HookProvider):
         tool_seconds: Seconds in which at least one tool ran.
         model_error: What the last model call failed with, or None.
         messages: Every message that was added, also those that a conversation manager has dropped since.
+        can_pause: Whether somebody invokes the agent again after such a stop.
     """
 
     def __init__(self) -> None:
@@ -128,6 +129,7 @@ class LoopRecorder(HookProvider):
         self._tools_started: float | None = None
         self._in_tools = False
         self._paused = False
+        self.can_pause = False
         self.model_latencies: list[float] = []
         self.tool_seconds = 0.0
         self.model_error: BaseException | None = None
@@ -199,7 +201,7 @@ class LoopRecorder(HookProvider):
             self.tool_seconds += time.perf_counter() - self._tools_started
             self._tools_started = None
         self._turns += 1
-        if self._turns % TURNS_PER_INVOCATION or event.end_turn:
+        if self._turns % TURNS_PER_INVOCATION or event.end_turn or not self.can_pause:
             return
         agent = event.agent
         # A stop somebody else asked for is a real one. The SDK has no public view of a deferred stop.

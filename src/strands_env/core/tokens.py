@@ -401,6 +401,8 @@ def _segments(
         info = _runs(mask, prompt_length)
     pairs = [(bool(is_output), int(length)) for is_output, length in info]
     listed = _derived_turns(pairs) if turns is None else [int(turn) for turn in turns]
+    if any(length < 0 for _, length in pairs):
+        raise ValueError(f"segment_info has a segment of {min(length for _, length in pairs)} tokens")
     if len(listed) != len(pairs):
         raise ValueError(f"segment_turns has {len(listed)} values for {len(pairs)} segments")
     segments = []
