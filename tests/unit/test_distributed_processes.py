@@ -70,8 +70,10 @@ async def test_any_model_configuration_can_be_told(kind, tmp_path):
 
 async def test_a_factory_that_cannot_be_made_ends_the_evaluation(tmp_path):
     async with ProcessExecutor(f"{HERE}:broken", n_workers=1) as executor:
-        with pytest.raises(WorkerSetupError, match="no such sandbox"):
+        with pytest.raises(WorkerSetupError, match="no such sandbox") as caught:
             await Evaluator(executor=executor, output_path=tmp_path).run(tasks(3))
+    assert "\n" not in str(caught.value)
+    assert "in broken" in caught.value.__notes__[0]  # where it was raised
     assert list(read_results(tmp_path)) == []
 
 

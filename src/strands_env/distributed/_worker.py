@@ -10,12 +10,12 @@ import os
 import pickle
 import socket
 import sys
-import traceback
 from typing import Any
 
 from strands_env.core.deadline import escaped
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.answers import pack
+from strands_env.distributed.errors import WorkerSetupError
 from strands_env.distributed.frames import read_message, write_message
 from strands_env.distributed.recipe import Recipe, make_runner
 
@@ -32,8 +32,8 @@ async def serve(connection: socket.socket) -> None:
         runner = make_runner(recipe, tell)
     except EOFError:
         return
-    except BaseException:
-        write_message(writer, ("setup_error", None, traceback.format_exc(limit=-3)))
+    except BaseException as error:
+        write_message(writer, ("setup_error", None, WorkerSetupError.told_by(error)))
         await writer.drain()
         return
     write_message(writer, ("ready", None, None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class WorkerLostError(ConnectionError):
     """A worker ended while it ran a rollout. The rollout may be run again; the evaluator does.
@@ -21,7 +23,7 @@ class WorkerLostError(ConnectionError):
 
 
 class WorkerSetupError(RuntimeError):
-    """A worker could not make the environment factory; no rollout can run.
+    """A worker could not make the environment factory; no rollout can run. Where it was raised there is a note of it.
 
     Attributes:
         message: What was raised there.
@@ -30,9 +32,17 @@ class WorkerSetupError(RuntimeError):
 
     is_fatal = True
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message, where)
         self.message = message
+        if where:
+            self.add_note(where)
+
+    @classmethod
+    def told_by(cls, error: BaseException) -> WorkerSetupError:
+        """What a worker says of an exception; unlike the exception, it can always be sent."""
+        where = "".join(traceback.format_exception(error, limit=-3))
+        return cls(f"{type(error).__name__}: {error}", f"In the worker:\n{where}")
 
     def __str__(self) -> str:
         return f"a worker cannot make the environment factory: {self.message}"

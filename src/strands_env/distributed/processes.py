@@ -15,7 +15,7 @@ from typing import Any
 
 from strands_env.core import Action, StepResult
 from strands_env.distributed.answers import unpack
-from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
+from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.frames import read_message, write_message
 from strands_env.distributed.recipe import Recipe
 
@@ -173,7 +173,7 @@ class _Worker:
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
             write_message(writer, self._recipe)
-            kind, _, message = await read_message(reader)
+            kind, _, failure = await read_message(reader)
         except BaseException as error:
             writer.close()
             await self._end("it failed to start")
@@ -183,7 +183,7 @@ class _Worker:
         if kind == "setup_error":
             writer.close()
             await self._end("it failed to start")
-            raise WorkerSetupError(message)
+            raise failure
         self._writer = writer
         self._reading = asyncio.create_task(self._read(reader, writer))
         logger.debug("worker=<%s>, pid=<%d> | worker started", self._name, self._process.pid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -31,12 +30,12 @@ class _RolloutActor:
         self._runner: LocalExecutor | None = None
         self._environment: dict[str, Any] | None = None
 
-    async def ready(self) -> str | None:
+    async def ready(self) -> WorkerSetupError | None:
         """Make the environment factory; what went wrong, or None."""
         try:
             self._runner = make_runner(pickle.loads(self._recipe), self._describe)
-        except BaseException:
-            return traceback.format_exc(limit=-3)
+        except BaseException as error:
+            return WorkerSetupError.told_by(error)
         return None
 
     async def rollout(self, action: bytes, timeout: float | None) -> tuple[bytes, dict[str, Any] | None]:
@@ -178,7 +177,7 @@ class RayExecutor:
                 actor = self._ray.remote(_RolloutActor).options(**self._options).remote(recipe)
                 try:
                     if (failure := await actor.ready.remote()) is not None:
-                        raise WorkerSetupError(failure)
+                        raise failure
                 except BaseException as error:
                     with suppress(Exception):
                         self._ray.kill(actor)
