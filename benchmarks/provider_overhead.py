@@ -3,9 +3,10 @@
     python benchmarks/provider_overhead.py [--turns 1 20 100] [--repeats 5]
 
 The same agent, tool and replies are run twice: on a bare model that hands the SDK ready-made events, and on
-`SGLangModel` with a scripted client (no network, no sampling). The difference is what exact trajectories cost:
-following the history, rendering and encoding deltas, decoding and parsing replies, recording. CPU seconds of this
-process; medians of the repeats; the ratio is the figure to quote.
+`SGLangModel` with a scripted client (no network, no sampling) whose own time is taken out. The difference is what exact
+trajectories cost: following the history, rendering and encoding deltas, decoding and parsing replies, recording.
+"encoding" is the part of it that the tokenizer takes for the new messages. CPU seconds of this process; medians of the
+repeats; the ratio of the provider to the SDK alone is the figure to quote.
 """
 
 from __future__ import annotations
@@ -65,6 +66,51 @@ class BareModel(Model):
         }
 
 
+class TimedReplay(Replay):
+    """A scripted client that knows what it costs itself."""
+
+    def __init__(self) -> None:
+        super().__init__([call(1, 2)], cycle=True)
+        self.seconds = 0.0
+
+    async def generate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The reply; never waits, so the time is its own."""
+        started = time.process_time()
+        try:
+            return await super().generate(*args, **kwargs)
+        finally:
+            self.seconds += time.process_time() - started
+
+
+class TimedTokenizer:
+    """The tokenizer, timed where it encodes."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Encode."""
+        return self._timed(self._inner, *args, **kwargs)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        """Encode."""
+        return self._timed(self._inner.encode, *args, **kwargs)
+
+    def _timed(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        started = time.process_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.seconds += time.process_time() - started
+
+
 def padded_add() -> Any:
     """The tool, with results of about a kilobyte."""
     from strands import tool
@@ -93,19 +139,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
 
-    def exact_model() -> SGLangModel:
-        return SGLangModel(tokenizer=tokenizer(), client=Replay([call(1, 2)], cycle=True))
-
-    asyncio.run(episode(exact_model(), 2))
+    asyncio.run(episode(SGLangModel(tokenizer=tokenizer(), client=TimedReplay()), 2))
     print(f"CPU ms per turn, medians of {args.repeats} interleaved repeats, 1 kB tool results")
-    print(f"{'turns':>6} {'SDK alone':>10} {'with provider':>14} {'provider':>9} {'ratio':>6}")
+    print(f"{'turns':>6} {'SDK alone':>10} {'provider':>9} {'of it encoding':>15} {'provider / SDK':>15}")
     for turns in args.turns:
-        bare, exact = [], []
+        bare, provider, encoding = [], [], []
         for _ in range(args.repeats):
             bare.append(1000 * asyncio.run(episode(BareModel(), turns)))
-            exact.append(1000 * asyncio.run(episode(exact_model(), turns)))
-        alone, both = statistics.median(bare), statistics.median(exact)
-        print(f"{turns:>6} {alone:>10.2f} {both:>14.2f} {both - alone:>9.2f} {both / alone:>6.2f}")
+            client, encoder = TimedReplay(), TimedTokenizer(tokenizer())
+            both = asyncio.run(episode(SGLangModel(tokenizer=encoder, client=client), turns))
+            provider.append(1000 * (both - client.seconds / turns) - bare[-1])
+            encoding.append(1000 * encoder.seconds / turns)
+        alone, cost, tokenizing = (statistics.median(values) for values in (bare, provider, encoding))
+        print(f"{turns:>6} {alone:>10.2f} {cost:>9.2f} {tokenizing:>15.2f} {cost / alone:>15.2f}")
 
 
 if __name__ == "__main__":

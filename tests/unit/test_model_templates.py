@@ -10,7 +10,11 @@ from strands import Agent
 from strands.types.exceptions import EventLoopException
 
 from strands_sglang import SGLangModel, TemplateError, ToolParserError, get_tool_parser
+from strands_sglang.provider._parser_choice import PrintedCalls, choose_tool_parser
 from strands_sglang.testing import Reply
+from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, HermesToolParser
+
+ARGUMENTS = '{"city": "Zürich", "note": "two words"}'
 
 DROPS_REASONING = """\
 {%- set ns = namespace(last=-1) %}
@@ -203,3 +207,15 @@ async def test_images_keep_their_place_and_every_request_carries_those_of_its_wh
     assert "<|image_pad|>this?" in text.replace("\n", "")
     assert_prefix_law(client, model)
     assert model.trajectories[0].images == second
+
+
+def test_the_choice_of_a_parser_is_kept_and_notices_one_that_is_registered_later(monkeypatch: Any) -> None:
+    class FirstOfAll(HermesToolParser):
+        pass
+
+    printed = PrintedCalls(texts=('<tool_call>\n{"name": "probe_tool", "arguments": ' + ARGUMENTS + "}\n</tool_call>",))
+    before = [choose_tool_parser(printed) for _ in range(2)]
+    assert [type(parser) for parser in before] == [HermesToolParser] * 2
+    assert before[0] is not before[1]
+    monkeypatch.setitem(TOOL_PARSER_REGISTRY, "a_first", FirstOfAll)
+    assert type(choose_tool_parser(printed)) is FirstOfAll

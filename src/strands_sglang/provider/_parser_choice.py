@@ -6,12 +6,13 @@ structured call, and a parser fits when it reads exactly that call back.
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass
 
 from ..exceptions import ToolParserError
 from ..template import DeltaRenderer
-from ..tool_parsers import ToolParser, get_tool_parser, list_tool_parsers
+from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, list_tool_parsers
 
 logger = logging.getLogger(__name__)
 
@@ -67,16 +68,24 @@ def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
     Raises:
         ToolParserError: No parser does, or the template prints no calls to judge by.
     """
-    for name in list_tool_parsers():
-        parser = get_tool_parser(name)
-        if printed.read_by(parser):
-            logger.debug("tool_parser=<%s> | chosen by what the chat template prints", name)
-            return parser
+    names = list_tool_parsers()
+    fitting = _fitting(printed, tuple(dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names)))
+    if fitting is not None:
+        return fitting()
     shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
     raise ToolParserError(
         f"no tool parser was given and none can be chosen: this chat template {shown}; "
-        f"pass tool_parser=get_tool_parser(name) with one of {list_tool_parsers()}"
+        f"pass tool_parser=get_tool_parser(name) with one of {names}"
     )
+
+
+@functools.lru_cache(maxsize=256)  # every rollout has a model of its own
+def _fitting(printed: PrintedCalls, families: tuple[type[ToolParser], ...]) -> type[ToolParser] | None:
+    for family in families:
+        if printed.read_by(family()):
+            logger.debug("tool_parser=<%s> | chosen by what the chat template prints", family.__name__)
+            return family
+    return None
 
 
 def check_tool_parser(parser: ToolParser, printed: PrintedCalls) -> None:

@@ -19,11 +19,12 @@ _CAPACITY: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Outcome of a self-check, and the ends of turns learned since (verified at every use)."""
+    """Outcome of a self-check, and what was learned since: the ends of turns (verified at every use), printed calls."""
 
     report: Report
     forms: Forms
     boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
+    printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
 
 
 _known: OrderedDict[Hashable, Knowledge] = OrderedDict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +20,9 @@ from strands_sglang.template._printed_call import printed_call
 from strands_sglang.template._reasoning import generation_opens_reasoning
 from strands_sglang.template._report import Report
 from strands_sglang.template._step import Path, StepRenderer, Suffix, describe
+
+_MAX_PRINTED_CALLS = 256
+"""Printed calls that are kept for a template, one or two for each list of tools."""
 
 
 class DeltaNote(StrEnum):
@@ -199,8 +203,16 @@ class DeltaRenderer:
         Returns:
             The text, or None if the template prints no structured calls.
         """
-        self._ready()
-        return printed_call(self._with_tools, name, arguments, call_id)
+        known = self._ready().printed_calls
+        key = json.dumps([name, arguments, call_id, self.tools], default=repr)
+        try:
+            return known[key]
+        except KeyError:
+            printed = printed_call(self._with_tools, name, arguments, call_id)
+        if len(known) >= _MAX_PRINTED_CALLS:
+            known.clear()
+        known[key] = printed
+        return printed
 
 
 def _reconcile(body: str, boundary: Boundary, emitted: str | None, truncated: bool) -> tuple[str, DeltaNote | None]:
