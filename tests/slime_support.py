@@ -19,7 +19,7 @@ import strands_sglang
 from strands_env.core import Environment
 from strands_env.training import slime
 from strands_env.training.slime import _settings
-from strands_env.training.slime._failures import STREAK
+from strands_env.training.slime._failures import SCORING, STREAK
 from strands_sglang.testing import Reply
 
 
@@ -111,6 +111,7 @@ class Rig:
         monkeypatch.setattr(strands_sglang, "get_client_from_slime_args", lambda args, **options: self.client)
         monkeypatch.setattr(_settings, "_PROVEN", set())
         STREAK.reset()
+        SCORING.reset()
         self.client: Any = None
         self.environment: Callable[..., Any] = AddEnv
         self.options: dict[str, Any] = {"reward_fn": lambda action, result: 1.0}

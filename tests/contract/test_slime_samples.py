@@ -141,6 +141,29 @@ async def test_an_abstention_of_reward_func_removes_every_sample_of_the_rollout(
     assert [sample.remove_sample for sample in samples] == [True, True]
 
 
+def raises(action: Any, result: Any) -> float:
+    raise ZeroDivisionError(action.task_context.ground_truth)
+
+
+async def test_a_reward_func_that_always_fails_ends_the_run_but_no_evaluation(rig: Rig) -> None:
+    rig.options = {}
+    rig.args.strands_env_reward = f"{__name__}.raises"
+    rig.args.strands_env_max_failures = 3
+    rig.serve(completion("3"))
+    evaluated = await rig.run(evaluation=True)
+    for _ in range(4):
+        assert await slime.reward_func(rig.args, evaluated) == 0.0
+    samples = [Sample(index=index, response="3") for index in range(3)]
+    assert await slime.reward_func(rig.args, samples[:2]) == [0.0, 0.0]
+    assert [sample.remove_sample for sample in samples] == [True, True, False]
+    rig.args.strands_env_reward = f"{__name__}.exact"
+    assert await slime.reward_func(rig.args, Sample(index=9, response="3")) == 1.0  # the count begins again
+    rig.args.strands_env_reward = f"{__name__}.raises"
+    assert await slime.reward_func(rig.args, samples[:2]) == [0.0, 0.0]
+    with pytest.raises(slime.FailureStreakError, match="3 rollouts in a row failed.*ZeroDivisionError in reward"):
+        await slime.reward_func(rig.args, samples[2])
+
+
 async def test_evaluation_has_its_own_reward_key(rig: Rig) -> None:
     rig.args.reward_key, rig.args.eval_reward_key = "score", "accuracy"
     rig.serve(completion("3"), completion("3"), ConnectionError("gone"))

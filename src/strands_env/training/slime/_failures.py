@@ -84,3 +84,6 @@ class FailureStreak:
 
 STREAK = FailureStreak()
 """Of the training rollouts of this process."""
+
+SCORING = FailureStreak()
+"""Of the calls of `reward_func` for training: they come after rollouts that went well."""

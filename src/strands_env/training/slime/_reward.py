@@ -9,8 +9,9 @@ from typing import Any
 
 from strands_env.core import Observation, StepResult
 from strands_env.core.result import as_reward_function, as_reward_result
-from strands_env.core.termination import TerminationReason
+from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.slime import _fill
+from strands_env.training.slime._failures import SCORING
 from strands_env.training.slime._prompt import action_of
 from strands_env.training.slime._settings import SlimeConfigError, SlimeSettings, load
 
@@ -26,6 +27,7 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
 
     Raises:
         SlimeConfigError: There is neither a reward of the environment nor `strands_env_reward`.
+        FailureStreakError: `strands_env_reward` failed too many times in a row in training.
     """
     if not isinstance(sample, Sequence):
         return await _reward(args, [sample])
@@ -54,26 +56,35 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
     sample = samples[0]
     if sample.reward is not None:
         return sample.reward
-    path = SlimeSettings.from_args(args, factory_required=False).reward
-    if path is None:
+    settings = SlimeSettings.from_args(args, factory_required=False)
+    if settings.reward is None:
         raise SlimeConfigError(
             "nothing scores this rollout: give the environment a reward_fn, or set strands_env_reward to the import "
             "path of a reward function"
         )
-    made = load(path)
+    made = load(settings.reward)
     function = as_reward_function(made() if isinstance(made, type) else made)
     notes = _fill.notes_of(sample)
     answer = notes.get("final_response", sample.response) or ""
-    try:
-        result = StepResult(
-            observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
-            termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
-        )
-        reward = as_reward_result(await function.compute(action=action_of(sample), step_result=result)).reward
-    except Exception as error:
-        logger.warning("sample=<%s>, error=<%s> | reward failed", getattr(sample, "index", None), error, exc_info=True)
-        reward = None
+    evaluation, call = bool(notes.get("evaluation")), object()
+    with SCORING.running(call):
+        successes = SCORING.successes
+        try:
+            result = StepResult(
+                observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
+                termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
+            )
+            reward = as_reward_result(await function.compute(action=action_of(sample), step_result=result)).reward
+            SCORING.reset()
+        except Exception as error:
+            logger.warning(
+                "sample=<%s>, error=<%s> | reward failed", getattr(sample, "index", None), error, exc_info=True
+            )
+            reward = None
+            if not evaluation:
+                record = ErrorRecord.from_exception(error, Phase.REWARD)
+                SCORING.add(call, record, settings.max_failures, successes=successes)
     if reward is None:
         for one in samples:
             one.remove_sample = True
-    return _fill.reward_value(args, reward or 0.0, evaluation=bool(notes.get("evaluation")))
+    return _fill.reward_value(args, reward or 0.0, evaluation=evaluation)
