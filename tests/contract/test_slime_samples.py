@@ -160,7 +160,7 @@ async def test_a_reward_func_that_always_fails_ends_the_run_but_no_evaluation(ri
     assert await slime.reward_func(rig.args, Sample(index=9, response="3")) == 1.0  # the count begins again
     rig.args.strands_env_reward = f"{__name__}.raises"
     assert await slime.reward_func(rig.args, samples[:2]) == [0.0, 0.0]
-    with pytest.raises(slime.FailureStreakError, match="3 rollouts in a row failed.*ZeroDivisionError in reward"):
+    with pytest.raises(slime.FailureStreakError, match=r"3 rollouts in a row failed.*ZeroDivisionError in reward"):
         await slime.reward_func(rig.args, samples[2])
 
 
