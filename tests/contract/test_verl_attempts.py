@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from provider_support import call, tokenizer
 
-from strands_env.core import Environment
+from strands_env.core import Environment, RewardResult
 from strands_env.training import verl
 from tests.contract.test_trainer_adapters import ROW, AddEnv, ServerManager
 
@@ -79,6 +79,22 @@ async def test_wrong_model_options_end_the_run(options: dict[str, Any], message:
 async def test_an_environment_without_a_reward_ends_the_run_instead_of_training_nothing() -> None:
     with pytest.raises(ValueError, match="no reward function"):
         await rollout(lambda model_factory: Environment(model_factory=model_factory))
+
+
+class OwnReward(Environment):
+    """Scores its steps itself, but not those that a limit cut short."""
+
+    async def step(self, action: Any, **options: Any) -> Any:
+        result = await super().step(action, **options)
+        if not result.termination_reason.is_limit:
+            result.reward = RewardResult(reward=0.5)
+        return result
+
+
+async def test_an_environment_with_a_reward_of_its_own_may_leave_a_rollout_out() -> None:
+    outputs = [await rollout(OwnReward), await rollout(OwnReward, response_length=1)]
+    assert [output["reward_score"] for output in outputs] == [0.5, 0.0]
+    assert [sum(output["response_mask"]) > 0 for output in outputs] == [True, False]
 
 
 USER = {"role": "user", "content": "1 + 2?"}

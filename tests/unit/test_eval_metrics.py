@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -169,6 +170,19 @@ def test_many_prompts_are_resampled_by_their_distinct_values(monkeypatch):
     assert interval.low == pytest.approx(one_by_one[0].low, abs=0.003)
     assert interval.high == pytest.approx(one_by_one[0].high, abs=0.003)
     assert 0.05 < p_value < 0.5 and p_value == pytest.approx(one_by_one[1], abs=0.01)
+
+
+def test_many_resamples_of_distinct_values_need_little_memory(monkeypatch):
+    monkeypatch.setattr(bootstrap, "_MANY", 100)
+    values = np.arange(1, 201) / 200
+    whole = bootstrap_mean(values, resamples=20_000), sign_flip_test(values - 0.45, resamples=20_000)
+    monkeypatch.setattr(bootstrap, "_CELLS", 20_000)
+    tracemalloc.start()
+    try:
+        assert (bootstrap_mean(values, resamples=20_000), sign_flip_test(values - 0.45, resamples=20_000)) == whole
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_compare_reads_the_tasks_of_a_run_once(monkeypatch):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from strands_env.core import StepResult
+from strands_env.core import Environment, StepResult
 from strands_env.training._export import full_logprobs, one_row, trained_mask
 from strands_env.training._verl_client import ServerManagerClient, stop_token_ids
 from strands_env.training._verl_prompt import RowPrompt
@@ -256,9 +256,16 @@ async def _attempt(
         return None, failure
     result = await environment.rollout(action)
     ended = status_of(result.termination_reason) in _ENDED
-    if ended and result.reward is None and getattr(environment, "reward_fn", None) is None:
+    if ended and result.reward is None and not _may_score(environment):
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     return result, None
+
+
+def _may_score(environment: Any) -> bool:
+    """Whether an environment can give a reward. A step or rollout of its own may, and need not do so every time."""
+    if getattr(environment, "reward_fn", None) is not None:
+        return True
+    return any(getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))
 
 
 def register_advantage(name: str = "strands_grpo") -> str:

@@ -53,9 +53,13 @@ def bootstrap_mean(
 def _resampled_means(kept: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
     if distinct := _distinct(kept):
         values, counts = distinct
-        drawn = rng.multinomial(kept.size, counts / kept.size, size=resamples)
-        means: NDArray[np.float64] = drawn @ values / kept.size
-        return means
+        shares = counts / kept.size
+        return np.concatenate(
+            [
+                rng.multinomial(kept.size, shares, size=rows) @ values / kept.size
+                for rows in _rows(resamples, values.size)
+            ]
+        )
     return np.concatenate(
         [kept[rng.integers(0, kept.size, size=(rows, kept.size))].mean(axis=1) for rows in _rows(resamples, kept.size)]
     )
@@ -172,8 +176,10 @@ def sign_flip_test(
     beyond = 0
     if distinct := _distinct(np.abs(moving)):
         sizes, counts = distinct
-        sums = (2 * rng.binomial(counts, 0.5, size=(resamples, sizes.size)) - counts) @ sizes
-        return (int((np.abs(sums) >= observed).sum()) + 1) / (resamples + 1), False
+        for rows in _rows(resamples, sizes.size):
+            sums = (2 * rng.binomial(counts, 0.5, size=(rows, sizes.size)) - counts) @ sizes
+            beyond += int((np.abs(sums) >= observed).sum())
+        return (beyond + 1) / (resamples + 1), False
     for rows in _rows(resamples, moving.size):
         signs = rng.integers(0, 2, size=(rows, moving.size), dtype=np.int8) * 2.0 - 1.0
         beyond += int((np.abs(signs @ moving) >= observed).sum())
