@@ -156,7 +156,7 @@ def _wait_until_idle(base_url: str) -> None:
                 loads = json.load(answer)["loads"]
             if not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads):
                 return
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError, TypeError):
             return
         time.sleep(0.02)
 

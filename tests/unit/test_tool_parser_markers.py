@@ -245,6 +245,18 @@ def test_gpt_oss_words_about_recipients_are_text() -> None:
     sampled = "<|channel|>final<|message|>Write to=functions.f, then <b>.<|return|>"
     output = GptOssToolParser().parse_all(sampled)
     assert (output.calls, output.text) == ((), "Write to=functions.f, then <b>.")
+    assert GptOssToolParser().parse("<|channel|>final photo=3<|return|>") == []
+
+
+def test_gpt_oss_a_commentary_without_recipient_is_text() -> None:
+    preamble = "<|channel|>commentary<|message|>I look it up.<|end|>"
+    output = GptOssToolParser().parse_all(f"{preamble}<|start|>assistant{CALL}")
+    assert ([call.is_error for call in output.calls], output.text) == ([False], "I look it up.")
+
+
+def test_gpt_oss_what_is_wrong_with_a_header_is_said_without_control_tokens() -> None:
+    call = only(GptOssToolParser().parse("<|channel|>commentary to=functions.f x json<|message|>{}<|call|>"))
+    assert "<|" not in str(call.error)  # the template would make another header of them
 
 
 def test_one_bad_call_of_a_list_does_not_take_the_others_along() -> None:

@@ -26,10 +26,11 @@ _END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|start\|>)")
 _RECIPIENT = "functions."
 _BROKEN_HEADER = re.compile(
     r"(?:<\|start\|>assistant)?"
-    r"(?:<\|channel\|>[^<]{0,256}?to=|to=functions\.[^<]{0,256}<\|(?:channel|constrain|message)\|>)"
+    r"(?:<\|channel\|>[^<]{0,256}?\bto=|to=functions\.[^<]{0,256}<\|(?:channel|constrain|message)\|>)"
 )
 _NAME = re.compile(r"(?<=functions\.)[^\s<{]{1,256}")
-_WRONG_HEADER = f"the header is not of the form <|channel|>commentary to={_RECIPIENT}NAME <|constrain|>json<|message|>"
+# The model reads this: its own control tokens would be a header in the midst of the tool result.
+_WRONG_HEADER = f"the header is not of the form 'commentary to={_RECIPIENT}NAME json'"
 
 
 @register_tool_parser("gpt_oss", "gpt-oss", "harmony")
