@@ -11,6 +11,7 @@ for path in "$SLIME_DIR/train.py" "$BASE_DIR/Qwen3-8B" "$BASE_DIR/Qwen3-8B_torch
   "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl" "$BASE_DIR/aime-2024/aime-2024.jsonl"; do
   [ -e "$path" ] || { echo "$path is missing: edit SLIME_DIR and BASE_DIR, and see README.md" >&2; exit 2; }
 done
+BASE_DIR=$(cd "$BASE_DIR" && pwd) # train.py runs in another folder
 python3 "$HERE/retool_env.py" || { echo "the sandbox or the reward does not work here, see README.md" >&2; exit 2; }
 
 # shellcheck disable=SC1091

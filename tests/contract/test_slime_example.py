@@ -113,7 +113,7 @@ def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) 
     for program in (ray, python):
         program.chmod(0o755)
     script = str(EXAMPLE / "run-qwen3-8b.sh")
-    paths = {"SLIME_DIR": str(slime_dir), "BASE_DIR": str(base), "PATH": f"{ray.parent}:{os.environ['PATH']}"}
+    paths = {"SLIME_DIR": str(slime_dir), "BASE_DIR": "base", "PATH": f"{ray.parent}:{os.environ['PATH']}"}
     fake = {"RAY_CALLS": str(calls), "RAY_STATUS": str(int(not runs)), "CHECK_STATUS": "1"}
     refused = subprocess.run(["bash", script], cwd=tmp_path, env={**os.environ, **paths, **fake}, capture_output=True)
     assert (refused.returncode, calls.exists()) == (2, False)
@@ -127,4 +127,5 @@ def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) 
     assert set(folders) == {str(slime_dir)}  # where Ray is started its processes work
     submitted = calls.read_text().partition(" -- ")[2]
     assert submitted.startswith(f"python3 {slime_dir}/train.py ")
+    assert f"--hf-checkpoint {base.resolve()}/Qwen3-8B " in submitted
     assert f"--custom-config-path {EXAMPLE}/config.yaml" in submitted
