@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -74,6 +75,7 @@ def raising() -> Any:
 
 
 def broken() -> Any:
+    logging.getLogger(__name__).warning("no sandbox here")
     raise OSError("no such sandbox")
 
 

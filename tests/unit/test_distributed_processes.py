@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -75,6 +76,20 @@ async def test_a_factory_that_cannot_be_made_ends_the_evaluation(tmp_path):
     assert "\n" not in str(caught.value)
     assert "in broken" in caught.value.__notes__[0]  # where it was raised
     assert list(read_results(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("level", "shown"), [(logging.ERROR, False), (logging.WARNING, True)])
+async def test_a_worker_logs_at_the_level_of_its_parent(capfd, level, shown):
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(level)
+    try:
+        async with ProcessExecutor(f"{HERE}:broken", n_workers=1) as executor:
+            with pytest.raises(WorkerSetupError):
+                await executor.rollout(task("t"))
+    finally:
+        root.setLevel(before)
+    assert ("no sandbox here" in capfd.readouterr().err) is shown
 
 
 async def test_a_killed_worker_costs_its_rollouts_a_retry(tmp_path):

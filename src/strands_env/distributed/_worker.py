@@ -1,4 +1,4 @@
-"""The program of a worker process: `python -m strands_env.distributed._worker FD`.
+"""The program of a worker process: `python -m strands_env.distributed._worker FD LOG_LEVEL`.
 
 Messages are `(kind, number of the rollout, payload)`; a payload is pickled apart from its message.
 """
@@ -6,6 +6,7 @@ Messages are `(kind, number of the rollout, payload)`; a payload is pickled apar
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import socket
@@ -69,7 +70,8 @@ async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int,
 
 
 def main() -> None:
-    """Serve the inherited socket."""
+    """Serve the inherited socket; log to stderr what the process that started this one would log."""
+    logging.basicConfig(level=int(sys.argv[2]), format="%(name)s: %(message)s")
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         connection.setblocking(False)
         # The other side sees this process end only if no child of it holds the connection open.

@@ -160,6 +160,7 @@ class _Worker:
                 "-m",
                 "strands_env.distributed._worker",
                 str(theirs.fileno()),
+                str(logging.getLogger().getEffectiveLevel()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
