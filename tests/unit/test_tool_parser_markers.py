@@ -217,6 +217,19 @@ def test_a_call_outside_of_a_section_is_malformed(name: str, sampled: str, ends_
     assert (output.calls[1].raw, output.text) == (sampled, "abc")
 
 
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_mention_of_the_marker_of_a_call_is_text(name: str) -> None:
+    parser = get_tool_parser(name)
+    assert isinstance(parser, SectionToolParser)
+    mention = f"{parser.CALL.begin} begins a call. "
+    output = parser.parse_all(mention)
+    assert (output.calls, output.text, output.unclosed) == ((), mention, None)
+    output = parser.parse_all(mention + parser.render("g", {}))
+    assert ([(call.name, call.is_error) for call in output.calls], output.text) == ([("g", False)], mention)
+    output = parser.parse_all(f"I wonder: {mention}{parser.think_end_token}ok")
+    assert (output.text, output.unclosed) == ("ok", None)
+
+
 @pytest.mark.parametrize("behind", [" x", "}", " {}"])
 def test_what_stands_between_a_call_and_its_end_marker_belongs_to_the_call(behind: str) -> None:
     sampled = '<tool_call>{"name": "f", "arguments": {"q": "</tool_call>"}}' + behind + "</tool_call>"

@@ -61,8 +61,10 @@ class SectionToolParser(ToolParser):
         """Write what `read_header` reads."""
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
-        """Cut text; a block begins at a section, or at a call that stands in none."""
-        begins = re.compile("|".join(map(re.escape, (self.tool_start_token, self.CALL.begin))))
+        """Cut text; a block begins at a section, or at a call that stands in none: one with a header, not a mention."""
+        section, call, separator = map(re.escape, (self.tool_start_token, self.CALL.begin, self.CALL.separator))
+        header = f"(?:(?!{section}|{call}).){{0,256}}?{separator}"
+        begins = re.compile(f"{section}|{call}(?={header})", re.DOTALL)
         begin_at = -1
 
         def find_begin(position: int) -> int:
