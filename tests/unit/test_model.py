@@ -21,7 +21,7 @@ from strands.types.exceptions import (
 from strands_sglang.exceptions import MessageConversionError, SGLangContextLengthError, TokenBudgetReachedError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
-from strands_sglang.tool_parsers import get_tool_parser
+from strands_sglang.tool_parsers import HermesToolParser, get_tool_parser
 
 
 def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
@@ -211,6 +211,15 @@ async def test_a_malformed_call_never_runs_and_is_answered_alike_in_messages_and
     assert_prefix_law(client, model)
     assert sum(model.tool_parse_errors.values()) == 1
     assert len(model.trajectories) == 1
+
+
+async def test_what_is_wrong_with_a_call_is_told_without_control_tokens() -> None:
+    parser = HermesToolParser(tool_call_tokens=("<tool_call>", "<|endoftext|>"))
+    model, client = make(['<tool_call>{"name": "add"', "sorry"], tool_parser=parser)
+    await make_agent(model).invoke_async("q")
+    (control,) = tokenizer().encode("<|endoftext|>")
+    assert control not in client.prompts[1]
+    assert "the call is not closed: endoftext is missing" in tokenizer().decode(client.prompts[1])
 
 
 async def test_a_malformed_call_does_not_run_without_a_provable_agent_either() -> None:

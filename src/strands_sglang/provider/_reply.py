@@ -85,8 +85,9 @@ def read_reply(
     records: list[CallRecord] = []
     for result in (*parsed.calls, *([parsed.unclosed_call] if parsed.unclosed_call is not None else [])):
         call_id = next_call_id()
-        emitted.append(_emit(call_id, result, guarded=guarded))
-        records.append(CallRecord(id=call_id, name=result.name, model_id=result.model_id, error=_error(result)))
+        error = tokens.told(result.error or "the call is malformed") if result.is_error else None
+        emitted.append(_emit(call_id, result, error, guarded=guarded))
+        records.append(CallRecord(id=call_id, name=result.name, model_id=result.model_id, error=error))
     stop = STOP_TOOL_USE if emitted else STOP_END_TURN
     reply = Reply(reasoning=parsed.reasoning.strip(), text=parsed.text.strip(), calls=tuple(emitted), stop_reason=stop)
     return ReadReply(reply=reply, records=tuple(records))
@@ -101,12 +102,7 @@ def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolP
     return ids if ends_call or not tokens.is_control(stop_id) else ids[:-1]
 
 
-def _error(result: ToolParseResult) -> str | None:
-    return (result.error or "the call is malformed") if result.is_error else None
-
-
-def _emit(call_id: str, result: ToolParseResult, *, guarded: bool) -> EmittedCall:
-    error = _error(result)
+def _emit(call_id: str, result: ToolParseResult, error: str | None, *, guarded: bool) -> EmittedCall:
     if error is None:
         return EmittedCall(id=call_id, name=result.name, input=result.input)
     # What was written is kept, in an object: hooks read arguments, and templates that print the history iterate them.

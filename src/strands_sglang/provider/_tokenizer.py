@@ -54,6 +54,19 @@ class TokenizerAdapter:
         ids = getattr(self.tokenizer, "all_special_ids", ())
         return frozenset(ids) if isinstance(ids, list | tuple | set) else frozenset()
 
+    def told(self, text: str) -> str:
+        """A text for the model without its control tokens, for they would be encoded: `<|call|>` becomes `call`."""
+        for token in self._control_texts:
+            text = text.replace(token, token.strip("<|[｜]>"))
+        return text
+
+    @cached_property
+    def _control_texts(self) -> tuple[str, ...]:
+        added = getattr(self.tokenizer, "added_tokens_decoder", None)
+        tokens = added.values() if isinstance(added, dict) else ()
+        special = [str(token) for token in tokens if getattr(token, "special", False)]
+        return tuple(dict.fromkeys(text for text in (*special, *self.stop_tokens) if text))
+
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Every added or special token of the tokenizer."""
