@@ -61,6 +61,13 @@ def test_it_is_said_in_one_sentence(arguments, message, tmp_path, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_without_ray_its_extra_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert evaluate("arithmetic", *FAST, "--executor", "ray", "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert err == "strands-env eval: RayExecutor needs Ray: pip install 'strands-rollout[ray]'\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -165,7 +165,10 @@ def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
     workers = options["workers"] or 2
     if options["executor"] == "processes":
         return ProcessExecutor(make, recipe, n_workers=workers)
-    return RayExecutor(make, recipe, n_workers=workers)
+    try:
+        return RayExecutor(make, recipe, n_workers=workers)
+    except ImportError as error:
+        raise EvalError(str(error)) from error
 
 
 def _engine_of(factory: Any) -> Any:
