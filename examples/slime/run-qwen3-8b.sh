@@ -7,121 +7,136 @@ SLIME_DIR=${SLIME_DIR:-/path/to/slime}   # a checkout of slime, beside its Megat
 BASE_DIR=${BASE_DIR:-/path/to/storage}   # models, data and checkpoints
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-for path in "$SLIME_DIR/train.py" "$BASE_DIR/Qwen3-8B" "$BASE_DIR/Qwen3-8B_torch_dist" \
-  "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl" "$BASE_DIR/aime-2024/aime-2024.jsonl"; do
-  [ -e "$path" ] || { echo "$path is missing: edit SLIME_DIR and BASE_DIR, and see README.md" >&2; exit 2; }
+stop() { echo "$1" >&2; exit 2; }
+for program in python3 ray; do
+  command -v "$program" > /dev/null || stop "$program is missing: run this in slime's container, see README.md"
 done
-BASE_DIR=$(cd "$BASE_DIR" && pwd) # train.py runs in another folder
-python3 "$HERE/retool_env.py" || { echo "the sandbox or the reward does not work here, see README.md" >&2; exit 2; }
+for path in "$SLIME_DIR/train.py" "$SLIME_DIR/scripts/models/qwen3-8B.sh" "$SLIME_DIR/../Megatron-LM/megatron" \
+  "$BASE_DIR/Qwen3-8B" "$BASE_DIR/Qwen3-8B_torch_dist" \
+  "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl" "$BASE_DIR/aime-2024/aime-2024.jsonl"; do
+  [ -e "$path" ] || stop "$path is missing: edit SLIME_DIR and BASE_DIR, and see README.md"
+done
+SLIME_DIR=$(cd "$SLIME_DIR" && pwd) # train.py runs in another folder
+BASE_DIR=$(cd "$BASE_DIR" && pwd)
+PYTHON_PATH="$SLIME_DIR/../Megatron-LM:$HERE:$SLIME_DIR" # HERE for retool_env
+for module in strands_env math_verify torch sglang megatron.core slime; do
+  PYTHONPATH=$PYTHON_PATH python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' \
+    "$module" 2> /dev/null || stop "the Python module $module is missing: README.md says what to install and where"
+done
+python3 "$HERE/retool_env.py" || stop "the sandbox or the reward does not work here, see README.md"
 
 # shellcheck disable=SC1091
 source "$SLIME_DIR/scripts/models/qwen3-8B.sh" # MODEL_ARGS: the shape of the model, for Megatron
 
 CKPT_ARGS=(
-  --hf-checkpoint "$BASE_DIR/Qwen3-8B"              # tokenizer, and weights of the inference engines
-  --ref-load "$BASE_DIR/Qwen3-8B_torch_dist"        # the same weights, converted for Megatron
-  --load "$BASE_DIR/Qwen3-8B_strands"               # where to continue, if there is something
-  --save "$BASE_DIR/Qwen3-8B_strands"
-  --save-interval 20
+  --hf-checkpoint "$BASE_DIR/Qwen3-8B"        # tokenizer, and architecture and first weights of the inference engines
+  --ref-load "$BASE_DIR/Qwen3-8B_torch_dist"  # the same weights, converted for Megatron: reference and start
+  --load "$BASE_DIR/Qwen3-8B_strands"         # where to go on from; while nothing is saved there: --ref-load
+  --save "$BASE_DIR/Qwen3-8B_strands"         # the same folder, so that a further start goes on
+  --save-interval 20                          # steps between checkpoints: what a crash may cost
 )
 
 STRANDS_ARGS=(
-  --custom-generate-function-path strands_env.training.slime.generate  # one rollout: a whole agent loop
-  --custom-rm-path strands_env.training.slime.reward_func              # not called here: the environment scores
+  # One rollout: a whole agent loop.
+  --custom-generate-function-path strands_env.training.slime.generate
+  # Not called here, for the environment scores; the scorer where it has no reward.
+  --custom-rm-path strands_env.training.slime.reward_func
   # Groups by prompt, each rollout once, failed rollouts left out. Needed as soon as one fails or has several paths.
   --custom-reward-post-process-path strands_env.training.slime.reward_post_process
-  # Drops prompts whose rollouts all have the same reward.
+  # Drops prompts whose rollouts all have the same reward, for nothing is to be learnt: all advantages are 0.
   --dynamic-sampling-filter-path strands_env.training.slime.check_reward_nonzero_std
+  # Our metrics and some conversations (strands_env_log_dir), of training.
   --custom-rollout-log-function-path strands_env.training.slime.log_rollout
+  # And of evaluations.
   --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
-  --custom-config-path "$HERE/config.yaml"                             # our own options
+  # Our own options.
+  --custom-config-path "$HERE/config.yaml"
 )
 
 ROLLOUT_ARGS=(
+  # JSON lines, a problem each.
   --prompt-data "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl"
-  --input-key prompt             # messages; no --apply-chat-template: the agent renders the conversation itself
-  --label-key label              # becomes TaskContext.ground_truth
-  --rollout-shuffle
-  --num-rollout 3000             # training steps
-  --rollout-batch-size 32        # prompts a step
-  --n-samples-per-prompt 8       # rollouts a prompt: a group
-  --over-sampling-batch-size 64  # prompts started at a time, for some groups are dropped by the filter
-  --rollout-max-response-len 8192 # the whole response: all turns and all tool results together
-  --rollout-temperature 1
-  --global-batch-size 256        # rollouts of one optimiser step: 32 x 8
-  --balance-data
-  # --partial-rollout            # rollouts that are cut at the end of a step go on in the next, sandbox and all
+  --input-key prompt               # messages; no --apply-chat-template: the agent renders the conversation itself
+  --label-key label                # becomes TaskContext.ground_truth
+  --rollout-shuffle                # prompts in random order (--rollout-seed)
+  --num-rollout 3000               # training steps
+  --rollout-batch-size 32          # prompts a step
+  --n-samples-per-prompt 8         # rollouts a prompt: a group; more make advantages less noisy
+  --over-sampling-batch-size 64    # prompts started at a time, for some groups are dropped by the filter
+  --rollout-max-response-len 8192  # the whole response: all turns and all tool results together
+  --rollout-temperature 1          # higher explores more
+  --global-batch-size 256          # rollouts of one optimiser step: 32 x 8, so one a step
+  --balance-data                   # long and short rollouts evenly over the data-parallel ranks
+  # --partial-rollout              # rollouts that are cut at the end of a step go on in the next, sandbox and all
 )
 
 EVAL_ARGS=(
-  --eval-interval 20
+  # A name for the metrics, and the file.
   --eval-prompt-data aime "$BASE_DIR/aime-2024/aime-2024.jsonl"
-  --n-samples-per-eval-prompt 16
-  --eval-max-response-len 16384
-  --eval-top-p 1
+  --eval-interval 20              # steps between evaluations; there is one before training too
+  --n-samples-per-eval-prompt 16  # AIME has 30 problems: fewer samples make its mean noisy
+  --eval-max-response-len 16384   # as --rollout-max-response-len; here longer answers cost no training memory
+  --eval-top-p 1                  # of evaluation; its other sampling options are those of the rollouts
 )
 
 GRPO_ARGS=(
-  --advantage-estimator grpo
-  --use-kl-loss                  # reported; without weight in the loss
-  --kl-loss-coef 0.00
-  --kl-loss-type low_var_kl
-  --entropy-coef 0.00
-  --eps-clip 0.2
-  --eps-clip-high 0.28           # clip-higher, as in DAPO
+  --advantage-estimator grpo  # reward minus its group's mean, by its standard deviation
+  --use-kl-loss               # reports the KL divergence from --ref-load; without it no reference is loaded
+  --kl-loss-coef 0.00         # its weight in the loss; above 0 keeps the policy near the start
+  --kl-loss-type low_var_kl   # its estimator: k3, never negative
+  --entropy-coef 0.00         # a bonus for entropy; above 0 where the policy narrows too early
+  --eps-clip 0.2              # PPO's clipping of the ratio, downwards
+  --eps-clip-high 0.28        # and upwards: clip-higher, as in DAPO
 )
 
 OPTIMIZER_ARGS=(
-  --optimizer adam
-  --lr 1e-6
-  --lr-decay-style constant
-  --weight-decay 0.1
-  --adam-beta1 0.9
-  --adam-beta2 0.98
+  --optimizer adam           # with decoupled weight decay in Megatron: AdamW
+  --lr 1e-6                  # lower it first where rewards collapse
+  --lr-decay-style constant  # no schedule
+  --weight-decay 0.1         # pulls weights towards 0; 0.0 turns it off
+  --adam-beta1 0.9           # average of gradients
+  --adam-beta2 0.98          # and of their squares; below Adam's 0.999, for gradients change with the policy
 )
 
 PERF_ARGS=(
-  --tensor-model-parallel-size 4
-  --sequence-parallel
-  --pipeline-model-parallel-size 1
-  --context-parallel-size 1
-  --expert-model-parallel-size 1
-  --expert-tensor-parallel-size 1
-  --recompute-granularity full   # less memory, a third more computation
-  --recompute-method uniform
-  --recompute-num-layers 1
-  --use-dynamic-batch-size       # micro batches by tokens, not by samples
-  --max-tokens-per-gpu 9216
+  --tensor-model-parallel-size 4    # GPUs a layer is split over: 2 replicas on 8; more where memory lacks
+  --sequence-parallel               # splits the activations between layers too; always with the above
+  --pipeline-model-parallel-size 1  # stages of layers; more for models over several nodes
+  --context-parallel-size 1         # GPUs a sequence is split over; more for longer responses
+  --expert-model-parallel-size 1    # for mixtures of experts: GPUs the experts are spread over
+  --expert-tensor-parallel-size 1   # for mixtures of experts: GPUs an expert is split over
+  --recompute-granularity full      # less memory, a third more computation; drop the three if memory allows
+  --recompute-method uniform        # all layers alike
+  --recompute-num-layers 1          # layers that are recomputed together
+  --use-dynamic-batch-size          # micro batches by tokens, not by samples
+  --max-tokens-per-gpu 9216         # of a micro batch; times context-parallel-size the limit of a rollout's context
 )
 
 SGLANG_ARGS=(
-  --rollout-num-gpus-per-engine 2
-  --sglang-mem-fraction-static 0.7
+  --rollout-num-gpus-per-engine 2   # SGLang's tp_size: 4 engines on 8 GPUs
+  --sglang-mem-fraction-static 0.7  # memory for weights and cache; less where training lacks it
 )
 
 MISC_ARGS=(
-  --attention-dropout 0.0        # Megatron's default is 0.1
-  --hidden-dropout 0.0
-  --accumulate-allreduce-grads-in-fp32
-  --attention-softmax-in-fp32
-  --attention-backend flash
+  --attention-dropout 0.0               # Megatron's default is 0.1
+  --hidden-dropout 0.0                  # so too
+  --accumulate-allreduce-grads-in-fp32  # gradients are summed in fp32, not in bf16
+  --attention-softmax-in-fp32           # more exact attention
+  --attention-backend flash             # drop it for models with MLA (DeepSeek)
 )
 
-WANDB_ARGS=()
+WANDB_ARGS=() # for Weights & Biases, where its key is in the environment
 if [ -n "${WANDB_API_KEY:-}" ]; then
   WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group qwen3-8b-retool --wandb-key "$WANDB_API_KEY")
 fi
 
 # Ray's processes, and so train.py and our log, work in the folder where Ray is started. One that runs is used.
 cd "$SLIME_DIR"
-SLIME_DIR=$PWD
 ray status > /dev/null 2>&1 || ray start --head --node-ip-address 127.0.0.1 --num-gpus 8 --disable-usage-stats
 
-# PYTHONPATH: Megatron-LM, this folder (retool_env), and slime.
-RUNTIME_ENV="{\"env_vars\": {
-  \"PYTHONPATH\": \"$SLIME_DIR/../Megatron-LM:$HERE:$SLIME_DIR\",
-  \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"
-}}"
+# Megatron wants CUDA_DEVICE_MAX_CONNECTIONS=1 for tensor parallelism. The three options behind train.py: nodes, GPUs of
+# each, and training and inference in turn on the same ones; without --colocate give --rollout-num-gpus too.
+RUNTIME_ENV="{\"env_vars\": {\"PYTHONPATH\": \"$PYTHON_PATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}"
 ray job submit --address=http://127.0.0.1:8265 --runtime-env-json="$RUNTIME_ENV" -- \
   python3 "$SLIME_DIR/train.py" --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \
   "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${STRANDS_ARGS[@]}" "${ROLLOUT_ARGS[@]}" "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" \

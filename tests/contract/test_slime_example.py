@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -97,35 +97,119 @@ def test_the_environment_tries_itself() -> None:
     subprocess.run([sys.executable, str(EXAMPLE / "retool_env.py")], check=True, timeout=120)
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the launch script needs bash")
+PYTHON = """#!/usr/bin/env bash
+[[ $2 != *find_spec* ]] || { [ "${!#}" != "$NO_MODULE" ]; exit; }
+exit "$CHECK_STATUS"
+"""
+
+
+class Launch:
+    """The launch script with everything that it asks for, in a folder; Ray and Python are stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.slime, self.base, self.calls = (folder / name for name in ("slime", "base", "calls.txt"))
+        model = self.slime / "scripts" / "models" / "qwen3-8B.sh"
+        programs = [folder / "bin" / name for name in ("ray", "python3", "bash", "dirname")]
+        data = [self.base / name / f"{name}.jsonl" for name in ("dapo-math-17k", "aime-2024")]
+        weights = [self.base / name for name in ("Qwen3-8B", "Qwen3-8B_torch_dist")]
+        for path in (model, self.slime / "train.py", folder / "Megatron-LM" / "megatron", *weights, *data, *programs):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        model.write_text("MODEL_ARGS=(--num-layers 36)\n")
+        for program, text in zip(programs, (RAY, PYTHON), strict=False):
+            program.write_text(text)
+            program.chmod(0o755)
+        for program in programs[2:]:
+            program.unlink()
+            program.symlink_to(shutil.which(program.name) or program.name)
+
+    def __call__(
+        self, *, ray_runs: bool = True, check: int = 0, no_module: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {
+            # Relative: the folder that the caller means. Nothing else in PATH: programs may be missing.
+            **{"SLIME_DIR": "slime", "BASE_DIR": "base", "PATH": str(self.folder / "bin")},
+            **{"RAY_CALLS": str(self.calls), "RAY_STATUS": str(int(not ray_runs))},
+            **{"CHECK_STATUS": str(check), "NO_MODULE": no_module},
+        }
+        return subprocess.run(
+            ["bash", str(EXAMPLE / "run-qwen3-8b.sh")],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    if shutil.which("bash") is None:
+        pytest.skip("the launch script needs bash")
+    return Launch(tmp_path)
+
+
 @pytest.mark.parametrize("runs", [True, False], ids=["Ray runs", "Ray does not run"])
-def test_the_launch_script_starts_train_py_of_slime(tmp_path: Path, runs: bool) -> None:
-    slime_dir, base, calls, ray = (tmp_path / name for name in ("slime", "base", "calls.txt", "bin/ray"))
-    model = slime_dir / "scripts" / "models" / "qwen3-8B.sh"
-    data = [base / name / f"{name}.jsonl" for name in ("dapo-math-17k", "aime-2024")]
-    for path in (model, slime_dir / "train.py", ray, base / "Qwen3-8B", base / "Qwen3-8B_torch_dist", *data):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    model.write_text("MODEL_ARGS=(--num-layers 36)\n")
-    ray.write_text(RAY)
-    python = ray.with_name("python3")
-    python.write_text('#!/usr/bin/env bash\nexit "$CHECK_STATUS"\n')
-    for program in (ray, python):
-        program.chmod(0o755)
-    script = str(EXAMPLE / "run-qwen3-8b.sh")
-    paths = {"SLIME_DIR": str(slime_dir), "BASE_DIR": "base", "PATH": f"{ray.parent}:{os.environ['PATH']}"}
-    fake = {"RAY_CALLS": str(calls), "RAY_STATUS": str(int(not runs)), "CHECK_STATUS": "1"}
-    refused = subprocess.run(["bash", script], cwd=tmp_path, env={**os.environ, **paths, **fake}, capture_output=True)
-    assert (refused.returncode, calls.exists()) == (2, False)
-    assert b"sandbox" in refused.stderr
-    fake["CHECK_STATUS"] = "0"
-    subprocess.run(["bash", script], check=True, cwd=tmp_path, env={**os.environ, **paths, **fake})
-    folders, commands = zip(
-        *(line.split("|", 1) for line in calls.read_text().splitlines() if "|" in line), strict=True
-    )
+def test_the_launch_script_starts_train_py_of_slime(launch: Launch, runs: bool) -> None:
+    result = launch(ray_runs=runs)
+    assert (result.returncode, result.stderr) == (0, "")
+    called = launch.calls.read_text()
+    folders, commands = zip(*(line.split("|", 1) for line in called.splitlines() if "|" in line), strict=True)
     assert [command.split()[0] for command in commands] == (["status", "job"] if runs else ["status", "start", "job"])
-    assert set(folders) == {str(slime_dir)}  # where Ray is started its processes work
-    submitted = calls.read_text().partition(" -- ")[2]
-    assert submitted.startswith(f"python3 {slime_dir}/train.py ")
-    assert f"--hf-checkpoint {base.resolve()}/Qwen3-8B " in submitted
+    assert set(folders) == {str(launch.slime)}  # where Ray is started its processes work
+    assert f'"PYTHONPATH": "{launch.slime}/../Megatron-LM:{EXAMPLE}:{launch.slime}"' in called
+    submitted = called.partition(" -- ")[2]
+    assert submitted.startswith(f"python3 {launch.slime}/train.py ")
+    assert f"--hf-checkpoint {launch.base}/Qwen3-8B " in submitted
     assert f"--custom-config-path {EXAMPLE}/config.yaml" in submitted
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *("bin/ray", "bin/python3", "slime/train.py", "slime/scripts/models/qwen3-8B.sh", "Megatron-LM/megatron"),
+        *("base/Qwen3-8B", "base/Qwen3-8B_torch_dist"),
+        *("base/dapo-math-17k/dapo-math-17k.jsonl", "base/aime-2024/aime-2024.jsonl"),
+    ],
+)
+def test_the_launch_script_names_what_is_missing(launch: Launch, missing: str) -> None:
+    (launch.folder / missing).unlink()
+    result = launch()
+    assert (result.returncode, launch.calls.exists()) == (2, False)
+    assert f"{Path(missing).name} is missing: " in result.stderr or f"{missing} is missing: " in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["strands_env", "math_verify", "torch", "sglang", "megatron.core", "slime"])
+def test_the_launch_script_names_a_module_that_is_missing(launch: Launch, module: str) -> None:
+    result = launch(no_module=module)
+    assert (result.returncode, launch.calls.exists()) == (2, False)
+    assert result.stderr.startswith(f"the Python module {module} is missing: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_launch_script_finds_modules_where_train_py_will(launch: Launch) -> None:
+    (launch.folder / "bin" / "python3").write_text(
+        f'#!/usr/bin/env bash\n[[ $2 != *find_spec* ]] || exec "{sys.executable}" "$@"\n'
+    )
+    (launch.folder / "Megatron-LM" / "megatron").unlink()
+    core = launch.folder / "Megatron-LM" / "megatron" / "core"
+    for folder in (core, *(launch.slime / name for name in ("slime", "sglang", "torch"))):
+        folder.mkdir(parents=True)
+    assert launch().returncode == 0
+    core.rmdir()
+    assert "the Python module megatron.core is missing" in launch().stderr
+
+
+def test_the_launch_script_does_not_start_without_a_sandbox(launch: Launch) -> None:
+    result = launch(check=1)
+    assert (result.returncode, launch.calls.exists()) == (2, False)
+    assert "sandbox" in result.stderr
+
+
+def test_every_option_of_the_launch_script_is_explained() -> None:
+    lines = (EXAMPLE / "run-qwen3-8b.sh").read_text().splitlines()
+    options = [(before, line) for before, line in itertools.pairwise(lines) if line.startswith("  --")]
+    assert len(options) > 50
+    assert [line for before, line in options if "  # " not in line and not before.startswith("  # ")] == []
