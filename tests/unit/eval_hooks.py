@@ -27,6 +27,14 @@ class PlainEnv(Environment):
     """An environment without a hook."""
 
 
+def abstaining(model_factory: Any) -> Any:
+    return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: None)
+
+
+def unscorable(model_factory: Any) -> Any:
+    return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: 1 / 0)
+
+
 def three_tasks() -> list[Action]:
     """Three tasks."""
     return [Action(message=f"q{i}", task_context=TaskContext(id=f"t{i}", ground_truth=str(i))) for i in range(3)]

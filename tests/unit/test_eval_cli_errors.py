@@ -125,6 +125,49 @@ def test_data_without_the_columns_is_an_error(tmp_path, capsys):
     assert "columns of the last: foo" in capsys.readouterr().err
 
 
+def test_wrong_data_leaves_no_folder_and_shows_no_progress(tmp_path, capsys):
+    pytest.importorskip("math_verify")
+    (tmp_path / "d.jsonl").write_text("no json\n")
+    for name in ("d.jsonl", "missing.jsonl"):
+        options = ["--backend", "scripted", "--data", str(tmp_path / name), "-o", str(tmp_path / "out")]
+        assert evaluate("gsm8k", *options) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_resumed_run_finds_its_data_under_another_spelling(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("math_verify")
+    monkeypatch.chdir(tmp_path)
+    for name in ("d.jsonl", "other.jsonl"):
+        (tmp_path / name).write_text('{"problem": "p", "answer": "4"}\n')
+    for data in ("d.jsonl", "./d.jsonl", str(tmp_path / "d.jsonl")):
+        assert evaluate("aime-2024", *FAST, "--data", data, "--resume", "-o", "out") == 0
+    assert len(list(read_results(tmp_path / "out"))) == 1
+    assert evaluate("aime-2024", *FAST, "--data", "other.jsonl", "--resume", "-o", "out") == 3
+    assert "data.path: 'd.jsonl' in the file, now 'other.jsonl'" in capsys.readouterr().err
+
+
+def test_a_resume_of_nothing_says_that_it_is_a_new_run(tmp_path, capsys):
+    assert run_mine(tmp_path / "out", "--resume") == 0
+    assert f"nothing to resume at {str(tmp_path / 'out' / 'results.jsonl')!r}: a new run" in capsys.readouterr().err
+    assert run_mine(tmp_path / "out", "--resume") == 0
+    assert "nothing to resume" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hook", "status", "why"),
+    [
+        ("PlainEnv", 0, "of 3 samples there are 3 whose environment has no reward function"),
+        ("abstaining", 2, "of 3 samples there are 3 whose reward function abstained"),
+        ("unscorable", 2, "of 3 samples there are 3 that ended with reward_error"),
+    ],
+)
+def test_a_run_in_which_nothing_was_scored_says_why(hook, status, why, tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:{hook}", *FAST, "-o", str(tmp_path)]
+    assert evaluate(f"{HOOKS}:three_tasks", *options) == status
+    assert capsys.readouterr().err == f"strands-env eval: nothing was scored: {why}\n"
+
+
 @pytest.mark.parametrize("name", ["async_tasks", "streamed_tasks"])
 def test_tasks_may_come_from_an_async_function(name, tmp_path):
     options = ["--env", HOOKS, *FAST, "-o", str(tmp_path), "--limit", "2"]

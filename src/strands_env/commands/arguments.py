@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
     run.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: runs/BENCHMARK)")
-    run.add_argument("--resume", action="store_true", help="continue what is in the output folder")
+    run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
     run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
     run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
     run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
@@ -105,6 +106,8 @@ def resolve(args: argparse.Namespace) -> dict[str, Any]:
     options = {**DEFAULTS, **continued, **saved, **chosen}
     if "sampling" in continued:
         options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
+    if _is_same_file(options.get("data"), continued.get("data")):
+        options["data"] = continued["data"]  # its spelling is part of the configuration
     for name in given:
         options.setdefault(name, None)
     options["sampling_seed"] = None if continued.get("is_unseeded") else options["seed"]
@@ -119,6 +122,10 @@ def output_of(options: Mapping[str, Any]) -> Path | None:
         return Path(options["output"])
     name = options.get("benchmark")
     return Path("runs") / str(name).replace(":", ".") if name else None
+
+
+def _is_same_file(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and os.path.realpath(one) == os.path.realpath(other)
 
 
 def _continued(output: Path | None) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from strands_env.commands.arguments import add_arguments, output_of, resolve
@@ -28,6 +30,7 @@ from strands_env.eval import (
     ScoreTable,
     StoreError,
     TooManyFailuresError,
+    read_results,
     summarize,
 )
 from strands_env.eval.benchmark import Benchmark
@@ -35,10 +38,13 @@ from strands_env.eval.executor import Executor
 from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.source import contained
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["add_arguments", "run"]
+
+_WITHOUT_REWARD = "whose environment has no reward function"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         options = resolve(args)
         evaluator, executor, engine = _build(options, args, quiet=args.quiet or args.json)
         _check_output(evaluator, resume=args.resume)
+        _check_data(evaluator)
     except (StoreError, ConfigMismatchError) as error:
         return _fail(error, Exit.REFUSED)
     except (EvalError, ValueError, TypeError, OSError) as error:
@@ -183,8 +190,20 @@ def _engine_of(factory: Any) -> Any:
 def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
     assert evaluator.paths is not None
     path = evaluator.paths.results
-    if not resume and path.is_file() and path.stat().st_size:
+    has_results = path.is_file() and path.stat().st_size > 0
+    if has_results and not resume:
         raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
+    if resume and not path.exists() and not evaluator.paths.run.exists():
+        complain("eval", f"note: there is nothing to resume at {str(path)!r}: a new run is started")
+
+
+def _check_data(evaluator: Evaluator) -> None:
+    """Read the first task of a local file: what is wrong with it is said before anything is made or shown."""
+    if isinstance(evaluator, Benchmark) and evaluator.data_path is not None:
+        with contained():
+            tasks = evaluator.load_dataset()
+            if isinstance(tasks, Iterable):
+                next(iter(tasks), None)
 
 
 async def _evaluate(evaluator: Evaluator, executor: Executor | None, engine: Any) -> Exit:
@@ -271,7 +290,25 @@ def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_jso
         lost = "1 sample was" if evaluator.lost == 1 else f"{evaluator.lost} samples were"
         complain("eval", f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume")
         return Exit.INCOMPLETE
+    if not summary.scored:
+        return _unscored(path, summary.samples)
     return status
+
+
+def _unscored(path: Path, samples: int) -> Exit:
+    """Say why nothing was scored. Without a reward function that is as it should be, with one it is not."""
+    why: Counter[str] = Counter()
+    for sample in read_results(path):
+        result = sample.step_result
+        if sample.reward is not None:
+            why["whose prompt the group policy leaves out"] += 1
+        elif sample.aborted or result.termination_reason.is_failure:
+            why[f"that ended with {result.termination_reason.value}"] += 1
+        else:
+            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
+    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
+    complain("eval", f"nothing was scored: of {samples} samples there are {reasons}")
+    return Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
 
 
 def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:

@@ -9,12 +9,13 @@ class Exit(IntEnum):
     """How a command ended."""
 
     OK = 0
-    """Done."""
+    """Done. Also a run without a reward function, which says that nothing was scored."""
     INCOMPLETE = 1
     """`eval`: finished, but samples were lost to infrastructure, and `--resume` tries them again. `compare
     --fail-if-worse`: the second run is significantly worse."""
     USAGE = 2
-    """Wrong arguments, data that cannot be read or has no tasks, or a package is not installed."""
+    """Wrong arguments, data that cannot be read or has no tasks, a reward that scored none of the samples, or a package
+    is not installed."""
     REFUSED = 3
     """The results belong to another configuration, are damaged, are being written by another run, or cannot be read or
     written."""
