@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from strands_env.cli import main
 from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.report import write_report
 from strands_env.eval.report.details import branches
@@ -58,6 +59,20 @@ def test_it_holds_every_sample_and_the_numbers(tmp_path):
     assert overview["summary"]["mean_reward"]["value"] == 0.5
     assert overview["run"]["config"] == {"benchmark": "<b>bench</b>"}
     assert len(data["chunk-0"]["samples"]) == 3
+
+
+def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
+    made = sample(1.0)
+    made.action.task_context.conversation_history = [{"role": "user", "content": [{"text": "an earlier question"}]}]
+    config = RunConfig(write(tmp_path, made) / "results.run.json", {"benchmark": "<b>bench</b>"})
+    config.check_environment({"system_prompt": "Be brief."})
+    report = write_report(tmp_path, tmp_path / "r.html")
+    messages = islands(report.path)["chunk-0"]["samples"][0]["messages"]
+    shown = [(message["role"], message["blocks"][0]["text"]) for message in messages]
+    assert shown[:2] == [("system", "Be brief."), ("user, given by the task", "an earlier question")]
+    assert [role for role, _ in shown[2:]] == ["user", "assistant"]
+    assert main(["view", str(tmp_path), "p/0"]) == 0
+    assert "-- system\n   Be brief.\n-- user, given by the task\n   an earlier" in capsys.readouterr().out
 
 
 def test_nothing_outside_is_loaded_and_texts_are_escaped(tmp_path):

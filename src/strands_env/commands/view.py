@@ -15,6 +15,7 @@ from strands_env.commands.prices import add_prices, prices_of
 from strands_env.commands.show import summary_lines
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.groups import Grouping
+from strands_env.eval.report.details import before, system_prompt_of
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 
 
@@ -83,18 +84,19 @@ def _sample(args: argparse.Namespace) -> int:
     if not wanted:
         complain("view", f"{args.run!r} has no sample {args.sample!r}")
         return Exit.USAGE
+    system_prompt = system_prompt_of(load_run(StorePaths.of(args.run).run))
     for sample in sorted(wanted, key=lambda sample: sample.index):
-        say("\n".join(_lines(sample)))
+        say("\n".join(_lines(sample, system_prompt)))
     return Exit.OK
 
 
-def _lines(sample: EvalSample) -> Iterator[str]:
+def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
     result = sample.step_result
     reward = "-" if sample.reward is None else f"{sample.reward:g}"
     yield f"== {one_line(sample.prompt_id)}/{sample.index}  reward {reward}  {result.termination_reason.value}"
     if sample.action.task_context.ground_truth is not None:
         yield f"   expected {sample.action.task_context.ground_truth}"
-    for message in result.observation.messages:
+    for message in [*before(sample, system_prompt), *result.observation.messages]:
         yield f"-- {message.get('role')}"
         for block in message.get("content") or []:
             yield from (f"   {line}" for line in _block(block).splitlines())

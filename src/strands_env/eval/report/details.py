@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,23 +50,26 @@ class TokenTexts:
         return self._texts[token_id]
 
 
-def details(sample: EvalSample, texts: TokenTexts, vocabulary: dict[int, str]) -> dict[str, Any]:
+def details(
+    sample: EvalSample, texts: TokenTexts, vocabulary: dict[int, str], system_prompt: str | None = None
+) -> dict[str, Any]:
     """JSON values of a sample.
 
     Args:
         sample: The sample, with its tokens.
         texts: Texts of tokens.
         vocabulary: Gets the texts of all ids that occur.
+        system_prompt: System prompt of the run's environment.
     """
     result = sample.step_result
+    messages = result.observation.messages or [{"role": "user", "content": [{"text": sample.action.text}]}]
     truth = sample.action.task_context.ground_truth
     trajectories = _trajectories(result)
     shown: dict[str, Any] = {
         "id": sample.id,
         "attempts": sample.attempts,
         "truth": None if truth is None else _cut(str(truth)),
-        "messages": [_message(message) for message in result.observation.messages]
-        or [{"role": "user", "blocks": [{"kind": "text", "text": _cut(sample.action.text)}]}],
+        "messages": [_message(message) for message in [*before(sample, system_prompt), *messages]],
         "metrics": result.observation.metrics,
         "info": None if result.reward is None else result.reward.info,
         "error": None if result.error is None else _error(result.error),
@@ -78,6 +81,24 @@ def details(sample: EvalSample, texts: TokenTexts, vocabulary: dict[int, str]) -
     elif trajectories:
         shown["tokens_left_out"] = sum(len(item.tokens) for item in trajectories)
     return shown
+
+
+def system_prompt_of(document: Mapping[str, Any] | None) -> str | None:
+    """The system prompt in the saved document of a run; None where its environment was not described, or has none."""
+    prompt = ((document or {}).get("environment") or {}).get("system_prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
+    """What the model saw before the sample's own messages, as far as it is saved: system prompt and the task's history.
+
+    Args:
+        sample: The sample.
+        system_prompt: System prompt of the run's environment.
+    """
+    system = [{"role": "system", "content": [{"text": system_prompt}]}] if system_prompt else []
+    history = sample.action.task_context.conversation_history
+    return [*system, *({**message, "role": f"{message.get('role')}, given by the task"} for message in history)]
 
 
 def branches(paths: Sequence[Any]) -> list[dict[str, Any]]:

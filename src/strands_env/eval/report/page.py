@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import Prices
-from strands_env.eval.report.details import TokenTexts, details
+from strands_env.eval.report.details import TokenTexts, details, system_prompt_of
 from strands_env.eval.report.overview import Overview
 from strands_env.eval.store import ResultReader, load_run
 from strands_env.eval.store.files import told
@@ -91,7 +91,7 @@ def write_report(
         texts = TokenTexts(tokenizer, token_budget)
         with told("write", target), _replacing(target) as file:
             file.write(_head(str(name)))
-            for number, chunk in enumerate(_chunks(reader, order, texts)):
+            for number, chunk in enumerate(_chunks(reader, order, texts, system_prompt_of(document))):
                 file.write(_island(f"chunk-{number}", chunk))
             data = {
                 **overview.to_dict(order),
@@ -129,11 +129,14 @@ def _by_prompt(entries: list[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda entry: (first[entry.prompt_id], entry.index))
 
 
-def _chunks(reader: ResultReader, order: list[Entry], texts: TokenTexts) -> Iterator[dict[str, Any]]:
+def _chunks(
+    reader: ResultReader, order: list[Entry], texts: TokenTexts, system_prompt: str | None
+) -> Iterator[dict[str, Any]]:
     for start in range(0, len(order), CHUNK):
         vocabulary: dict[int, str] = {}
         samples = [
-            details(reader.read(entry, with_tokens=True), texts, vocabulary) for entry in order[start : start + CHUNK]
+            details(reader.read(entry, with_tokens=True), texts, vocabulary, system_prompt)
+            for entry in order[start : start + CHUNK]
         ]
         yield {"samples": samples, "vocabulary": vocabulary}
 

@@ -14,7 +14,7 @@ function blockView(block) {
 }
 
 function messageView(message) {
-  return h("article", { class: `message ${message.role === "assistant" ? "assistant" : ""}` },
+  return h("article", { class: `message ${message.role.startsWith("assistant") ? "assistant" : ""}` },
     h("div", { class: "role" }, message.role), message.blocks.length ? message.blocks.map(blockView) : h("div", { class: "block soft" }, "(empty)"));
 }
 
