@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from grpo import update
-from report import write_report
+from report import check_results, read_results, write_report
 from rollouts import Rollout, collect, retokenized
 from task import chance, make_model, make_problem, make_tokenizer, supervise
 
@@ -27,21 +27,50 @@ from strands_sglang.engine import EmbeddedEngine
 ARMS = ("token-exact", "re-tokenised")
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="number of repetitions")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--seeds", type=positive, default=3, help="number of repetitions")
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed; the others follow")
-    parser.add_argument("--steps", type=int, default=60, help="GRPO steps")
-    parser.add_argument("--problems", type=int, default=8, help="problems a step")
-    parser.add_argument("--samples", type=int, default=8, help="rollouts a problem")
+    parser.add_argument("--steps", type=positive, default=60, help="GRPO steps")
+    parser.add_argument("--problems", type=positive, default=8, help="problems a step")
+    parser.add_argument("--samples", type=positive, default=8, help="rollouts a problem")
     parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
     parser.add_argument("--dropout", type=float, default=0.3, help="BPE dropout of the supervised data")
     parser.add_argument("--target", type=float, default=0.4, help="chance of success that ends the supervision")
-    parser.add_argument("--vocabulary", type=int, default=600)
-    parser.add_argument("--evaluation", type=int, default=256, help="held-out problems before and after")
-    parser.add_argument("--output", type=Path, default=Path("outputs/tito_vs_retokenized"))
-    return parser.parse_args()
+    parser.add_argument("--vocabulary", type=positive, default=600, help="tokens of the tokenizer")
+    parser.add_argument("--evaluation", type=positive, default=256, help="held-out problems before and after")
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/tito_vs_retokenized"), help="folder of the results"
+    )
+    options = parser.parse_args(arguments)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    planned = {"settings": settings_of(options), "runs": [{"seed": seed, "arm": arm} for seed in seeds for arm in ARMS]}
+    try:  # now, and not after hours: whether the report will take them together
+        check_results({**read_results(options.output), file_of(options): planned})
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}, expected at least 1")
+    return number
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the results say about how they were made."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+
+
+def file_of(options: argparse.Namespace) -> str:
+    """Further seeds may be run apart, into the same folder; the report takes all of them."""
+    return f"results-{options.first_seed}.json" if options.first_seed else "results.json"
 
 
 async def train(
@@ -109,9 +138,6 @@ async def main() -> None:
     logging.getLogger("strands_env").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     tokenizer = make_tokenizer(options.vocabulary)
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-    # Further seeds may be run apart, into the same folder; the report takes all of them.
-    name = f"results-{options.first_seed}.json" if options.first_seed else "results.json"
     runs: list[dict[str, Any]] = []
     began = time.perf_counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
@@ -130,9 +156,11 @@ async def main() -> None:
             runs.append(await train(options, model, tokenizer, before, seed=seed, arm=arm))
             options.output.mkdir(parents=True, exist_ok=True)
             text = json.dumps(
-                {"settings": settings, "seconds": time.perf_counter() - began, "runs": runs}, indent=1, default=float
+                {"settings": settings_of(options), "seconds": time.perf_counter() - began, "runs": runs},
+                indent=1,
+                default=float,
             )
-            (options.output / name).write_text(text)
+            (options.output / file_of(options)).write_text(text)
     print(write_report(options.output))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ def example() -> Any:
 
     sys.path.insert(0, str(EXAMPLE))
     try:
-        yield {name: importlib.import_module(name) for name in ("task", "rollouts", "grpo", "report")}
+        yield {name: importlib.import_module(name) for name in ("task", "rollouts", "grpo", "report", "run")}
     finally:
         sys.path.remove(str(EXAMPLE))
 
@@ -121,3 +123,124 @@ def test_arms_are_paired_by_seed(example: Any) -> None:
     runs = [{"arm": arm, "seed": seed} for arm, seed in (("a", 2), ("b", 2), ("a", 3), ("a", 0), ("b", 0))]
     found = [(run["seed"], run["arm"]) for run in example["report"].complete(runs)]
     assert found == [(0, "a"), (0, "b"), (2, "a"), (2, "b")]
+
+
+SETTINGS = {"seeds": 1, "first_seed": 0, "rate": 4e-4, "steps": 60, "output": "a"}
+
+
+def results(seeds: list[int], **settings: Any) -> dict[str, Any]:
+    """What `run.py` writes, of two steps."""
+    names = ("reward", "called", "drift", "sequence_gap", "max_token_gap", "k3", "update_kl")
+    point = {name: 0.5 for name in names}
+    return {
+        "settings": {**SETTINGS, **settings},
+        "runs": [
+            {
+                "seed": seed,
+                "arm": arm,
+                "before": {"reward": 0.25, "called": 0.25},
+                "after": {"reward": reward + seed / 10, "called": 0.5},
+                "curves": [point, point],
+            }
+            for seed in seeds
+            for arm, reward in (("token-exact", 0.5), ("re-tokenised", 0.0))
+        ],
+    }
+
+
+def write(folder: Path, **files: Any) -> None:
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def test_the_report_has_the_intervals_and_a_row_a_seed(example: Any, tmp_path: Path) -> None:
+    write(tmp_path, results=results([0, 1]), **{"results-2": results([2], first_seed=2, output="b")})
+    table = example["report"].write_report(tmp_path)
+    assert "| held-out reward after | 0.600 ± 0.248 | 0.100 ± 0.248 | 0.500 ± 0.000 |" in table
+    assert "Mean over seeds [0, 1, 2] ±" in table
+    assert "| seed | held-out reward before | token-exact after | re-tokenised after |" in table
+    assert "| 2 | 0.25 | 0.70 | 0.20 |" in table
+    assert "Left out" not in table
+    assert (tmp_path / "table.md").read_text() in table
+
+
+def test_one_seed_has_no_interval_and_the_report_says_so(example: Any, tmp_path: Path) -> None:
+    write(tmp_path, results=results([4]))
+    table = example["report"].write_report(tmp_path)
+    assert "| held-out reward after | 0.900 | 0.400 | 0.500 |" in table
+    assert "Seed [4], without confidence intervals: they need two seeds." in table
+    assert "nan" not in table
+
+
+def test_a_seed_without_its_second_arm_is_left_out_with_a_word(example: Any, tmp_path: Path) -> None:
+    half = results([0, 1, 2])
+    half["runs"].pop()
+    write(tmp_path, results=half)
+    assert "Left out, for only one arm has run: seeds [2]." in example["report"].write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            results([3], rate=1e-3),
+            "results-3.json and results.json .* --rate is 0.001 in the one and 0.0004 in the other",
+        ),
+        (results([3], dropout=0.1), "--dropout is 0.1 in the one and None in the other"),
+        (results([1]), "seed 1 is in results-3.json and in results.json"),
+        ("{", "results-3.json is not what run.py writes"),
+    ],
+)
+def test_results_that_do_not_belong_together_are_refused(
+    example: Any, tmp_path: Path, other: Any, message: str
+) -> None:
+    write(tmp_path, results=results([0, 1]))
+    (tmp_path / "results-3.json").write_text(other if isinstance(other, str) else json.dumps(other))
+    with pytest.raises(ValueError, match=message):
+        example["report"].write_report(tmp_path)
+
+
+def test_a_run_whose_results_the_report_would_refuse_does_not_start(
+    example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = example["run"].parse_arguments
+    first = {**results([0, 1, 2]), "settings": example["run"].settings_of(parse(["--output", str(tmp_path)]))}
+    write(tmp_path, results=first)
+    parse(["--output", str(tmp_path), "--rate", "1e-3"])  # takes the place of the first
+    parse(["--output", str(tmp_path), "--first-seed", "3"])
+    for arguments, message in ((["--first-seed", "3", "--rate", "1e-3"], "--rate"), (["--first-seed", "2"], "seed 2")):
+        with pytest.raises(SystemExit):
+            parse(["--output", str(tmp_path), *arguments])
+        assert message in capsys.readouterr().err
+
+
+def test_no_seeds_are_refused(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        example["run"].parse_arguments(["--seeds", "0"])
+    assert "--seeds: got 0, expected at least 1" in capsys.readouterr().err
+
+
+def test_help_shows_the_defaults(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        example["run"].parse_arguments(["--help"])
+    assert capsys.readouterr().out.count("(default:") == 11
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    report = [sys.executable, str(EXAMPLE / "report.py"), str(tmp_path / "none")]
+    done = subprocess.run(report, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "none holds no results*.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_plots_say_that_they_are_smoothed(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    titles: list[str] = []
+    monkeypatch.setattr(pyplot, "close", lambda figure: titles.append(figure.get_suptitle()))
+    write(tmp_path, results=results([0, 1]))
+    example["report"].write_report(tmp_path)
+    monkeypatch.undo()
+    pyplot.close("all")
+    assert titles == ["thin: each seed; thick: mean of the seeds over the last 5 steps"]
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
