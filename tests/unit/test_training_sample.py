@@ -332,6 +332,25 @@ def test_another_parquet_file_is_refused(tmp_path: Any) -> None:
         load_samples(tmp_path / "other.parquet")
 
 
+@pytest.mark.parametrize("cut", [None, 0, 4, 100])
+def test_a_file_that_is_no_parquet_is_refused_in_one_sentence(tmp_path: Any, cut: int | None) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "samples.parquet"
+    save_samples([make()], path)
+    path.write_bytes(b"{}\n" * 20 if cut is None else path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"samples.parquet' is no Parquet file, .* save_samples\(\)$"):
+        load_samples(path)
+
+
+def test_only_samples_are_stored(tmp_path: Any) -> None:
+    pytest.importorskip("pyarrow")
+    with pytest.raises(TypeError, match=r"samples\[1\] is 1, expected a TrainingSample"):
+        save_samples([make(), 1], tmp_path / "samples.parquet")  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"samples\[0\] is \[TrainingSample"):
+        save_samples([[make()]], tmp_path / "samples.parquet")  # type: ignore[list-item]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = (
         "import sys, strands_env.training, strands_env.training.slime;"

@@ -44,9 +44,16 @@ def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
 
     Raises:
         ImportError: pyarrow is not installed.
+        TypeError: Something is no TrainingSample, or its metadata is nothing for JSON.
     """
     pa, parquet = _arrow()
     target = Path(path)
+    samples = list(samples)
+    for place, sample in enumerate(samples):
+        if not isinstance(sample, TrainingSample):
+            raise TypeError(
+                f"samples[{place}] is {sample!r:.80}, expected a TrainingSample: samples_from_step() makes them"
+            )
     rows = [_to_row(sample) for sample in samples]
     table = pa.Table.from_pylist(rows, schema=_schema(pa))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,10 +71,16 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
 
     Raises:
         ImportError: pyarrow is not installed.
+        FileNotFoundError: There is no such file.
         ValueError: The file was written by something else, or by a later version.
     """
-    _, parquet = _arrow()
-    table = parquet.read_table(path)
+    pa, parquet = _arrow()
+    try:
+        table = parquet.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"{str(path)!r} is no Parquet file, or not a whole one, expected a file of save_samples()"
+        ) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY, b"").decode()
     if version != FORMAT_VERSION:
         raise ValueError(
