@@ -142,6 +142,12 @@ def test_lost_samples_make_the_run_incomplete(tmp_path, capsys):
     )
 
 
+def test_the_status_in_json_is_the_one_of_the_exit(tmp_path, capsys):
+    options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1", "--json"]
+    assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == 1
+    assert json.loads(capsys.readouterr().out)["status"] == "incomplete"
+
+
 def test_too_many_lost_samples_give_up(tmp_path, capsys):
     options = ["--env", f"{HOOKS}:failing", "--max-attempts", "1", "--max-failures", "0"]
     assert evaluate(f"{HOOKS}:three_tasks", *options, *FAST, "-o", str(tmp_path)) == 4

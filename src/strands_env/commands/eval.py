@@ -27,6 +27,7 @@ from strands_env.eval import (
     EvalError,
     Evaluator,
     RetryPolicy,
+    RunSummary,
     ScoreTable,
     StoreError,
     TooManyFailuresError,
@@ -262,6 +263,9 @@ def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_jso
         table, reward_threshold=options["reward_threshold"], seed=options["seed"], prices=prices_of(options)
     )
     metrics, failure = _own_metrics(evaluator, table)
+    complaint = None
+    if status is Exit.OK:
+        status, complaint = _ending(evaluator, summary, failure, options)
     if as_json:
         shown = {"results": str(path), "status": status.name.lower(), **summary.to_dict()}
         say(json.dumps({**shown, "metrics": without_nan(metrics)}, default=str))
@@ -278,25 +282,28 @@ def _show(evaluator: Evaluator, status: Exit, options: dict[str, Any], *, as_jso
     if left_out:
         read = getattr(evaluator, "rows_read", 0)
         complain("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
-    if status is not Exit.OK:
-        return status
-    if not summary.samples:
-        complain("eval", f"{options['benchmark']!r} has no tasks: nothing was run")
-        return Exit.USAGE
-    if failure is not None:
-        complain("eval", f"the run is saved, but its compute_metrics raised: {failure}")
-        return Exit.UNEXPECTED
-    if evaluator.lost:  # of those asked for; the file may hold others
-        lost = "1 sample was" if evaluator.lost == 1 else f"{evaluator.lost} samples were"
-        complain("eval", f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume")
-        return Exit.INCOMPLETE
-    if not summary.scored:
-        return _unscored(path, summary.samples)
+    if complaint is not None:
+        complain("eval", complaint)
     return status
 
 
-def _unscored(path: Path, samples: int) -> Exit:
-    """Say why nothing was scored. Without a reward function that is as it should be, with one it is not."""
+def _ending(
+    evaluator: Evaluator, summary: RunSummary, failure: str | None, options: dict[str, Any]
+) -> tuple[Exit, str | None]:
+    """How a run that came to its end is to be taken, and what to say of it."""
+    if not summary.samples:
+        return Exit.USAGE, f"{options['benchmark']!r} has no tasks: nothing was run"
+    if failure is not None:
+        return Exit.UNEXPECTED, f"the run is saved, but its compute_metrics raised: {failure}"
+    if evaluator.lost:  # of those asked for; the file may hold others
+        lost = "1 sample was" if evaluator.lost == 1 else f"{evaluator.lost} samples were"
+        return Exit.INCOMPLETE, f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume"
+    assert evaluator.paths is not None
+    return (Exit.OK, None) if summary.scored else _unscored(evaluator.paths.results, summary.samples)
+
+
+def _unscored(path: Path, samples: int) -> tuple[Exit, str]:
+    """Why nothing was scored. Without a reward function that is as it should be, with one it is not."""
     why: Counter[str] = Counter()
     for sample in read_results(path):
         result = sample.step_result
@@ -307,8 +314,8 @@ def _unscored(path: Path, samples: int) -> Exit:
         else:
             why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
     reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
-    complain("eval", f"nothing was scored: of {samples} samples there are {reasons}")
-    return Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
+    status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
+    return status, f"nothing was scored: of {samples} samples there are {reasons}"
 
 
 def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:
