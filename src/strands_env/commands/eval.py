@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         options = resolve(args)
         evaluator, executor, engine = _build(options, args, quiet=args.quiet or args.json)
-        _check_output(evaluator, resume=args.resume)
         _check_data(evaluator)
+        _check_output(evaluator, resume=args.resume)
     except (StoreError, ConfigMismatchError) as error:
         return _fail(error, Exit.REFUSED)
     except (EvalError, ValueError, TypeError, OSError) as error:
