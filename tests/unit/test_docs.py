@@ -2,12 +2,14 @@
 
 - ```` ```python ````: must compile (`await` at the top is fine).
 - ```` ```python runnable ````: is executed, in a process of its own, in an empty folder.
+- ```` ```python runnable needs=trl,torch ````: the same where these packages are installed.
 - ```` ```text output ```` right after a runnable block: exactly what it prints.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
 import re
 import subprocess
@@ -90,6 +92,9 @@ def test_code_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize(("block", "output"), list(python_blocks(runnable=True)), ids=str)
 def test_runnable_code_runs(block: Block, output: str | None, tmp_path: Path) -> None:
+    needed = [name for names in re.findall(r"needs=(\S+)", block.info) for name in names.split(",")]
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"needs the packages {missing}")
     file = tmp_path / "block.py"
     file.write_text("\n" * block.line + block.body, encoding="utf-8")
     runner = (
