@@ -20,11 +20,14 @@ import torch
 from grpo import update
 from report import check_results, read_results, write_report
 from rollouts import Rollout, collect, retokenized
-from task import chance, make_model, make_problem, make_tokenizer, supervise
+from task import make_model, make_problem, make_tokenizer, supervise
 
 from strands_sglang.engine import EmbeddedEngine
 
 ARMS = ("token-exact", "re-tokenised")
+
+CHECKED = 128
+"""Problems on which it is seen whether the supervision may end; none of those of the evaluation."""
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -39,7 +42,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=positive, default=8, help="rollouts a problem")
     parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
     parser.add_argument("--dropout", type=float, default=0.3, help="BPE dropout of the supervised data")
-    parser.add_argument("--target", type=float, default=0.4, help="chance of success that ends the supervision")
+    parser.add_argument("--target", type=float, default=0.25, help="sampled reward that ends the supervision")
     parser.add_argument("--vocabulary", type=positive, default=600, help="tokens of the tokenizer")
     parser.add_argument("--evaluation", type=positive, default=256, help="held-out problems before and after")
     parser.add_argument(
@@ -73,6 +76,24 @@ def file_of(options: argparse.Namespace) -> str:
     return f"results-{options.first_seed}.json" if options.first_seed else "results.json"
 
 
+async def start(model: Any, tokenizer: Any, options: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Supervise the model until it gets `target` of what it samples right; its evaluation before GRPO.
+
+    Sampled, for models of one likelihood differ widely in what they get right, and what GRPO makes of them with it.
+    """
+
+    async def sampled(problems: str, count: int) -> dict[str, float]:
+        async with make_engine(copy.deepcopy(model).eval(), tokenizer, seed) as engine:
+            return await evaluate(engine, count, problems)
+
+    async def is_enough() -> bool:
+        return (await sampled(f"start {seed}", CHECKED))["reward"] >= options.target
+
+    await supervise(model, tokenizer, is_enough=is_enough, dropout=options.dropout, seed=seed)
+    model.eval()
+    return await sampled(f"evaluation {seed}", options.evaluation)
+
+
 async def train(
     options: argparse.Namespace, start: Any, tokenizer: Any, before: dict[str, float], *, seed: int, arm: str
 ) -> dict[str, Any]:
@@ -100,7 +121,7 @@ async def train(
                 f"drift {point['drift']:.2f}  gap {point['sequence_gap']:.2g}  {curves[-1]['seconds']:.1f} s",
                 flush=True,
             )
-        after = await evaluate(engine, options.evaluation, seed)
+        after = await evaluate(engine, options.evaluation, f"evaluation {seed}")
     return {"seed": seed, "arm": arm, "before": before, "after": after, "curves": curves}
 
 
@@ -125,9 +146,9 @@ def measure(rollouts: list[Rollout]) -> dict[str, float]:
     }
 
 
-async def evaluate(engine: Any, count: int, seed: int) -> dict[str, float]:
-    """Held-out problems, one sample each at temperature 1."""
-    rng = random.Random(f"evaluation {seed}")
+async def evaluate(engine: Any, count: int, problems: str) -> dict[str, float]:
+    """Problems of this name, one sample each at temperature 1."""
+    rng = random.Random(problems)
     return measure(await collect(engine, [make_problem(rng) for _ in range(count)], samples_per_problem=1))
 
 
@@ -142,16 +163,12 @@ async def main() -> None:
     began = time.perf_counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         model = make_model(tokenizer, seed)
-        steps = supervise(model, tokenizer, target=options.target, dropout=options.dropout, seed=seed)
-        model.eval()
-        likely = chance(model, tokenizer, dropout=options.dropout, seed=seed)
+        before = await start(model, tokenizer, options, seed)
         print(
-            f"seed {seed} supervised for {steps} steps, chance {likely:.2f}, "
-            f"{sum(p.numel() for p in model.parameters())} parameters, {time.perf_counter() - began:.0f} s",
+            f"seed {seed} starts at reward {before['reward']:.2f}, {sum(p.numel() for p in model.parameters())} "
+            f"parameters, {time.perf_counter() - began:.0f} s",
             flush=True,
         )
-        async with make_engine(copy.deepcopy(model), tokenizer, seed) as engine:
-            before = await evaluate(engine, options.evaluation, seed)
         for arm in ARMS:
             runs.append(await train(options, model, tokenizer, before, seed=seed, arm=arm))
             options.output.mkdir(parents=True, exist_ok=True)

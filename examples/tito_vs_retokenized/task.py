@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -173,11 +174,15 @@ class DropoutTokenizer:
             pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
 
 
-def supervise(
+_COPIES = 0.25
+"""Chance of copying everything right below which right answers are rare, so that none are sampled to see."""
+
+
+async def supervise(
     model: Any,
     tokenizer: PreTrainedTokenizerFast,
     *,
-    target: float,
+    is_enough: Callable[[], Awaitable[bool]],
     dropout: float,
     seed: int,
     max_steps: int = 400,
@@ -185,9 +190,20 @@ def supervise(
     rate: float = 3e-3,
     copy_weight: float = 5.0,
 ) -> int:
-    """Teach the task until the model would get about `target` of held-out conversations right; the number of steps.
+    """Teach the task until it is enough; the number of steps.
 
     What must be copied (digits and signs) counts `copy_weight` times, for it is what takes long to learn.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        is_enough: Asked every 5 steps, as soon as the model copies well enough for right answers to be likely.
+        dropout: BPE dropout of what the model is to say.
+        seed: Of the data.
+        max_steps: The end in any case.
+        batch_size: Conversations a step.
+        rate: Learning rate.
+        copy_weight: See above.
     """
     rng = random.Random(seed)
     noisy = DropoutTokenizer(tokenizer, dropout, rng)
@@ -206,7 +222,7 @@ def supervise(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 5 == 0 and chance(model, tokenizer, dropout=dropout, seed=seed) >= target:
+        if step % 5 == 0 and chance(model, tokenizer, dropout=dropout, seed=seed) >= _COPIES and await is_enough():
             return step
     return max_steps
 
