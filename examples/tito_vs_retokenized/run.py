@@ -35,7 +35,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--seeds", type=positive, default=3, help="number of repetitions")
+    parser.add_argument("--seeds", type=positive, default=5, help="number of repetitions")
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed; the others follow")
     parser.add_argument("--steps", type=positive, default=60, help="GRPO steps")
     parser.add_argument("--problems", type=positive, default=8, help="problems a step")
