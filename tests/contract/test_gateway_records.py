@@ -11,7 +11,7 @@ import pytest
 from strands_sglang.gateway.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.canonical import arrange
 from strands_sglang.gateway.chat_completions import CHAT_COMPLETIONS
-from strands_sglang.gateway.reading import Readings
+from strands_sglang.gateway.canonical import Readings
 from strands_sglang.gateway.responses import RESPONSES
 from strands_sglang.gateway.wire import WireDialect, WireRequest
 from tests.conftest import SHARED, requires_shared

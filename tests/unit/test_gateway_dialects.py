@@ -217,7 +217,7 @@ async def test_malformed_calls_go_out_as_the_text_that_was_sampled() -> None:
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"n": 2}, "one sample a request"),
+        ({"n": 2}, "one sample per request"),
         ({"input_ids": [1, 2]}, "holds the ids"),
         ({"functions": [{"name": "f"}]}, "use tools"),
         ({"max_tokens": -1}, "positive integer"),

@@ -7,26 +7,26 @@ from typing import Any
 
 import orjson
 
-from .canonical import Message
-from .reading import Readings
+from .canonical import Message, Readings
 from .wire import (
     SAMPLING_NAMES,
     Refused,
     WireDialect,
     WireReply,
     WireRequest,
-    check_names,
-    ignored_of,
+    common_fields,
+    id_fields,
     image_data,
     joined,
     json_format,
     named_event,
+    read_content,
+    read_tools,
     reasoning_block,
-    refuse_ids,
-    sampling_of,
     tool_result,
     tool_spec,
     tool_use,
+    unexpected_part,
     want_count,
     want_list,
     want_object,
@@ -54,7 +54,7 @@ _ERROR_TYPES = {
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    refuse_ids(body)
+    fields = common_fields(body, _KNOWN)
     items = want_list(body.get("messages"), "messages")
     reading = readings.of(items)
     system = body.get("system")
@@ -63,24 +63,20 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     while messages and messages[0]["role"] == "system":
         texts.extend(block["text"] for block in messages.pop(0)["content"])
         receipts = {index - 1: receipt for index, receipt in receipts.items()}
-    tools, unknown = _read_tools(body.get("tools"))
+    tools, unknown = read_tools(body.get("tools"), _read_tool)
     config = want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        model=want_text(body.get("model", ""), "model"),
         system="\n".join(texts),
         messages=messages,
         tools=tools,
         max_tokens=want_count(body.get("max_tokens"), "max_tokens"),
         stop=want_stops(body.get("stop_sequences"), "stop_sequences"),
-        sampling=sampling_of(body),
         constraints=json_format(config.get("format") or body.get("output_format"), "output_config.format"),
         tool_choice=_read_choice(body.get("tool_choice")),
-        stream=bool(body.get("stream")),
-        token_ids=bool(body.get("return_token_ids")),
         receipts=receipts,
-        ignored=ignored_of(body, _KNOWN),
         unknown_tools=unknown,
         reading=reading,
+        **fields,
     )
 
 
@@ -94,19 +90,12 @@ def _read_choice(value: Any) -> str:
     return want_text(choice.get("name"), "tool_choice.name") if kind == "tool" else "required"
 
 
-def _read_tools(value: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    tools, unknown = [], []
-    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
-        where = f"tools[{index}]"
-        tool = want_object(item, where)
-        if tool.get("type") not in (None, "custom"):
-            unknown.append(str(tool["type"]))
-        elif tool.get("defer_loading"):
-            unknown.append("defer_loading")
-        else:
-            tools.append(tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where))
-    check_names(tools)
-    return tools, tuple(unknown)
+def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+    if tool.get("type") not in (None, "custom"):
+        return str(tool["type"])
+    if tool.get("defer_loading"):
+        return "defer_loading"
+    return tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
 def _texts(value: Any, where: str) -> list[str]:
@@ -117,7 +106,7 @@ def _texts(value: Any, where: str) -> list[str]:
     for index, item in enumerate(want_list(value, where)):
         block = want_object(item, f"{where}[{index}]")
         if block.get("type") != "text":
-            raise Refused(f"{where}[{index}]: a {block.get('type')!r} block is not taken here", param=where)
+            raise Refused(f"{where}[{index}]: a {block.get('type')!r} block is not supported here", param=where)
         texts.append(want_text(block.get("text"), f"{where}[{index}].text"))
     return texts
 
@@ -128,7 +117,7 @@ def _read_message(item: Any, index: int) -> tuple[Message, str | None]:
     message = want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "user":
-        return {"role": "user", "content": _read_blocks(content, where)}, None
+        return {"role": "user", "content": read_content(content, where, _read_part)}, None
     if role == "assistant":
         blocks, receipt = _read_reply(content, where)
         return {"role": "assistant", "content": blocks}, receipt
@@ -171,38 +160,25 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
             receipt = signature if isinstance(signature, str) and signature else receipt
             blocks.append(reasoning_block(want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
-            raise Refused(f"{place}: a {kind!r} block is not taken in an assistant message", param=place)
+            raise Refused(f"{place}: a {kind!r} block is not supported in an assistant message", param=place)
     return blocks, receipt
 
 
-def _read_blocks(content: Any, where: str) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"text": content}]
-    texts: list[str] = []
-    blocks: list[dict[str, Any]] = []
-    for index, item in enumerate(want_list(content, f"{where}.content")):
-        place = f"{where}.content[{index}]"
-        block = want_object(item, place)
-        kind = block.get("type")
-        if kind == "text":
-            texts.append(want_text(block.get("text"), place))
-            continue
-        blocks += joined(texts)
-        texts = []
-        if kind == "tool_result":
-            inner = block.get("content")
-            result = _read_blocks(inner, place) if inner is not None else []
-            failed = bool(block.get("is_error"))
-            blocks.append(tool_result(block.get("tool_use_id"), result, f"{place}.tool_use_id", failed=failed))
-        elif kind == "image":
-            source = want_object(block.get("source"), f"{place}.source")
-            media = want_text(source.get("media_type"), f"{place}.source") if source.get("type") == "base64" else ""
-            if not media.startswith("image/"):
-                raise Refused(f"{place}: images are taken as base64 only", param=place)
-            blocks.append(image_data(media[len("image/") :], want_text(source.get("data"), place)))
-        else:
-            raise Refused(f"{place}: a {kind!r} block is not taken; send text or images", param=place)
-    return blocks + joined(texts)
+def _read_part(block: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    kind = block.get("type")
+    if kind == "text":
+        return want_text(block.get("text"), where)
+    if kind == "tool_result":
+        inner = block.get("content")
+        result = read_content(inner, where, _read_part) if inner is not None else []
+        return tool_result(block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error")))
+    if kind == "image":
+        source = want_object(block.get("source"), f"{where}.source")
+        media = want_text(source.get("media_type"), f"{where}.source") if source.get("type") == "base64" else ""
+        if not media.startswith("image/"):
+            raise Refused(f"{where}: images must be base64", param=where)
+        return image_data(media[len("image/") :], want_text(source.get("data"), where))
+    raise unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------
@@ -239,9 +215,8 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
         "stop_reason": "stop_sequence" if reply.stop_string is not None else _STOP_REASONS[reply.finish],
         "stop_sequence": reply.stop_string,
         "usage": _usage(reply),
+        **id_fields(reply),
     }
-    if reply.output_ids is not None:
-        body["prompt_token_ids"], body["token_ids"] = list(reply.prompt_ids or ()), list(reply.output_ids)
     return body
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .canonical import Message
-from .reading import Readings
+from .canonical import Message, Readings
 from .wire import (
     SAMPLING_NAMES,
     Refused,
     WireDialect,
     WireReply,
     WireRequest,
-    check_names,
-    ignored_of,
+    common_fields,
     image_block,
-    joined,
     json_format,
+    logprob_entries,
     plain_event,
+    read_content,
+    read_tools,
     reasoning_block,
-    refuse_ids,
-    sampling_of,
     tool_result,
     tool_spec,
     tool_use,
+    unexpected_part,
     want_count,
     want_list,
     want_object,
@@ -47,33 +46,29 @@ _SYSTEM = ("system", "developer")
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    refuse_ids(body)
+    fields = common_fields(body, _KNOWN)
     if body.get("functions") or body.get("function_call"):
-        raise Refused("functions and function_call are not taken; use tools and tool_choice", param="functions")
+        raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
     items = want_list(body.get("messages"), "messages")
     reading = readings.of(items)
     messages = reading.read(items, _read_message)
     leading = next((k for k, message in enumerate(messages) if message["role"] != "system"), len(messages))
     system = [block["text"] for message in messages[:leading] for block in message["content"] if "text" in block]
-    tools, unknown = _read_tools(body.get("tools"))
+    tools, unknown = read_tools(body.get("tools"), _read_tool)
     options = body.get("stream_options")
     return WireRequest(
-        model=want_text(body.get("model", ""), "model"),
         system="\n".join(system),
         messages=messages[leading:],
         tools=tools,
         max_tokens=want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=want_stops(body.get("stop"), "stop"),
-        sampling=sampling_of(body),
         constraints=json_format(body.get("response_format"), "response_format"),
         tool_choice=read_choice(body.get("tool_choice")),
-        stream=bool(body.get("stream")),
         usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
-        token_ids=bool(body.get("return_token_ids")),
-        ignored=ignored_of(body, _KNOWN),
         unknown_tools=unknown,
         reading=reading,
+        **fields,
     )
 
 
@@ -89,18 +84,11 @@ def read_choice(value: Any) -> str:
     return name if isinstance(name, str) else "required"
 
 
-def _read_tools(value: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    tools, unknown = [], []
-    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
-        tool = want_object(item, f"tools[{index}]")
-        function = tool.get("function")
-        if tool.get("type", "function") != "function" or not isinstance(function, dict):
-            unknown.append(str(tool.get("type")))
-            continue
-        where = f"tools[{index}].function"
-        tools.append(tool_spec(function.get("name"), function.get("description"), function.get("parameters"), where))
-    check_names(tools)
-    return tools, tuple(unknown)
+def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        return str(tool.get("type"))
+    return tool_spec(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
 
 
 def _read_message(item: Any, index: int) -> Message:
@@ -134,26 +122,17 @@ def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _read_content(content: Any, where: str) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"text": content}]
-    if content is None:
-        return [{"text": ""}]
-    texts: list[str] = []
-    blocks: list[dict[str, Any]] = []
-    for index, item in enumerate(want_list(content, f"{where}.content")):
-        place = f"{where}.content[{index}]"
-        part = want_object(item, place)
-        kind = part.get("type")
-        if kind in ("text", "refusal"):
-            texts.append(want_text(part.get(kind), place))
-        elif kind == "image_url":
-            url = part.get("image_url")
-            blocks += joined(texts)
-            blocks.append(image_block(url.get("url") if isinstance(url, dict) else url, place))
-            texts = []
-        else:
-            raise Refused(f"{place}: a {kind!r} part is not taken; send text or images", param=place)
-    return blocks + joined(texts)
+    return read_content("" if content is None else content, where, _read_part)
+
+
+def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    kind = part.get("type")
+    if kind in ("text", "refusal"):
+        return want_text(part.get(kind), where)
+    if kind == "image_url":
+        url = part.get("image_url")
+        return image_block(url.get("url") if isinstance(url, dict) else url, where)
+    raise unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------
@@ -170,13 +149,7 @@ def _usage(reply: WireReply) -> dict[str, Any]:
 
 
 def _logprobs(reply: WireReply) -> dict[str, Any] | None:
-    if reply.logprobs is None:
-        return None
-    content = [
-        {"token": entry.text, "logprob": entry.logprob, "bytes": list(entry.text.encode()), "top_logprobs": []}
-        for entry in reply.logprobs
-    ]
-    return {"content": content, "refusal": None}
+    return None if reply.logprobs is None else {"content": logprob_entries(reply), "refusal": None}
 
 
 def _calls(reply: WireReply) -> list[dict[str, Any]]:

@@ -6,27 +6,27 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .canonical import Message
+from .canonical import Message, Readings
 from .chat_completions import CHAT_COMPLETIONS, read_choice
-from .reading import Readings
 from .wire import (
     SAMPLING_NAMES,
     Refused,
     WireDialect,
     WireReply,
     WireRequest,
-    check_names,
-    ignored_of,
+    common_fields,
+    id_fields,
     image_block,
-    joined,
     json_format,
+    logprob_entries,
     named_event,
+    read_content,
+    read_tools,
     reasoning_block,
-    refuse_ids,
-    sampling_of,
     tool_result,
     tool_spec,
     tool_use,
+    unexpected_part,
     want_count,
     want_list,
     want_object,
@@ -49,9 +49,9 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    refuse_ids(body)
+    fields = common_fields(body, _KNOWN)
     if body.get("background"):
-        raise Refused("background responses are not kept here; send the request without it", param="background")
+        raise Refused("background responses are not supported; send the request without it", param="background")
     text = want_object(body.get("text") or {}, "text")
     instructions = body.get("instructions")
     reader = _Reader([want_text(instructions, "instructions")] if instructions else [])
@@ -61,39 +61,28 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     items = want_list(items, "input")
     for index, item in enumerate(items):
         reader.add(want_object(item, f"input[{index}]"), f"input[{index}]")
-    tools, unknown = _read_tools(body.get("tools"))
+    tools, unknown = read_tools(body.get("tools"), _read_tool)
     previous = body.get("previous_response_id")
     return WireRequest(
-        model=want_text(body.get("model", ""), "model"),
         system="\n".join(reader.system),
         messages=reader.messages,
         tools=tools,
         max_tokens=want_count(body.get("max_output_tokens"), "max_output_tokens"),
-        sampling=sampling_of(body),
         constraints=json_format(text.get("format"), "text.format"),
         tool_choice=read_choice(body.get("tool_choice")),
-        stream=bool(body.get("stream")),
         logprobs="message.output_text.logprobs" in (body.get("include") or ()),
-        token_ids=bool(body.get("return_token_ids")),
         previous=want_text(previous, "previous_response_id") if previous is not None else None,
         receipts=reader.receipts,
-        ignored=ignored_of(body, _KNOWN),
         unknown_tools=unknown,
         reading=readings.of(reader.messages),
+        **fields,
     )
 
 
-def _read_tools(value: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    tools, unknown = [], []
-    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
-        where = f"tools[{index}]"
-        tool = want_object(item, where)
-        if tool.get("type") == "function":
-            tools.append(tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
-        else:
-            unknown.append(str(tool.get("type")))
-    check_names(tools)
-    return tools, tuple(unknown)
+def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+    if tool.get("type") != "function":
+        return str(tool.get("type"))
+    return tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
 
 
 class _Reader:
@@ -111,16 +100,16 @@ class _Reader:
         elif kind == "function_call":
             self._reply().append(tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where))
         elif kind == "function_call_output":
-            content = _read_content(item.get("output"), where)
+            content = read_content(item.get("output"), where, _read_part)
             result = tool_result(item.get("call_id"), content, f"{where}.call_id")
             self.messages.append({"role": "user", "content": [result]})
         elif kind == "reasoning":
             self._add_reasoning(item)
         else:
-            raise Refused(f"{where}: an item of type {kind!r} is not taken", param=where)
+            raise Refused(f"{where}: an item of type {kind!r} is not supported", param=where)
 
     def _add_message(self, item: Mapping[str, Any], where: str) -> None:
-        role, content = item.get("role"), _read_content(item.get("content"), where)
+        role, content = item.get("role"), read_content(item.get("content"), where, _read_part)
         if role == "assistant":
             self._reply().extend(content)
         elif role == "user":
@@ -149,24 +138,13 @@ class _Reader:
         return blocks
 
 
-def _read_content(content: Any, where: str) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"text": content}]
-    texts: list[str] = []
-    blocks: list[dict[str, Any]] = []
-    for index, item in enumerate(want_list(content, f"{where}.content")):
-        place = f"{where}.content[{index}]"
-        part = want_object(item, place)
-        kind = part.get("type")
-        if kind in _TEXT_PARTS:
-            texts.append(want_text(part.get("refusal" if kind == "refusal" else "text"), place))
-        elif kind == "input_image":
-            blocks += joined(texts)
-            blocks.append(image_block(part.get("image_url"), place))
-            texts = []
-        else:
-            raise Refused(f"{place}: a {kind!r} part is not taken; send text or images", param=place)
-    return blocks + joined(texts)
+def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    kind = part.get("type")
+    if kind in _TEXT_PARTS:
+        return want_text(part.get("refusal" if kind == "refusal" else "text"), where)
+    if kind == "input_image":
+        return image_block(part.get("image_url"), where)
+    raise unexpected_part(kind, where)
 
 
 # ---- answers ------------------------------------------------
@@ -186,7 +164,7 @@ def _output(reply: WireReply) -> list[dict[str, Any]]:
             }
         )
     if reply.text or not reply.calls:
-        part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": _logprobs(reply)}
+        part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprob_entries(reply)}
         items.append(
             {
                 "id": f"msg_{reply.id}",
@@ -208,13 +186,6 @@ def _output(reply: WireReply) -> list[dict[str, Any]]:
             }
         )
     return items
-
-
-def _logprobs(reply: WireReply) -> list[dict[str, Any]]:
-    return [
-        {"token": entry.text, "logprob": entry.logprob, "bytes": list(entry.text.encode()), "top_logprobs": []}
-        for entry in reply.logprobs or ()
-    ]
 
 
 def _usage(reply: WireReply) -> dict[str, Any]:
@@ -254,11 +225,9 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
     status = "incomplete" if reply.finish == "length" else "completed"
     body = _shell(request, f"resp_{reply.id}", reply.created, reply.model, status)
-    body |= {"output": _output(reply), "usage": _usage(reply)}
+    body |= {"output": _output(reply), "usage": _usage(reply), **id_fields(reply)}
     if status == "incomplete":
         body["incomplete_details"] = {"reason": "max_output_tokens"}
-    if reply.output_ids is not None:
-        body["prompt_token_ids"], body["token_ids"] = list(reply.prompt_ids or ()), list(reply.output_ids)
     return body
 
 
@@ -320,11 +289,11 @@ def _inner_events(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 def error_event(refused: Refused) -> bytes:
     """The event of a response that failed."""
-    told = CHAT_COMPLETIONS.error(refused)["error"]
+    message = CHAT_COMPLETIONS.error(refused)["error"]["message"]
     now = int(time.time())
     failed = _shell(None, f"resp_{now:x}", now, "", "failed")
     code = refused.code or ("server_error" if refused.status >= 500 else "invalid_prompt")
-    failed["error"] = {"code": code, "message": told["message"]}
+    failed["error"] = {"code": code, "message": message}
     return named_event({"type": "response.failed", "sequence_number": 0, "response": failed})
 
 

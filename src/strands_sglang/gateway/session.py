@@ -35,9 +35,8 @@ from ..exceptions import (
 )
 from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
-from .canonical import VOLATILE_RULES, Message, Placement, without_volatile
+from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
 from .counters import Counters
-from .reading import Readings
 from .receipts import Receipts
 from .wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest
 

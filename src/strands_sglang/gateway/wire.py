@@ -9,12 +9,11 @@ from typing import Any
 import orjson
 
 from ..exceptions import StrandsSGLangError
-from .canonical import Message
-from .reading import Reading, Readings
+from .canonical import Message, Reading, Readings
 
 
 class Refused(StrandsSGLangError):
-    """A request that is not served; each dialect tells it in its own words.
+    """A request that is refused; each dialect has its own wording.
 
     Attributes:
         status: HTTP status.
@@ -247,12 +246,29 @@ def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str,
     return {"name": want_text(name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
 
 
-def check_names(tools: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse two different tools of one name: calls would be ambiguous."""
-    seen: dict[str, Any] = {}
-    for tool in tools:
-        if seen.setdefault(tool["name"], tool) != tool:
-            raise Refused(f"two different tools are named {tool['name']!r}", param="tools")
+def read_tools(
+    value: Any, read_one: Callable[[Mapping[str, Any], str], dict[str, Any] | str]
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Tool specs, and the types of tools that are left out.
+
+    Args:
+        value: The `tools` of a request, or None.
+        read_one: Tool and place to its spec, or to the type that is left out.
+
+    Raises:
+        Refused: Two different tools have one name: calls would be ambiguous.
+    """
+    tools: dict[str, dict[str, Any]] = {}
+    specs, unknown = [], []
+    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
+        read = read_one(want_object(item, f"tools[{index}]"), f"tools[{index}]")
+        if isinstance(read, str):
+            unknown.append(read)
+        elif tools.setdefault(read["name"], read) != read:
+            raise Refused(f"two different tools are named {read['name']!r}", param="tools")
+        else:
+            specs.append(read)
+    return specs, tuple(unknown)
 
 
 def json_format(value: Any, where: str) -> dict[str, Any]:
@@ -287,22 +303,28 @@ SAMPLING_NAMES = {
 """Sampling parameters of clients, and SGLang's names for them."""
 
 
-def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters a client asked for."""
-    return {ours: body[name] for name, ours in SAMPLING_NAMES.items() if body.get(name) is not None}
+def common_fields(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """The fields of a `WireRequest` that every dialect spells alike.
 
+    Args:
+        body: The request.
+        known: Names of fields that are read, or have no effect on what is sampled anywhere.
 
-def ignored_of(body: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
-    """Fields that are set and have no effect here."""
-    return tuple(sorted(key for key, value in body.items() if key not in known and value not in (None, False, [], {})))
-
-
-def refuse_ids(body: Mapping[str, Any]) -> None:
-    """Refuse what would bypass the trajectory."""
+    Raises:
+        Refused: The request would bypass the trajectory, or asks for several samples.
+    """
     if body.get("input_ids") is not None:
-        raise Refused("input_ids is not taken: the gateway holds the ids of every conversation", param="input_ids")
+        raise Refused("input_ids is not accepted: the gateway holds the ids of every conversation", param="input_ids")
     if body.get("n") not in (None, 1):
-        raise Refused(f"n={body['n']!r}: one sample a request; ask again for another", param="n")
+        raise Refused(f"n={body['n']!r}: one sample per request; ask again for another", param="n")
+    unread = (key for key, value in body.items() if key not in known and value not in (None, False, [], {}))
+    return {
+        "model": want_text(body.get("model", ""), "model"),
+        "sampling": {ours: body[name] for name, ours in SAMPLING_NAMES.items() if body.get(name) is not None},
+        "stream": bool(body.get("stream")),
+        "token_ids": bool(body.get("return_token_ids")),
+        "ignored": tuple(sorted(unread)),
+    }
 
 
 # ---- content ------------------------------------------------
@@ -311,6 +333,36 @@ def refuse_ids(body: Mapping[str, Any]) -> None:
 def joined(texts: list[str]) -> list[dict[str, Any]]:
     """Texts of one message as one block, as the chat template will see them."""
     return [{"text": "\n".join(texts)}] if texts else []
+
+
+def read_content(
+    content: Any, where: str, read_part: Callable[[Mapping[str, Any], str], str | dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Content as blocks, neighbouring texts joined.
+
+    Args:
+        content: A text, or parts.
+        where: Its place in the request.
+        read_part: Part and place to its text or its block.
+    """
+    if isinstance(content, str):
+        return [{"text": content}]
+    texts: list[str] = []
+    blocks: list[dict[str, Any]] = []
+    for index, item in enumerate(want_list(content, f"{where}.content")):
+        place = f"{where}.content[{index}]"
+        read = read_part(want_object(item, place), place)
+        if isinstance(read, str):
+            texts.append(read)
+        else:
+            blocks += [*joined(texts), read]
+            texts = []
+    return blocks + joined(texts)
+
+
+def unexpected_part(kind: Any, where: str) -> Refused:
+    """The refusal of a part of an unsupported type."""
+    return Refused(f"{where}: a {kind!r} part is not supported; send text or images", param=where)
 
 
 def image_block(url: Any, where: str) -> dict[str, Any]:
@@ -345,6 +397,21 @@ def tool_result(call_id: Any, content: list[dict[str, Any]], where: str, *, fail
     if failed:
         result["status"] = "error"
     return {"toolResult": result}
+
+
+def logprob_entries(reply: WireReply) -> list[dict[str, Any]]:
+    """Log-probabilities of the sampled tokens as OpenAI's APIs write them."""
+    return [
+        {"token": entry.text, "logprob": entry.logprob, "bytes": list(entry.text.encode()), "top_logprobs": []}
+        for entry in reply.logprobs or ()
+    ]
+
+
+def id_fields(reply: WireReply) -> dict[str, Any]:
+    """The ids of prompt and reply, where the client asked for them."""
+    if reply.output_ids is None:
+        return {}
+    return {"prompt_token_ids": list(reply.prompt_ids or ()), "token_ids": list(reply.output_ids)}
 
 
 def reasoning_block(text: str) -> dict[str, Any]:
