@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from strands_sglang.gateway.anthropic_messages import ANTHROPIC_MESSAGES
-from strands_sglang.gateway.canonical import arrange
+from strands_sglang.gateway.canonical import Readings, arrange
 from strands_sglang.gateway.chat_completions import CHAT_COMPLETIONS
-from strands_sglang.gateway.canonical import Readings
 from strands_sglang.gateway.responses import RESPONSES
 from strands_sglang.gateway.wire import WireDialect, WireRequest
 from tests.conftest import SHARED, requires_shared

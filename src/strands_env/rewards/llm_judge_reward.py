@@ -129,7 +129,7 @@ class Verdict(BaseModel):
 
 
 class CorrectnessJudgeReward(LLMJudgeReward[Verdict]):
-    """1.0 where the judge finds the final response right by the ground truth, 0.0 where wrong, none if it cannot tell.
+    """1.0 if the judge finds the final response right by the ground truth, 0.0 if wrong; abstains if it cannot tell.
 
     An episode without a final response is wrong without asking; a task without ground truth is not judged.
     """

@@ -44,7 +44,7 @@ class MathRewardFunction(RewardFunction):
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`:
     `no_final_response`, `invalid_ground_truth`, `gold_parse_failed`, `answer_parse_failed`; `timeout`, `too_complex`,
     `worker_died`, `verifier_error` of an answer that breaks the verifier, which is wrong; `ground_truth_explodes`.
-    Where the verifier fails on a harmless answer too, there is no reward.
+    If the verifier fails on a harmless answer too, the reward abstains.
 
     Args:
         timeout: Seconds for one verification.
@@ -85,7 +85,7 @@ class MathRewardFunction(RewardFunction):
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
         verdict = await self._verdict(str(truth), answer)
         if verdict.get("reason") in (*_EXPLOSIONS, *_FAILURES):
-            # Whose fault it is, a harmless answer to the same ground truth tells.
+            # A harmless answer to the same ground truth shows whose fault it is.
             alone = (await self._verdict(str(truth), r"\boxed{7}")).get("reason")
             if alone in _FAILURES:
                 return RewardResult(reward=None, info={**info, **verdict})

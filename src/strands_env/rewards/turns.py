@@ -134,7 +134,7 @@ def token_rewards(
         placement: Which tokens of a span get the reward.
 
     Returns:
-        One float a token of `tokens`, 0.0 where there is no reward.
+        One float per token of `tokens`, 0.0 without a reward.
 
     Raises:
         ValueError: A turn does not exist or sampled nothing, or a span lies outside the tokens or holds no sampled one.

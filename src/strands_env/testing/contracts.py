@@ -251,7 +251,7 @@ class RewardFunctionContract(ABC):
             assert result.reward is None or math.isfinite(result.reward)
 
     def test_missing_ground_truth_is_survived(self) -> None:
-        """A task without ground truth is no crash."""
+        """A task without ground truth does not crash the reward."""
         self._compute(self.make_action(None), answered("4"))
 
     def test_info_is_json(self) -> None:

@@ -39,7 +39,7 @@ class CodeTools:
     async def execute_code(self, code: str) -> dict[str, Any]:
         """Run Python code and get what it prints and the value of its last expression.
 
-        Variables, imports and files stay for later calls. There is no network.
+        Variables, imports and files stay for later calls. The network is unavailable.
 
         Args:
             code: The Python code to run.
@@ -50,7 +50,7 @@ class CodeTools:
     async def execute_command(self, command: str) -> dict[str, Any]:
         """Run a shell command in the work directory and get its output and exit code.
 
-        Files stay for later calls; each call gets a fresh shell. There is no network.
+        Files stay for later calls; each call gets a fresh shell. The network is unavailable.
 
         Args:
             command: The shell command to run.

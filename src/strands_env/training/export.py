@@ -20,7 +20,7 @@ def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
     what was sampled on other paths alone is not trained.
 
     Raises:
-        InvalidSampleError: There is no sample.
+        InvalidSampleError: `samples` is empty.
     """
     if not samples:
         raise InvalidSampleError("the rollout has no sample: nothing was sampled, or nothing that is to be trained")

@@ -46,7 +46,7 @@ class TrainingSample:
         loss_mask: uint8[tokens], 1 where this sample trains the token. Each sampled token of a rollout is 1 in one
             sample only.
         trained_elsewhere: uint8[tokens], 1 where the token was sampled on this path too and another sample of the
-            rollout trains it; None where there is no such token.
+            rollout trains it; None without such tokens.
         logprobs: float64[tokens], natural logarithms under the weights that sampled; NaN where there is none. None
             when none were asked for.
         weight_versions: Versions of the weights over the sampled tokens, as spans over `token_ids`.
@@ -56,7 +56,7 @@ class TrainingSample:
         media: Images in order: bytes, digest, grid, and the tokens they take in `token_ids`.
         reward: Reward of the rollout, or None.
         token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
-        group_id: Rollouts of one prompt share it; None where there are no groups.
+        group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
         agent_name: The agent that sampled the tokens.
         trainable: Whether its tokens are meant to be trained.
@@ -115,7 +115,7 @@ class TrainingSample:
         return versions
 
     def experts_array(self) -> NDArray[np.int32] | None:
-        """Routed experts as `int32[tokens - 1, layers, top_k]`, or None where there are none.
+        """Routed experts as `int32[tokens - 1, layers, top_k]`, or None without any.
 
         Raises:
             ValueError: `experts_shape` is not known or does not fit.

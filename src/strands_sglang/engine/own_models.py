@@ -18,7 +18,7 @@ def is_own_model(name: str) -> bool:
 
 
 def unknown_model(name: str) -> str | None:
-    """What to say of a name that is no folder, no hub id, and nearly one of ours; None for any other."""
+    """A hint for a name that is neither a folder nor a hub id but close to one of ours; None otherwise."""
     if "/" in name or is_own_model(name) or Path(name).exists():
         return None
     hint = did_you_mean(name, OWN_MODELS)

@@ -147,7 +147,7 @@ def prompt_ids(input_ids: Sequence[int], vocab_size: int) -> list[int]:
 
     Raises:
         SGLangRequestError: Ids that are not integers, or outside the vocabulary.
-        SGLangHTTPError: Status 400: there are none.
+        SGLangHTTPError: Status 400: the prompt is empty.
     """
     try:
         prompt = [int(token) for token in input_ids]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is no port: expected 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{number} is not a port, expected 0 to 65535")
     return number
 
 

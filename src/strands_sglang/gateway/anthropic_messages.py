@@ -38,7 +38,7 @@ _SERVED = {
     "max_tokens", "messages", "model", "output_config", "output_format", "return_token_ids", "stop_sequences",
     "stream", "system", "tool_choice", "tools",
 }  # fmt: skip
-# Accounting, caching, and how the server shows what it thinks: the model thinks as its chat template tells it.
+# Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
 _WITHOUT_EFFECT = {"context_management", "input_ids", "metadata", "n", "service_tier", "thinking"}
 _KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -37,7 +37,7 @@ _SERVED = {
     "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "return_token_ids",
     "stream", "text", "tool_choice", "tools",
 }  # fmt: skip
-# Accounting, caching, and how the server shows what it thinks: the model thinks as its chat template tells it.
+# Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
 _WITHOUT_EFFECT = {
     "client_metadata", "input_ids", "metadata", "n", "parallel_tool_calls", "prompt_cache_key", "reasoning",
     "safety_identifier", "service_tier", "store", "stream_options", "user",

@@ -28,7 +28,7 @@ from .chat_completions import CHAT_COMPLETIONS
 from .export import parquet_of, rows_of
 from .responses import RESPONSES
 from .session import Asker, GatewayPolicy, Limits, Session
-from .streaming import arrived, send, tell
+from .streaming import arrived, refusal, send
 from .wire import Refused, WireDialect, WireRequest, want_count, want_object
 
 logger = logging.getLogger(__name__)
@@ -274,18 +274,18 @@ class Gateway:
         """Keep web pages in a browser on this machine away, and bound what is answered to a wrong path."""
         name = urlsplit(f"//{request.host}").hostname or ""
         if name not in self._hosts and not _is_address(name):
-            return tell(CHAT_COMPLETIONS, Refused(f"host {name!r} is not served here", status=403))
+            return refusal(CHAT_COMPLETIONS, Refused(f"host {name!r} is not served here", status=403))
         origin = request.headers.get("Origin")
         if (origin is not None and urlsplit(origin).netloc != request.host) or request.headers.get(
             "Sec-Fetch-Site"
         ) in ("cross-site", "same-site"):
-            return tell(CHAT_COMPLETIONS, Refused("requests of web pages are not served here", status=403))
+            return refusal(CHAT_COMPLETIONS, Refused("requests of web pages are not served here", status=403))
         try:
             return await handler(request)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            return tell(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
+            return refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
 
     def _endpoint(
         self,
@@ -315,7 +315,7 @@ class Gateway:
                 refused = Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
             if session is not None:
                 session.counters.refused += 1
-            return tell(dialect, refused)
+            return refusal(dialect, refused)
 
         return handle
 
@@ -376,7 +376,7 @@ class Gateway:
                     raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
                 return await answer(request)
             except Refused as refused:
-                return tell(CHAT_COMPLETIONS, refused)
+                return refusal(CHAT_COMPLETIONS, refused)
 
         return handle
 
@@ -472,7 +472,7 @@ def _presented_key(request: web.Request) -> str | None:
 
 
 def _key_digest(key: str) -> bytes:
-    # Looked up by digest, so that the time of a look-up tells nothing about a key.
+    # Looked up by digest, so that the time a look-up takes reveals nothing about a key.
     return hashlib.sha256(key.encode()).digest()
 
 

@@ -1,6 +1,6 @@
 """A session: one rollout behind a key, and what becomes of each request to it.
 
-A request is put into canonical form, located and rendered; that alone tells whether it is a new one. An equal request
+A request is put into canonical form, located and rendered; that alone decides whether it is new. An equal request
 in flight is joined, an answer that was never delivered whole is given again, and anything else is sampled. Sampling
 belongs to the session, not to the connection: it ends early only when nobody waits for it any more.
 """
@@ -70,7 +70,7 @@ class GatewayPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Who asks, as far as the headers tell.
+    """The client and agent named by the headers.
 
     Attributes:
         client: Name of the program.

@@ -15,7 +15,7 @@ from .wire import Refused, WireDialect, WireReply, WireRequest
 _TCP_CLOSE = 7  # of Linux' tcp_states.h: where a reset leads
 
 
-def tell(dialect: WireDialect, refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
+def refusal(dialect: WireDialect, refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
     """A refusal as an answer. `x-should-retry` keeps SDKs from repeating what will be refused again."""
     more = dict(headers or {})
     if refused.retry_after is not None:
@@ -91,7 +91,7 @@ def arrived(request: web.Request, when_lost: Callable[[], None]) -> bool:
     """Whether what was just written met an open connection. To be asked without an `await` in between.
 
     A client that closes its end with bytes unread resets the connection; one that has read them all only ends it. So
-    a reset that comes before the connection's next request tells, even later, that the answer was not read.
+    a reset that comes before the connection's next request shows, even later, that the answer was not read.
 
     Args:
         request: The request that was answered.

@@ -20,7 +20,7 @@ class Refused(StrandsSGLangError):
         message: The reason.
         code: Machine-readable reason, or None.
         param: The field at fault, or None.
-        retry_after: Seconds after which another try makes sense; None tells clients not to try again.
+        retry_after: Seconds after which a retry makes sense; None asks clients not to retry.
         prompt: Tokens of a prompt that does not fit, and the number that would; None for other reasons.
     """
 

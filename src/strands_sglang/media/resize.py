@@ -28,7 +28,7 @@ def open_image(image: bytes) -> Any:
 
 
 def resized(url: str, max_pixels: int) -> str:
-    """The data URL of an image of at most `max_pixels` pixels, as PNG; a smaller one stays what it is, byte for byte.
+    """The data URL of an image scaled down to `max_pixels` pixels, as PNG; a smaller image is returned unchanged.
 
     Raises:
         MediaError: The image cannot be read.

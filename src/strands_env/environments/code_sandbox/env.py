@@ -43,7 +43,7 @@ class CodeSandboxEnv(Environment):
         **options: Further arguments of `Environment`.
 
     Raises:
-        SandboxUnavailableError: There is no isolation on this machine; the message says how to get it.
+        SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
         ValueError: An option does not fit another, or is out of range.
     """
 

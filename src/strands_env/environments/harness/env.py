@@ -51,7 +51,7 @@ class HarnessEnvironment(Environment):
     trainers see what they see of any environment. The program brings its own loop, tools and system prompt.
 
     Args:
-        harness: How the program is started, or a function of the action that tells it.
+        harness: How the program is started, or a function from action to that.
         max_requests: Most model calls of an episode; the program is refused further ones.
         max_new_tokens: Most tokens of one reply, whatever the program asks for.
         limits: What the program may use; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
@@ -64,7 +64,7 @@ class HarnessEnvironment(Environment):
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 
     Raises:
-        SandboxUnavailableError: There is no isolation on this machine; the text says how to get one.
+        SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
         ValueError: An option that has no meaning here, or a wrong value.
     """
 
@@ -139,8 +139,8 @@ class HarnessEnvironment(Environment):
         if session.failure is not None:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled:
-            told = (end["stderr"] or end["stdout"]).strip()[-2000:]
-            raise HarnessFailedError(f"the program made no model call (exit {end['exit']}): {told}", end["exit"])
+            output = (end["stderr"] or end["stdout"]).strip()[-2000:]
+            raise HarnessFailedError(f"the program made no model call (exit {end['exit']}): {output}", end["exit"])
         return AgentResult(
             stop_reason="end_turn",
             message=agent.messages[-1],

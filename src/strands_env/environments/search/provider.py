@@ -46,7 +46,7 @@ class SearchProvider(Protocol):
     """A search engine. One object serves all episodes, many at a time."""
 
     async def search(self, query: str, max_results: int) -> list[SearchHit]:
-        """The best results, best first; an empty list if there are none.
+        """The best results, best first; possibly none.
 
         Raises:
             SearchError: The service failed. The episode is then not scored.

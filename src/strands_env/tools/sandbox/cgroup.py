@@ -53,7 +53,7 @@ class ControlGroup:
         logger.warning("group=<%s> | control group could not be removed", list(self.folders.values()))
 
     def is_removed(self) -> bool:
-        """Try to remove the folders, and tell whether they are gone. The kernel keeps those that have a process."""
+        """Try to remove the folders, and return whether they are gone. The kernel keeps those with a process."""
         for folder in dict.fromkeys(self.folders.values()):
             try:
                 folder.rmdir()
@@ -105,7 +105,7 @@ def remove_stale_groups() -> None:
 
 
 def _parents() -> dict[str, Path] | None:
-    """Folders that may get a child group, by controller; None where there is none."""
+    """Folders that may get a child group, by controller; None if a controller has none."""
     try:
         entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:

@@ -14,4 +14,4 @@ class SandboxError(ToolProviderException):
 
 
 class SandboxUnavailableError(SandboxError):
-    """There is no isolation on this machine, or a sandbox could not be started; the message says what to do."""
+    """Isolation is unavailable on this machine, or a sandbox could not be started; the message says what to do."""

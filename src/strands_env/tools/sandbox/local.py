@@ -85,7 +85,7 @@ class Sandbox:
         is_waiting: Its call waits for one of the slots, or was cancelled while it did.
 
     Raises:
-        SandboxUnavailableError: There is no isolation on this machine; the message says how to get it.
+        SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
         ValueError: An argument is out of range.
     """
 

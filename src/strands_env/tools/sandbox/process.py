@@ -426,7 +426,7 @@ def make_blueprint(
     """Check what a sandbox is to be made from.
 
     Raises:
-        SandboxUnavailableError: There is no isolation here.
+        SandboxUnavailableError: Isolation is unavailable on this machine.
         ValueError: A folder does not exist.
     """
     folders = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]

@@ -95,7 +95,7 @@ class ExecutionResult:
 
     Attributes:
         outcome: How it ended.
-        exit_code: Exit code; negative for the number of a signal; None where there is none.
+        exit_code: Exit code; negative for the number of a signal; None if it did not exit.
         stdout: Standard output; invalid UTF-8 is shown as `\xNN`.
         stderr: Standard error, likewise.
         dropped_bytes: Bytes of both streams that were not kept.

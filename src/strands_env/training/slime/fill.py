@@ -228,7 +228,7 @@ def unusable_reward(args: Any, sample: Any, category: str, *, evaluation: bool =
 
 
 def read_reward(args: Any, sample: Any) -> float | None:
-    """The reward of a sample as a number, whoever set it; None where there is none, and for NaN and infinities."""
+    """The reward of a sample as a number, whoever set it; None if it is missing, NaN or infinite."""
     value = getattr(sample, "reward", None)
     if isinstance(value, dict):
         keys = [getattr(args, "reward_key", None), getattr(args, "eval_reward_key", None)]
@@ -257,7 +257,7 @@ def note(sample: Any, notes: dict[str, Any]) -> None:
 
 
 def notes_of(sample: Any) -> dict[str, Any]:
-    """Our notes; empty where there are none."""
+    """Our notes, possibly empty."""
     notes = (getattr(sample, "metadata", None) or {}).get(METADATA_KEY)
     return notes if isinstance(notes, dict) else {}
 

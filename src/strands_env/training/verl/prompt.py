@@ -14,7 +14,7 @@ class RowPrompt:
     """What a row of the data set asks.
 
     Attributes:
-        system: Text of the system messages, or None where there is none.
+        system: Text of the system messages, or None.
         turns: The other messages, as Strands writes them.
         context: Further fields of the `TaskContext`.
     """

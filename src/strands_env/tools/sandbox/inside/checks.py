@@ -61,7 +61,7 @@ class Solution:
         """Call a function of the judged file with plain data, and get plain data back.
 
         Raises:
-            SolutionError: There is no answer.
+            SolutionError: The call gave no answer.
         """
         marker = secrets.token_hex(16)
         request = {"file": self._file, "function": function, "args": args, "kwargs": kwargs, "marker": marker}
