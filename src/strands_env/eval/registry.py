@@ -34,6 +34,10 @@ _BUILT_IN = {
     "browsecomp": "browsecomp:BrowseCompEvaluator",
     "livecodebench": "livecodebench:LiveCodeBenchEvaluator",
     "bfcl": "bfcl:BFCLEvaluator",
+    **{
+        f"tau2-{domain}": f"tau2_bench:Tau2{domain.title()}Evaluator"
+        for domain in ("airline", "retail", "telecom", "mock")
+    },
     "ifeval": "ifeval:IFEvalEvaluator",
     "harbor": "harbor:HarborEvaluator",
 }

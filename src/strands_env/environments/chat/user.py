@@ -129,16 +129,24 @@ class _Speaker(SimulatedUser):
         self._stop = stop
 
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-        try:
-            result = await self._agent.invoke_async(answer or "(no text)")
-        except MaxTokensReachedException:
-            limit = getattr(self._agent.model, "length_limit", None)
-            if TerminationReason.from_length_limit(limit) is not TerminationReason.MAX_TOKENS_REACHED:
-                raise
-            # The user was cut off, not the assistant: the conversation is broken, not truncated.
-            raise RuntimeError(
-                f"the reply of the simulated user {self._agent.name!r} was cut off: allow its model more tokens a reply"
-            ) from None
-        texts = [block["text"] for block in result.message["content"] if "text" in block]
-        text = "\n".join(texts).rpartition("</think>")[2].strip()  # the user's thoughts are not said
+        text = await ask(self._agent, answer or "(no text)")
         return None if not text or self._stop in text else text
+
+
+async def ask(user: Agent, heard: str) -> str:
+    """What a user played by an agent says to the assistant's words. Its thoughts are not said.
+
+    Raises:
+        RuntimeError: The user's reply was cut off, so the conversation is broken, not truncated.
+    """
+    try:
+        result = await user.invoke_async(heard)
+    except MaxTokensReachedException:
+        limit = getattr(user.model, "length_limit", None)
+        if TerminationReason.from_length_limit(limit) is not TerminationReason.MAX_TOKENS_REACHED:
+            raise
+        raise RuntimeError(
+            f"the reply of the simulated user {user.name!r} was cut off: allow its model more tokens a reply"
+        ) from None
+    texts = [block["text"] for block in result.message["content"] if "text" in block]
+    return "\n".join(texts).rpartition("</think>")[2].strip()

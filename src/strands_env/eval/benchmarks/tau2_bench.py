@@ -1,0 +1,482 @@
+"""tau2-bench (Barres et al. 2025): an agent serves a simulated user under a policy, with tools that change a database.
+
+Tasks, policies, tools, the user's instructions and the evaluator are those of the package the user installs; the agent
+and the user are Strands agents. What the package's own runner counts (steps, tool errors) ends an episode here, too, so
+the reward is the published one for the same model of the user. Not covered: voice, solo mode and `banking_knowledge`.
+
+The package `tau2` of PyPI is another project; see `INSTALL`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any, ClassVar
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.agent.conversation_manager import NullConversationManager
+from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
+from strands.tools.executors import SequentialToolExecutor
+from strands.types._events import ToolResultEvent
+from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core.models import model_factory_from_args
+from strands_env.core.termination import Phase
+from strands_env.environments.chat.user import ask
+from strands_env.eval.benchmark import Benchmark, Row
+from strands_env.eval.errors import DatasetError
+from strands_sglang import MaxToolIterationsReachedError
+from strands_sglang.messages import MALFORMED_KEY
+
+INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
+MAX_STEPS = 200
+MAX_ERRORS = 10
+"""What the package's command line allows an episode: messages, and tool calls that fail."""
+
+_episode: ContextVar[Episode | None] = ContextVar("tau2 episode", default=None)
+
+
+def _tau2(module: str) -> Any:
+    """A module of the package.
+
+    Raises:
+        DatasetError: The package is absent, is the other one of that name, or lacks what it needs.
+    """
+    spec = util.find_spec("tau2")
+    if spec is None:
+        raise DatasetError(f"tau2-bench is not installed: {INSTALL}")
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not any((folder / "registry.py").is_file() for folder in folders):
+        raise DatasetError(
+            f"the installed package 'tau2' is not tau2-bench but another project of that name (PyPI): "
+            f"pip uninstall tau2, then {INSTALL}"
+        )
+    if util.find_spec("loguru") is not None:  # it logs every message of every episode to stderr
+        import_module("loguru").logger.disable("tau2")
+    try:
+        return import_module(f"tau2.{module}")
+    except ImportError as error:
+        raise DatasetError(
+            f"tau2-bench cannot be imported: {error}; install it with what it needs: {INSTALL}"
+        ) from error
+
+
+class DomainTool(AgentTool):
+    """A tool of the episode's database, called by the agent or by the user.
+
+    Args:
+        episode: The episode.
+        name: Its name. One that the database does not know is answered with the package's own error.
+        spec: Its declaration for the model; None for a name that was not offered.
+        requestor: `assistant` or `user`.
+    """
+
+    def __init__(self, episode: Episode, name: str, spec: ToolSpec | None, requestor: str) -> None:
+        super().__init__()
+        self._episode = episode
+        self._name = name
+        self._spec: ToolSpec = spec or {"name": name, "description": name, "inputSchema": {"json": {}}}
+        self._requestor = requestor
+
+    @property
+    def tool_name(self) -> str:
+        """The name."""
+        return self._name
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """The declaration."""
+        return self._spec
+
+    @property
+    def tool_type(self) -> str:
+        """`tau2`."""
+        return "tau2"
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        """Run the call. Its error is the text that the package writes, and is shown as any other result."""
+        text = self._episode.run(self._name, tool_use, self._requestor)
+        result: Any = {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": text}]}
+        yield ToolResultEvent(result)
+
+
+class Episode:
+    """One conversation: the database, and the messages in the package's form.
+
+    Args:
+        domain: `airline`, `retail`, `telecom` or `mock`.
+        task: The task, as the package stores it.
+        max_steps: Messages (a batch of tool results counts as one) after which the episode ends.
+        max_errors: Failed tool calls after which it ends.
+    """
+
+    def __init__(self, domain: str, task: Mapping[str, Any], max_steps: int, max_errors: int) -> None:
+        self._forms = _tau2("data_model.message")
+        self.domain = domain
+        self.task = _tau2("data_model.tasks").Task.model_validate(task)
+        self.max_steps = max_steps
+        self.max_errors = max_errors
+        self.steps = 0
+        self.errors = 0
+        self.end: str | None = None
+        state = self.task.initial_state
+        history = list(state.message_history or ()) if state is not None else []
+        self.messages: list[Any] = history or [_greeting()]
+        self.database = _tau2("registry").registry.get_env_constructor(domain)()
+        self.database.set_state(
+            initialization_data=None if state is None else state.initialization_data,
+            initialization_actions=None if state is None else state.initialization_actions,
+            message_history=history,
+        )
+        self._results: dict[str, Any] = {}
+        self._asked: dict[str, Any] = {}
+
+    def tools(self, requestor: str) -> list[DomainTool]:
+        """The tools of the agent (`assistant`) or of the user."""
+        if requestor == "assistant":
+            offered = self.database.get_tools()
+        elif self.database.user_tools is None:
+            return []
+        else:
+            offered = self.database.get_user_tools(include=self.task.user_tools)
+        return [DomainTool(self, tool.name, _spec(tool.openai_schema["function"]), requestor) for tool in offered]
+
+    def run(self, name: str, tool_use: ToolUse, requestor: str) -> str:
+        """Run a call in the database."""
+        call = self._forms.ToolCall(
+            id=tool_use["toolUseId"], name=name, arguments=dict(tool_use["input"]), requestor=requestor
+        )
+        result = self.database.get_response(call)
+        self._results[call.id] = (call, result)
+        return str(result.content)
+
+    def add(self, message: Mapping[str, Any], requestor: str) -> None:
+        """Take a message of the agent or of the user, and the results of their tools, into the episode."""
+        content = message["content"]
+        calls = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+        if message["role"] == "assistant":
+            self.steps += 1
+            self._asked = dict(message) if calls else {}
+            if not calls:
+                self._say(_text(message), requestor)
+        elif any("toolResult" in block for block in content) and self._asked:
+            self._add_results(requestor)
+
+    def _add_results(self, requestor: str) -> None:
+        self.steps += 1
+        ids = [block["toolUse"]["toolUseId"] for block in self._asked["content"] if "toolUse" in block]
+        ran = [self._results.pop(key) for key in ids if key in self._results]
+        self.errors += len(ids) - len(ran)  # a malformed call never reached the database
+        self.errors += sum(bool(result.error) for _, result in ran)
+        if ran:
+            self._say(_text(self._asked), requestor, [call for call, _ in ran])
+            self.messages += [result for _, result in ran]
+        self._asked = {}
+        self.check()
+
+    def _say(self, text: str, requestor: str, calls: Sequence[Any] | None = None) -> None:
+        form = self._forms.AssistantMessage if requestor == "assistant" else self._forms.UserMessage
+        role = "assistant" if requestor == "assistant" else "user"
+        self.messages.append(form(role=role, content=text or None, tool_calls=calls))
+
+    def check(self) -> None:
+        """End the episode where it has had its steps or errors."""
+        if self.end is None and self.errors >= self.max_errors:
+            self.end = "too_many_errors"
+        elif self.end is None and self.steps >= self.max_steps:
+            self.end = "max_steps"
+
+    def evaluate(self) -> Any:
+        """What the package's evaluator says of the episode; one that the user did not end is worth 0."""
+        now = _tau2("utils.utils").get_now()
+        messages = [message.model_copy(update={"turn_idx": turn}) for turn, message in enumerate(self.messages)]
+        simulation = _tau2("data_model.simulation").SimulationRun(
+            id=self.task.id,
+            task_id=self.task.id,
+            start_time=now,
+            end_time=now,
+            duration=0.0,
+            termination_reason=self.end or "agent_error",
+            messages=messages,
+        )
+        evaluator = _tau2("evaluator.evaluator")
+        return evaluator.evaluate_simulation(
+            simulation=simulation,
+            task=self.task,
+            evaluation_type=evaluator.EvaluationType.ALL,
+            solo_mode=False,
+            domain=self.domain,
+        )
+
+
+class _Listener(HookProvider):
+    """Gives the episode every message of one of the two, and its calls of tools that do not exist."""
+
+    def __init__(self, episode: Episode, requestor: str) -> None:
+        self._episode = episode
+        self._requestor = requestor
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        registry.add_callback(MessageAddedEvent, self._message_added)
+        registry.add_callback(BeforeToolCallEvent, self._before_tool_call)
+
+    def _message_added(self, event: MessageAddedEvent[Any]) -> None:
+        self._episode.add(event.message, self._requestor)
+        if self._episode.end is not None:
+            event.agent.cancel(after_current_tools=True)
+
+    def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
+        if event.selected_tool is None and MALFORMED_KEY not in (event.tool_use.get("input") or {}):
+            event.selected_tool = DomainTool(self._episode, event.tool_use["name"], None, self._requestor)
+
+
+class Tau2Env(Environment):
+    """A conversation of tau2-bench in one step: agent and simulated user, each with tools of one database.
+
+    The agent's tokens are the main trajectory; the user's are another, which is not trained.
+
+    Args:
+        domain: `airline`, `retail`, `telecom` or `mock`.
+        user_model: Makes the user's model, or options of `model_factory_from_args` for it, such as
+            `{"backend": "openai", "model_id": "gpt-4.1-2025-04-14"}`, the published one. None lets the evaluated model
+            play the user, whose scores compare with nothing published.
+        max_steps: Messages of an episode; a batch of tool results counts as one.
+        max_errors: Tool calls of an episode that may fail.
+        **options: Further arguments of `Environment`.
+
+    Raises:
+        DatasetError: tau2-bench is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        domain: str,
+        user_model: ModelFactory | Mapping[str, Any] | None = None,
+        max_steps: int = MAX_STEPS,
+        max_errors: int = MAX_ERRORS,
+        **options: Any,
+    ) -> None:
+        defaults = {"reward_fn": Tau2Reward(), "tool_timeout": None, "max_tool_output_chars": None}
+        super().__init__(**{"system_prompt": system_prompt(domain), **defaults, **options})
+        self.domain = domain
+        self.user_model = model_factory_from_args(**user_model) if isinstance(user_model, Mapping) else user_model
+        self.max_steps = max_steps
+        self.max_errors = max_errors
+
+    async def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
+        """Set the database up, and let the two talk."""
+        _episode.set(None)
+        try:
+            task = action.task_context.model_dump()["task"]
+            episode = await asyncio.to_thread(Episode, self.domain, task, self.max_steps, self.max_errors)
+        except Exception as error:
+            return self._failed(error, Phase.SETUP)
+        _episode.set(episode)
+        return await super().step(action, cancel_signal=cancel_signal)
+
+    def get_tools(self) -> list[Any]:
+        """The agent's tools."""
+        return list(_running().tools("assistant"))
+
+    def get_hooks(self) -> list[Any]:
+        """What writes the episode down."""
+        return [_Listener(_running(), "assistant")]
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Let the two talk until the user ends it."""
+        episode = _running()
+        agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one database, in their order
+        user = self._user(episode)
+        result = AgentResult("end_turn", {"role": "assistant", "content": []}, agent.event_loop_metrics, {})
+        heard = str(episode.messages[-1].content)
+        while True:
+            said = await ask(user, heard)
+            self._check(episode)
+            if not said:
+                raise RuntimeError("the simulated user said nothing")
+            if _tau2("user.user_simulator").UserSimulator.is_stop(episode.messages[-1]):
+                episode.end = "user_stop"
+                return result
+            result = await self.invoke(agent, said)
+            self._check(episode)
+            heard = _text(result.message)
+            if result.stop_reason != "end_turn":
+                return result
+            if not heard:
+                episode.end = "agent_error"
+                return result
+
+    def _check(self, episode: Episode) -> None:
+        episode.check()
+        if episode.end is not None:
+            raise MaxToolIterationsReachedError(self.max_steps, episode.steps)
+
+    def _user(self, episode: Episode) -> Agent:
+        tools = episode.tools("user")
+        instructions = str(episode.task.user_scenario)
+        simulator = _tau2("user.user_simulator").UserSimulator
+        return Agent(
+            model=self.model_for("user", trainable=False, model_factory=self.user_model),
+            messages=_history(episode.messages[:-1], "user"),
+            tools=list(tools),
+            system_prompt=simulator(llm="", instructions=instructions, tools=tools or None).system_prompt,
+            hooks=[_Listener(episode, "user")],
+            tool_executor=SequentialToolExecutor(),
+            conversation_manager=NullConversationManager(),
+            callback_handler=None,
+            retry_strategy=None,
+            name="user",
+        )
+
+
+class Tau2Reward(RewardFunction):
+    """The package's evaluator: the final database, and what a task asks for besides.
+
+    Tasks with assertions in natural language are judged by the model that the package names (gpt-4.1), which needs its
+    key. `info` has the package's `reward_info`, how the episode ended (`end`), and its `steps` and `errors`.
+    """
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Evaluate the episode of the running step; a saved rollout lacks its database."""
+        episode = _running()
+        found = await asyncio.to_thread(episode.evaluate)
+        info = {"end": episode.end or "agent_error", "steps": episode.steps, "errors": episode.errors}
+        return RewardResult(
+            reward=found.reward, info={**info, "reward_info": found.model_dump(mode="json", exclude_none=True)}
+        )
+
+
+def system_prompt(domain: str) -> str:
+    """The agent's instructions and the policy of a domain, as the package puts them."""
+    texts = _tau2("agent.llm_agent")
+    policy = _tau2("registry").registry.get_env_constructor(domain)().get_policy()
+    return str(texts.SYSTEM_PROMPT.format(agent_instruction=texts.AGENT_INSTRUCTION, domain_policy=policy))
+
+
+def _running() -> Episode:
+    episode = _episode.get()
+    if episode is None:
+        raise RuntimeError("no episode of tau2-bench is running: its reward cannot score a saved rollout")
+    return episode
+
+
+def _greeting() -> Any:
+    return _tau2("orchestrator.orchestrator").DEFAULT_FIRST_AGENT_MESSAGE.model_copy()
+
+
+def _spec(function: Mapping[str, Any]) -> ToolSpec:
+    return {
+        "name": function["name"],
+        "description": function["description"],
+        "inputSchema": {"json": function["parameters"]},
+    }
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """What a message says; thoughts before it are not said."""
+    texts = [block["text"] for block in message["content"] if "text" in block]
+    return "\n".join(texts).rpartition("</think>")[2].strip()
+
+
+def _history(messages: Sequence[Any], requestor: str) -> list[Any]:
+    """Messages of the package as Strands messages, as the agent (`assistant`) or the user sees them."""
+    seen: list[Any] = []
+    for message in messages:
+        calls = getattr(message, "tool_calls", None) or ()
+        content: list[Any]
+        if message.role == "tool":
+            if message.requestor != requestor:
+                continue
+            result = {"toolUseId": message.id, "status": "success", "content": [{"text": str(message.content)}]}
+            role, content = "user", [{"toolResult": result}]
+        elif message.role == requestor:
+            uses = [{"toolUseId": call.id, "name": call.name, "input": call.arguments} for call in calls]
+            text = [{"text": message.content}] if message.content else []
+            role, content = "assistant", [*text, *({"toolUse": use} for use in uses)]
+        elif calls:
+            continue
+        else:
+            role, content = "user", [{"text": str(message.content)}]
+        if seen and role == "user" == seen[-1]["role"] and message.role == "tool":
+            seen[-1]["content"] += content
+        else:
+            seen.append({"role": role, "content": content})
+    return seen
+
+
+class Tau2Evaluator(Benchmark):
+    """A domain of tau2-bench; needs tau2-bench from GitHub, and a model for the user."""
+
+    domain: ClassVar[str]
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """The domain, with a user played by `user_model`."""
+        options = {"system_prompt": system_prompt(cls.domain), **options}
+        return lambda: Tau2Env(model_factory=model_factory, domain=cls.domain, **options)
+
+    def rows(self) -> Iterator[Row]:
+        """The tasks of the split `base`, which is the published one.
+
+        Raises:
+            DatasetError: tau2-bench is not installed, or its data is not where it looks.
+        """
+        load = _tau2("registry").registry.get_tasks_loader(self.domain)
+        try:
+            tasks = load("base")
+        except OSError as error:
+            raise DatasetError(
+                f"tau2-bench has no tasks for {self.domain!r}: {error}; install it from a clone, which has the data "
+                f"({INSTALL}), or set TAU2_DATA_DIR"
+            ) from error
+        for task in tasks:
+            yield dict(task.model_dump(mode="json"))
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The task; its message is the user's scenario, which the agent never sees."""
+        task = _tau2("data_model.tasks").Task.model_validate(row)
+        state = task.initial_state
+        begun = list(state.message_history or ()) if state is not None else []
+        if begun and (begun[-1].role != "assistant" or begun[-1].tool_calls):
+            return None  # neither of the two would speak next
+        context = TaskContext(
+            id=f"{self.benchmark_name}_{task.id}",
+            conversation_history=_history(begun or [_greeting()], "assistant"),
+            **{"task": dict(row)},
+        )
+        return Action(message=str(task.user_scenario), task_context=context)
+
+
+class Tau2AirlineEvaluator(Tau2Evaluator):
+    """tau2-bench, airline: 50 tasks; needs tau2-bench from GitHub, and a model for the user."""
+
+    benchmark_name = "tau2-airline"
+    domain = "airline"
+
+
+class Tau2RetailEvaluator(Tau2Evaluator):
+    """tau2-bench, retail: 114 tasks; needs tau2-bench from GitHub, and a model for the user."""
+
+    benchmark_name = "tau2-retail"
+    domain = "retail"
+
+
+class Tau2TelecomEvaluator(Tau2Evaluator):
+    """tau2-bench, telecom: 114 tasks, the user has tools; needs tau2-bench from GitHub, and a model for the user."""
+
+    benchmark_name = "tau2-telecom"
+    domain = "telecom"
+
+
+class Tau2MockEvaluator(Tau2Evaluator):
+    """tau2-bench, the package's domain for trying things: ten tasks; needs tau2-bench from GitHub."""
+
+    benchmark_name = "tau2-mock"
+    domain = "mock"

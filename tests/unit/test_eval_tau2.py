@@ -1,0 +1,203 @@
+"""tau2-bench: on a stand-in for the package (`fakes/tau2`), and on the package itself where it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strands_env.core import Action, TerminationReason
+from strands_env.eval import DatasetError
+from strands_env.eval.benchmarks.tau2_bench import Tau2MockEvaluator, Tau2Reward, _tau2
+from strands_env.testing import ScriptedModel, call, reply
+
+FAKES = Path(__file__).parent / "fakes"
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the package is looked for: the stand-in."""
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "tau2"}
+    monkeypatch.syspath_prepend(FAKES)
+    yield FAKES
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tau2"]:
+        del sys.modules[name]
+    sys.modules.update(kept)
+
+
+def task() -> Action:
+    (action,) = Tau2MockEvaluator(lambda: None).load_dataset()
+    return action
+
+
+def talk(agent: Any, user: Any, **options: Any) -> Any:
+    models = {"user_model": lambda: ScriptedModel(user), **options}
+    env = Tau2MockEvaluator.environment(lambda: ScriptedModel(agent), **models)()
+    return asyncio.run(env.step(task()))
+
+
+def texts(result: Any) -> list[str]:
+    blocks = [block for message in result.observation.messages for block in message["content"]]
+    return [block["text"] for block in blocks if "text" in block]
+
+
+SOLVED = [reply("", call("pay", amount=5), call("double")), "<think>now what</think>Done."]
+
+
+@pytest.mark.usefixtures("package")
+def test_episode_is_scored_by_the_packages_evaluator() -> None:
+    result = talk(SOLVED, [reply("", call("look")), "I pay 5.", "Thanks. ###STOP###"])
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert result.reward.reward == 1.0
+    assert {"end": "user_stop", "steps": 7, "errors": 0}.items() <= result.reward.info.items()
+    assert texts(result) == ["I pay 5.", "<think>now what</think>Done."]
+
+
+@pytest.mark.usefixtures("package")
+def test_agent_begins_with_the_packages_prompt_and_greeting_and_the_user_does_not_hear_its_thoughts() -> None:
+    agent, user = ScriptedModel(SOLVED), ScriptedModel(["I pay 5.", "###STOP###"])
+    env = Tau2MockEvaluator.environment(lambda: agent, user_model=lambda: user)()
+    action = task()
+    result = asyncio.run(env.step(action))
+    assert env.system_prompt == "Serve the user.\nTake no cheques."
+    assert agent.last_messages[0]["content"] == [{"text": "Hi! How can I help you today?"}]
+    assert [message["content"][0]["text"] for message in user.last_messages] == [
+        "Hi! How can I help you today?",
+        "I pay 5.",
+        "Done.",
+    ]
+    assert {(item.agent_name, item.trainable) for item in result.trajectories} == {("agent", True), ("user", False)}
+
+
+@pytest.mark.usefixtures("package")
+def test_call_of_an_unknown_tool_gets_the_packages_answer_and_counts_as_an_error() -> None:
+    result = talk([call("refund"), "Sorry."], ["Pay me.", "###STOP###"])
+    (answer,) = (block["toolResult"] for block in result.observation.messages[2]["content"])
+    assert answer["content"] == [{"text": "Error: Tool 'refund' not found."}]
+    assert (result.reward.reward, result.reward.info["errors"]) == (0.0, 1)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("agent", "user", "options", "end", "steps"),
+    [
+        (lambda messages: call("double"), ["Go.", ""], {"max_steps": 9}, "max_steps", 9),
+        (lambda messages: "Hm.", lambda messages: "What?", {"max_steps": 8}, "max_steps", 8),
+        (lambda messages: call("refund"), ["Go."], {"max_errors": 3}, "too_many_errors", 7),
+        ([reply(" ")], ["Go."], {}, "agent_error", 2),
+    ],
+)
+def test_what_ends_an_episode_early_makes_it_worth_nothing(
+    agent: Any, user: Any, options: dict[str, Any], end: str, steps: int
+) -> None:
+    result = talk(agent, user, **options)
+    assert result.reward.reward == 0.0
+    assert (result.reward.info["end"], result.reward.info["steps"]) == (end, steps)
+    assert result.error is None
+
+
+@pytest.mark.usefixtures("package")
+def test_a_failing_user_is_an_error_and_no_score() -> None:
+    for user in ([""], [RuntimeError("the key is wrong")]):
+        result = talk(SOLVED, user)
+        assert result.reward is None
+        assert result.error is not None
+
+
+@pytest.mark.usefixtures("package")
+def test_user_model_may_be_options_on_the_command_line() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'nothing'"):
+        Tau2MockEvaluator.environment(lambda: ScriptedModel([]), user_model={"backend": "nothing"})()
+
+
+@pytest.mark.usefixtures("package")
+def test_a_saved_rollout_cannot_be_scored_again() -> None:
+    result = talk(SOLVED, ["I pay 5.", "###STOP###"])
+    with pytest.raises(RuntimeError, match="cannot score a saved rollout"):
+        asyncio.run(Tau2Reward().compute(task(), result))
+
+
+def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [item for item in sys.path if not (Path(item) / "tau2").is_dir()])
+    with pytest.raises(DatasetError, match=r"^tau2-bench is not installed: git clone https://github.com/sierra-res"):
+        list(Tau2MockEvaluator(lambda: None).load_dataset())
+
+
+def test_the_other_package_of_that_name_is_recognised(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tau2").mkdir()
+    (tmp_path / "tau2" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DatasetError, match="another project of that name"):
+        Tau2MockEvaluator.environment(lambda: ScriptedModel([]))
+
+
+# ---- the package itself ----------------------------------------------------------------------------------------------
+
+AGENT = [
+    reply("", call("create_task", user_id="user_1", title="Important Meeting"), call("no_such", x=1)),
+    reply("", call("create_task", user_id="nobody", title="x")),
+    "Done.",
+]
+USER = ["Please create the task 'Important Meeting'.", "###STOP###"]
+
+
+@pytest.fixture
+def real() -> Any:
+    try:
+        return _tau2("orchestrator.orchestrator")
+    except DatasetError as error:
+        pytest.skip(str(error))
+
+
+def played_by_the_package(real: Any, task_fields: dict[str, Any], **limits: int) -> Any:
+    """The same script, run by the package's own orchestrator."""
+    forms = _tau2("data_model.message")
+    turns, said = iter(AGENT), iter(USER)
+
+    class Script(_tau2("agent.base_agent").HalfDuplexAgent):  # type: ignore[misc]
+        def get_init_state(self, message_history: Any = None) -> Any:
+            return None
+
+        def generate_next_message(self, message: Any, state: Any) -> Any:
+            item: Any = next(turns)
+            made = () if isinstance(item, str) else item.calls
+            calls = [forms.ToolCall(id=f"{id(one)}", name=one.name, arguments=one.input) for one in made]
+            content = item if isinstance(item, str) else None
+            return forms.AssistantMessage(role="assistant", content=content, tool_calls=calls or None), state
+
+    class User(_tau2("user.user_simulator").UserSimulator):  # type: ignore[misc]
+        def _generate_next_message(self, message: Any, state: Any) -> Any:
+            return forms.UserMessage(role="user", content=next(said))
+
+    database = _tau2("registry").registry.get_env_constructor("mock")()
+    orchestrator = real.Orchestrator(
+        domain="mock",
+        agent=Script(tools=[], domain_policy=""),
+        user=User(llm="", instructions="x"),
+        environment=database,
+        task=_tau2("data_model.tasks").Task.model_validate(task_fields),
+        **limits,
+    )
+    return _tau2("runner.simulation").run_simulation(orchestrator), orchestrator
+
+
+@pytest.mark.parametrize("limits", [{"max_steps": 200, "max_errors": 10}, {"max_steps": 200, "max_errors": 2}])
+def test_script_ends_as_in_the_packages_own_runner(real: Any, limits: dict[str, int]) -> None:
+    action = next(iter(Tau2MockEvaluator(lambda: None).load_dataset()))
+    models = {"user_model": lambda: ScriptedModel(USER), **limits}
+    env = Tau2MockEvaluator.environment(lambda: ScriptedModel(AGENT), **models)()
+    ours = asyncio.run(env.step(action)).reward
+    theirs, orchestrator = played_by_the_package(real, action.task_context.model_dump()["task"], **limits)
+    assert ours is not None
+    assert ours.reward == theirs.reward_info.reward
+    assert ours.info["end"] == theirs.termination_reason.value
+    assert (ours.info["steps"], ours.info["errors"]) == (orchestrator.step_count, orchestrator.num_errors)
+    assert ours.info["reward_info"] == theirs.reward_info.model_dump(mode="json", exclude_none=True)
