@@ -420,6 +420,14 @@ async def test_reward_func_scores_text_where_the_environment_has_no_reward(rig: 
     assert await slime.reward_func(rig.args, Sample(response="4")) == 0.0
 
 
+async def test_reward_func_scores_the_answer_to_a_prompt_with_images(rig: Rig) -> None:
+    rig.args.strands_env_reward = f"{__name__}.text_reward"
+    prompt = [
+        {"role": "user", "content": [{"type": "image", "image": "one.png"}, {"type": "text", "text": "How many?"}]}
+    ]
+    assert await slime.reward_func(rig.args, Sample(response="3", prompt=prompt)) == 1.0
+
+
 async def test_reward_func_says_what_is_missing(rig: Rig) -> None:
     with pytest.raises(slime.SlimeConfigError, match="strands_env_reward"):
         await slime.reward_func(rig.args, Sample(response="3"))

@@ -448,7 +448,7 @@ async def test_a_verl_prompt_may_be_a_list_of_texts_but_not_of_images() -> None:
     await rollout(as_text)
     await rollout(as_list, row=row(text))
     assert as_list.requests[0]["prompt_ids"] == as_text.requests[0]["prompt_ids"]
-    with pytest.raises(ValueError, match="expected text"):
+    with pytest.raises(ValueError, match="expected text or an image"):
         await rollout(ServerManager([]), row=row({"type": "image"}, text))
 
 

@@ -108,7 +108,7 @@ USER = {"role": "user", "content": "1 + 2?"}
         ([USER, {"role": "assistant", "content": "3"}], "must end with a user message"),
         ([{"role": "function", "content": "3"}, USER], "role 'function'"),
         ([{"content": "3"}, USER], "role None"),
-        ([USER, {"role": "tool", "content": "3"}, USER], "role 'tool'"),
+        ([USER, {"role": "tool", "content": "3"}, USER], "answers no call"),
         ([USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, USER], "tool_calls"),
     ],
 )
@@ -125,3 +125,15 @@ async def test_a_developer_message_is_a_system_prompt() -> None:
         prompts.append(manager.requests[0]["prompt_ids"])
     assert prompts[0] == prompts[1]
     assert "Add." in tokenizer().decode(prompts[0])
+
+
+async def test_a_prompt_may_hold_earlier_tool_calls_and_their_results() -> None:
+    manager = ServerManager(["6"])
+    used = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 1}'}}],
+    }
+    await rollout(manager=manager, row={"raw_prompt": [USER, used, {"role": "tool", "content": "three"}, USER]})
+    text = tokenizer().decode(manager.requests[0]["prompt_ids"])
+    assert '{"name": "add", "arguments": {"a": 1}}' in text and "three" in text

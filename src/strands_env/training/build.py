@@ -8,7 +8,7 @@ for, completions that a retry threw away; used paths own what they share with di
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ def samples_from_step(
     *,
     group_id: str | None = None,
     rollout_id: str | None = None,
-    models: Iterable[Any] = (),
     include_discarded: bool = False,
     include_untrainable: bool = False,
     experts_shape: tuple[int, int] | None = None,
@@ -49,7 +48,6 @@ def samples_from_step(
         result: What `Environment.step` or `rollout` returned.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
-        models: Not needed any more; the trajectories carry everything.
         include_discarded: Keep completions that a retry threw away.
         include_untrainable: Keep agents that are not trained; their loss mask is 0.
         experts_shape: `(layers, top_k)` of routed experts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,9 +207,6 @@ def _same(one: Any, other: Any) -> bool:
         return _same(one.ids, other.ids) and _same(one.offsets, other.offsets)
     return bool(one == other)
 
-
-if TYPE_CHECKING:
-    from strands_env.training.sample import TrainingSample
 
 _DTYPES = {
     "token_ids": np.int32,

@@ -20,6 +20,8 @@ from strands_env.training.slime.fill import CallRecord, kept_sets_of
 from strands_env.training.slime.pictures import Pictures
 from strands_sglang.exceptions import SGLangAbortedError, TokenBudgetReachedError
 
+logger = logging.getLogger(__name__)
+
 
 class _HeldError(Exception):
     """An attempt of a model call that may not be started."""
@@ -214,8 +216,6 @@ def _traced(sample: Any, params: Mapping[str, Any]) -> Iterator[Callable[[Mappin
         update = getattr(span, "update", lambda attrs: None)
         yield lambda meta: update(trace.build_sglang_meta_trace_attrs(meta))
 
-
-logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 """How often the flag is read while rollouts run."""

@@ -57,9 +57,7 @@ def finished(call: Call, result: StepResult, episode: Episode) -> Any:
     """The samples of a rollout that ended, well or not."""
     sample = call.sample
     _count(sample, result, episode)
-    sources = samples_from_step(
-        result, rollout_id=str(sample.index), models=episode.models, experts_shape=call.needs.experts_shape
-    )
+    sources = samples_from_step(result, rollout_id=str(sample.index), experts_shape=call.needs.experts_shape)
     reason = result.termination_reason
     if reason.is_failure:
         if episode.control.is_aborted():  # the end of the step is what broke it

@@ -1,13 +1,12 @@
-"""Images: those of slime's prompts as blocks of messages, those of rollouts as slime trains them."""
+"""Images of rollouts as slime trains them."""
 
 from __future__ import annotations
 
 import base64
 import functools
-import io
 import logging
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from strands_env.training.export import image_tensors
@@ -81,62 +80,3 @@ def _load(model: str) -> Pictures:
 @functools.cache
 def _warn_once(error: str) -> None:
     logger.warning("error=<%s> | the model is trained without images", error)
-
-
-def has_media(sample: Any) -> bool:
-    """Whether the prompt has images, or the data something beside it."""
-    return bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
-
-
-def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
-    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
-
-    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
-
-    Raises:
-        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
-    """
-    inputs = getattr(sample, "multimodal_inputs", None) or {}
-    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
-    if others := [name for name in given if name != "images"]:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
-            "request SGLang decodes the ids and tokenises them again"
-        )
-    places = sum(map(is_image, _parts(sample.prompt)))
-    if not given and not places:
-        return []
-    if pictures is None:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-        )
-    images = list(inputs.get("images") or ()) if given else []
-    if len(images) != places:
-        raise SlimeConfigError(
-            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
-            "images with --multimodal-keys, and the prompt as messages"
-        )
-    return [_png(image) for image in images]
-
-
-def is_image(part: Any) -> bool:
-    """Whether a part of a message stands for an image."""
-    return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
-
-
-def _parts(prompt: Any) -> list[Any]:
-    if isinstance(prompt, str):
-        return []
-    contents = [message.get("content") for message in prompt]
-    return [part for content in contents if not isinstance(content, str) for part in content or ()]
-
-
-def _length(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else 1
-
-
-def _png(image: Any) -> bytes:
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "PNG")
-    return file.getvalue()

@@ -1,25 +1,26 @@
-"""slime's prompt as an action."""
+"""slime's prompt as an action, and its images."""
 
 from __future__ import annotations
 
-import json
+import io
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from strands_env.core import Action, TaskContext
+from strands_env.training.prompt import Prompt, UnsupportedPromptError, is_image
 from strands_env.training.slime.fill import METADATA_KEY
-from strands_env.training.slime.pictures import is_image
+from strands_env.training.slime.pictures import Pictures
 from strands_env.training.slime.settings import SlimeConfigError
 
 
-def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] = ()) -> Action:
+def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] | None = None) -> Action:
     """Slime's prompt as an action: the last message, the ones before as history, a system message for the agent.
 
     Args:
         sample: slime's sample; a prompt of messages is in the format of chat completions.
         environment: Gets the system message as its system prompt.
-        images: PNGs of the image parts, in order.
+        images: PNGs of the image parts, in order; None leaves the parts out.
 
     Raises:
         SlimeConfigError: A part is neither text nor an image.
@@ -32,71 +33,64 @@ def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] = ()
     }
     if isinstance(sample.prompt, str):
         return Action(message=sample.prompt, task_context=TaskContext(**context))
-    system: list[str] = []
-    turns: list[dict[str, Any]] = []
-    pictures = iter(images)
-    for message in sample.prompt:
-        role, blocks = message["role"], _blocks(message, turns, pictures)
-        if role in ("system", "developer"):
-            if any("image" in block for block in blocks):
-                raise SlimeConfigError("a system message has an image, which no chat template prints there")
-            system.extend(block["text"] for block in blocks)
-        elif role == "tool" and turns and "toolResult" in turns[-1]["content"][-1]:
-            turns[-1]["content"].extend(blocks)  # the results of one reply are one message
-        else:
-            turns.append({"role": "user" if role == "tool" else role, "content": blocks})
-    if system and environment is not None:
-        environment.system_prompt = "\n".join(system)
-    if not turns or turns[-1]["role"] != "user":
-        raise ValueError(f"the prompt must end with a user message, got roles {[m['role'] for m in sample.prompt]!r}")
-    return Action(message=turns[-1], task_context=TaskContext(**context, conversation_history=turns[:-1]))
+    try:
+        prompt = Prompt.of(sample.prompt, images)
+    except UnsupportedPromptError as error:
+        raise SlimeConfigError(str(error)) from error
+    if prompt.system is not None and environment is not None:
+        environment.system_prompt = prompt.system
+    return prompt.action(**context)
 
 
-def _blocks(
-    message: Mapping[str, Any], before: Sequence[Mapping[str, Any]], images: Iterator[bytes]
-) -> list[dict[str, Any]]:
-    content = message.get("content")
-    shown = _shown(content, images)
-    if message["role"] == "tool":
-        result = {"toolUseId": _call_id(message, before), "status": "success", "content": shown or [{"text": ""}]}
-        return [{"toolResult": result}]
-    calls = [_tool_use(call, position) for position, call in enumerate(message.get("tool_calls") or ())]
-    if content is None and not calls:
-        raise ValueError(f"a message has neither content nor tool_calls: {message!r}")
-    return [*shown, *calls]
+def has_media(sample: Any) -> bool:
+    """Whether the prompt has images, or the data something beside it."""
+    return bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
 
 
-def _shown(content: Any, images: Iterator[bytes]) -> list[dict[str, Any]]:
-    """Texts and images of a message, in order."""
-    if content is None:
+def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
+    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
+
+    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
+
+    Raises:
+        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
+    """
+    inputs = getattr(sample, "multimodal_inputs", None) or {}
+    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
+    if others := [name for name in given if name != "images"]:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
+            "request SGLang decodes the ids and tokenises them again"
+        )
+    places = sum(map(is_image, _parts(sample.prompt)))
+    if not given and not places:
         return []
-    if isinstance(content, str):
-        return [{"text": content}]
-    blocks: list[dict[str, Any]] = []
-    for part in content:
-        if is_image(part):
-            blocks.append({"image": {"format": "png", "source": {"bytes": next(images)}}})
-        elif "text" in part:
-            blocks.append({"text": part["text"]})
-        else:
-            raise SlimeConfigError(f"a prompt may have text and images, got a part {part!r}")
-    return blocks
+    if pictures is None:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
+            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+        )
+    images = list(inputs.get("images") or ()) if given else []
+    if len(images) != places:
+        raise SlimeConfigError(
+            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
+            "images with --multimodal-keys, and the prompt as messages"
+        )
+    return [_png(image) for image in images]
 
 
-def _tool_use(call: Mapping[str, Any], position: int) -> dict[str, Any]:
-    function = call["function"]
-    arguments = function.get("arguments")
-    given = json.loads(arguments) if isinstance(arguments, str) else dict(arguments or {})
-    return {"toolUse": {"toolUseId": call.get("id") or f"call_{position}", "name": function["name"], "input": given}}
+def _parts(prompt: Any) -> list[Any]:
+    if isinstance(prompt, str):
+        return []
+    contents = [message.get("content") for message in prompt]
+    return [part for content in contents if not isinstance(content, str) for part in content or ()]
 
 
-def _call_id(message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
-    """The call a result answers; without an id the first that has no answer yet."""
-    if given := message.get("tool_call_id"):
-        return str(given)
-    blocks = [block for turn in before for block in turn["content"]]
-    answered = {block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block}
-    for block in blocks:
-        if "toolUse" in block and block["toolUse"]["toolUseId"] not in answered:
-            return str(block["toolUse"]["toolUseId"])
-    raise ValueError(f"a tool result answers no call: {message!r}")
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+def _png(image: Any) -> bytes:
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "PNG")
+    return file.getvalue()

@@ -18,6 +18,8 @@ from strands_env.training.slime.fill import read_reward, rollout_key
 from strands_env.training.slime.prompt import action_of
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, load
 
+logger = logging.getLogger(__name__)
+
 
 def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """Raw and group-normalised rewards. For `--custom-reward-post-process-path`.
@@ -114,9 +116,6 @@ def _flatten(samples: Iterable[Any]) -> Iterable[Any]:
             yield from _flatten(sample)
         else:
             yield sample
-
-
-logger = logging.getLogger(__name__)
 
 
 async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:

@@ -14,9 +14,9 @@ from strands_env.core import Environment, StepResult
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import samples_from_step, status_of
 from strands_env.training.export import full_logprobs, image_inputs, one_row, trained_mask
+from strands_env.training.prompt import Prompt
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.client import ServerManagerClient, stop_token_ids
-from strands_env.training.verl.prompt import RowPrompt
 from strands_sglang.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
@@ -184,12 +184,13 @@ async def run_rollout(
         model_options: Options of `SGLangModel`.
 
     Raises:
-        ValueError: The prompt has images or content other than text, tool calls, an unknown role, or does not
-            end with a user message; or the environment has no reward function.
+        ValueError: The prompt has images, cannot be understood, or does not end with a user message; or the environment
+            has no reward function.
         TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
-    prompt = RowPrompt.of(row)
+    prompt = Prompt.of(row["raw_prompt"], images=())
+    context = {"ground_truth": (row.get("reward_model") or {}).get("ground_truth"), "extra_info": row.get("extra_info")}
     stops = stop_token_ids(tokenizer)
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
     make_model = partial(_model, tokenizer, response_length, options)
@@ -197,7 +198,7 @@ async def run_rollout(
     seconds = 0.0
     for attempt in range(1 + retries):
         client = ServerManagerClient(server_manager, sampling_params, stops, response_length)
-        result, failure = await _attempt(make_environment, partial(make_model, client), prompt)
+        result, failure = await _attempt(make_environment, partial(make_model, client), prompt, context)
         seconds += client.seconds
         status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
         if status in _ENDED:
@@ -251,14 +252,14 @@ def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], cli
 
 
 async def _attempt(
-    make_environment: Callable[..., Any], model_factory: Callable[[], Any], prompt: RowPrompt
+    make_environment: Callable[..., Any], model_factory: Callable[[], Any], prompt: Prompt, context: Mapping[str, Any]
 ) -> tuple[StepResult | None, Exception | None]:
     """The result, or why the environment could not be made."""
     try:
         environment = make_environment(model_factory=model_factory)
         if prompt.system is not None:
             environment.system_prompt = prompt.system
-        action = prompt.action()
+        action = prompt.action(**context)
     except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
         return None, failure
     result = await environment.rollout(action)

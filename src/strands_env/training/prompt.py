@@ -1,0 +1,127 @@
+"""Prompts of trainers, messages in the format of chat completions, as Strands messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strands_env.core import Action, TaskContext
+
+
+class UnsupportedPromptError(ValueError):
+    """A prompt has content that cannot be sent exactly; every prompt of its kind would be refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt as Strands messages.
+
+    Attributes:
+        system: Text of the system messages, or None.
+        turns: The other messages; the last is the user's.
+    """
+
+    system: str | None
+    turns: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, Any]], images: Sequence[bytes] | None) -> Prompt:
+        """Read the messages of a prompt.
+
+        Args:
+            messages: Messages with texts, image parts, tool calls and results.
+            images: PNGs of the image parts, in order; None leaves the parts out.
+
+        Raises:
+            UnsupportedPromptError: A part is neither text nor one of the images, or a system message has an image.
+            ValueError: The prompt does not end with a user message, or a message cannot be understood.
+        """
+        system: list[str] = []
+        turns: list[dict[str, Any]] = []
+        pictures = None if images is None else iter(images)
+        for message in messages:
+            role, blocks = message.get("role"), _blocks(message, turns, pictures)
+            if role in ("system", "developer"):
+                if any("text" not in block for block in blocks):
+                    raise UnsupportedPromptError("a system message has an image, which no chat template prints there")
+                system.extend(block["text"] for block in blocks)
+            elif role == "tool" and turns and "toolResult" in turns[-1]["content"][-1]:
+                turns[-1]["content"].extend(blocks)  # the results of one reply are one message
+            else:
+                turns.append({"role": "user" if role == "tool" else role, "content": blocks})
+        if not turns or turns[-1]["role"] != "user":
+            roles = [message.get("role") for message in messages]
+            raise ValueError(f"the prompt must end with a user message, got roles {roles!r}")
+        return cls(system="\n".join(system) if system else None, turns=turns)
+
+    def action(self, **context: Any) -> Action:
+        """A new action: the last message, with those before as history, and further fields of the `TaskContext`."""
+        return Action(message=self.turns[-1], task_context=TaskContext(**context, conversation_history=self.turns[:-1]))
+
+
+def is_image(part: Any) -> bool:
+    """Whether a part of a message stands for an image."""
+    return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
+
+
+def _blocks(
+    message: Mapping[str, Any], before: Sequence[Mapping[str, Any]], images: Iterator[bytes] | None
+) -> list[dict[str, Any]]:
+    role, content = message.get("role"), message.get("content")
+    if role not in ("system", "developer", "user", "assistant", "tool"):
+        raise ValueError(
+            f"the prompt has a message of role {role!r}, expected system, developer, user, assistant or tool"
+        )
+    shown = _shown(content, images)
+    if role == "tool":
+        result = {"toolUseId": _call_id(message, before), "status": "success", "content": shown or [{"text": ""}]}
+        return [{"toolResult": result}]
+    calls = [_tool_use(call, position) for position, call in enumerate(message.get("tool_calls") or ())]
+    if content is None and not calls:
+        raise ValueError(f"a message has neither content nor tool_calls: {message!r}")
+    return [*shown, *calls]
+
+
+def _shown(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]:
+    """Texts and images of a message, in order."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"text": content}]
+    blocks: list[dict[str, Any]] = []
+    for part in content:
+        if is_image(part) and images is None:
+            continue
+        if is_image(part) and images is not None and (image := next(images, None)) is not None:
+            blocks.append({"image": {"format": "png", "source": {"bytes": image}}})
+        elif isinstance(part, Mapping) and "text" in part:
+            blocks.append({"text": part["text"]})
+        else:
+            raise UnsupportedPromptError(f"the prompt has a part {part!r}, expected text or an image that came with it")
+    return blocks
+
+
+def _tool_use(call: Mapping[str, Any], position: int) -> dict[str, Any]:
+    try:
+        function = call["function"]
+        arguments = function.get("arguments")
+        given = json.loads(arguments) if isinstance(arguments, str) else dict(arguments or {})
+        return {
+            "toolUse": {"toolUseId": call.get("id") or f"call_{position}", "name": function["name"], "input": given}
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"the prompt has tool_calls that cannot be read: {call!r}") from error
+
+
+def _call_id(message: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
+    """The call a result answers; without an id the first call without a result."""
+    if given := message.get("tool_call_id"):
+        return str(given)
+    blocks = [block for turn in before for block in turn["content"]]
+    answered = {block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block}
+    for block in blocks:
+        if "toolUse" in block and block["toolUse"]["toolUseId"] not in answered:
+            return str(block["toolUse"]["toolUseId"])
+    raise ValueError(f"a tool result answers no call: {message!r}")
