@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .client import SGLangClient, get_tokenizer
+from .command_line import Exit
 from .conversation import Conversation, TurnRequest
 from .exceptions import MediaError, StrandsSGLangError
 from .media import ProcessorExpander
@@ -60,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
         return template_doctor.run(args)
     if args.server is None:
         sys.stderr.write("strands-sglang doctor: --vision needs --server URL, a server that runs the model\n")
-        return 2
+        return Exit.USAGE
     try:
         expander = ProcessorExpander.of_model(args.source, unproved=True)
         proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander))
     except (StrandsSGLangError, OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n" if isinstance(error, MediaError) else f"not exact: {error}\n")
-        return 1
+        sys.stderr.write(f"strands-sglang doctor: {'' if isinstance(error, MediaError) else 'not exact: '}{error}\n")
+        return Exit.FAILED
     kept = record_proof(proof.fingerprint, args.server)
     if args.json:
         values = {"fingerprint": proof.fingerprint, "turns": proof.turns, "images": proof.images}
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             f"exact: {proof.images} images in {proof.turns} turns, {proof.prompt_tokens} tokens, every id as expected; "
             f"remembered in {kept}\n"
         )
-    return 0
+    return Exit.OK
 
 
 async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander) -> VisionProof:

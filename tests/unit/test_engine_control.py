@@ -310,7 +310,7 @@ def test_a_device_that_is_not_there_is_one_clear_error(tiny: TinyModel) -> None:
 
 
 def test_a_model_that_is_not_there_is_one_clear_error(tmp_path: Any) -> None:
-    with pytest.raises(ModelLoadError, match="Could not load model"):
+    with pytest.raises(ModelLoadError, match="cannot be loaded"):
         EmbeddedEngine(str(tmp_path))
 
 

@@ -26,7 +26,7 @@ HEAVY = (
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["exceptions", "installation", "own_models"],
+    ["exceptions", "installation", "command_line"],
     ["engine", "template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
     ["client"],
     ["conversation"],

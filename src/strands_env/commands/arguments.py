@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from strands_env.commands.tasks import DATA
 from strands_env.eval import EvalError, GroupPolicy
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.trackers import TRACKERS
+from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.exceptions import did_you_mean
 
 BACKENDS = ("local", "sglang", "openai", "bedrock", "scripted")
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
     model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
-    model.add_argument("--model-id", metavar="ID", help="model: a name, a hub id or a folder")
+    model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
     model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
     model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
     model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
@@ -174,55 +173,9 @@ def trackers(text: str) -> list[str]:
     return names
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return value
-
-
 def seed(text: str) -> int:
     """A whole number of at least 0 that JSON can hold."""
     value = non_negative(text)
     if value >= 2**63:
         raise argparse.ArgumentTypeError(f"expected a whole number below 2^63, got {text!r}")
-    return value
-
-
-def non_negative(text: str) -> int:
-    """A whole number of at least 0."""
-    value = int(text) if text.isdecimal() else -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return value
-
-
-def number(text: str) -> float:
-    """A finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
-    return value
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object, or the one in a file."""
-    source = text
-    if not text.lstrip().startswith("{"):
-        try:
-            source = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise argparse.ArgumentTypeError(
-                f"expected a JSON object or a file with one, got {text!r} ({error})"
-            ) from None
-    try:
-        value = json.loads(source)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {type(value).__name__}")
     return value

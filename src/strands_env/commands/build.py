@@ -17,7 +17,7 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.executor import EnvFactory
 from strands_env.eval.registry import get_benchmark, list_benchmarks
-from strands_sglang.engine.own_models import unknown_model
+from strands_sglang.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -269,9 +269,7 @@ def make_model_factory(
         return lambda: ScriptedModel(lambda messages: script, delay=script_delay)
     from strands_env.core.models import model_factory_from_args
 
-    for name in (model_id if backend == "local" else None, tokenizer):
-        if name is not None and (wrong := unknown_model(name)) is not None:
-            raise EvalError(f"{wrong}: give an own model, a folder or the full id of a hub, such as org/name")
+    check_named_models(backend, model_id, tokenizer)
     options: dict[str, Any] = {}
     if tool_parser is not None or backend == "local":
         from strands_sglang import get_tool_parser
@@ -293,6 +291,20 @@ def make_model_factory(
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
     except (ValueError, ImportError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error
+
+
+def check_named_models(backend: str, model_id: str | None, tokenizer: str | None) -> None:
+    """Refuse names that cannot be models, before anything is loaded.
+
+    Raises:
+        EvalError: One cannot be a model.
+    """
+    for name in (model_id if backend == "local" else None, tokenizer):
+        try:
+            if name is not None:
+                check_model_name(name)
+        except UnknownModelError as error:
+            raise EvalError(str(error)) from error
 
 
 def loading(options: Mapping[str, Any]) -> str | None:

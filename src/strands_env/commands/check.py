@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from strands_env.commands.arguments import json_object
-from strands_env.commands.build import load_evaluator, make_env_factory
+from strands_env.commands.build import check_named_models, load_evaluator, make_env_factory
 from strands_env.commands.dry_run import ANSWER, DryRun, Level, dry_run
 from strands_env.commands.tasks import DATA, DataBenchmark, columns_of
-from strands_env.commands.terminal import Exit, complain, format_number, one_line, say
+from strands_env.commands.terminal import complain, format_number, one_line, say
 from strands_env.core import Action, ModelFactory, TaskContext
 from strands_env.core.limits import shorten
 from strands_env.core.models import sglang_model_factory
@@ -24,6 +23,8 @@ from strands_env.eval import EvalError
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.source import Tasks, contained, stream
 from strands_env.testing import ScriptedModel
+from strands_sglang.command_line import Exit, json_object
+from strands_sglang.engine.own_models import why_not_loaded
 from strands_sglang.testing import ScriptedClient
 
 SHOWN = 4000
@@ -42,8 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ground-truth", metavar="TEXT", help="its expected answer")
     parser.add_argument(
         "--tokenizer",
+        "--model",
+        "--model-id",
         metavar="ID",
-        help="whose chat template renders the prompt (default: the embedded model's; none: no prompt)",
+        help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -123,6 +126,7 @@ def models_of(tokenizer: str | None) -> ModelFactory:
     from strands_sglang import get_tokenizer
     from strands_sglang.engine.loader import default_model_cached
 
+    check_named_models("", None, tokenizer)
     name = tokenizer or ("smollm2" if default_model_cached() else "tiny")
     try:
         loaded = get_tokenizer(name)
@@ -131,7 +135,7 @@ def models_of(tokenizer: str | None) -> ModelFactory:
             return lambda: ScriptedModel(lambda messages: ANSWER)
         raise
     except Exception as error:
-        raise EvalError(f"the tokenizer {name!r} cannot be loaded: {error}") from error
+        raise EvalError(f"the tokenizer {name!r} cannot be loaded: {why_not_loaded(error)}") from error
     client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=loaded)
     return sglang_model_factory(tokenizer=loaded, client=client)
 

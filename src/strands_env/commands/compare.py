@@ -6,14 +6,14 @@ import argparse
 import json
 from dataclasses import asdict
 
-from strands_env.commands.arguments import non_negative, number
 from strands_env.commands.summary import interval
-from strands_env.commands.terminal import Exit, complain, format_number, say
+from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, compare
 from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.report import write_comparison
+from strands_sglang.command_line import Exit, non_negative, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import Exit, complain, one_line, say
+from strands_env.commands.terminal import complain, one_line, say
 from strands_env.eval import EvalError
+from strands_sglang.command_line import Exit
 
 EXAMPLES = 10
 """Places that are shown."""

@@ -15,13 +15,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from strands_env.commands.arguments import add_arguments, output_of, resolve
-from strands_env.commands.build import HOOK, load_evaluator, load_object, load_reward, loading, make_env_factory
+from strands_env.commands.build import (
+    HOOK,
+    check_named_models,
+    load_evaluator,
+    load_object,
+    load_reward,
+    loading,
+    make_env_factory,
+)
 from strands_env.commands.dry_run import Level, quick_findings
 from strands_env.commands.progress import TrackedProgress, announced, make_display
 from strands_env.commands.runs import SavedRun, prices_of
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.tasks import DataBenchmark, FunctionBenchmark, columns_of
-from strands_env.commands.terminal import Exit, check_writable, complain, format_number, say
+from strands_env.commands.terminal import check_writable, complain, format_number, say
 from strands_env.core import Phase, TerminationReason
 from strands_env.eval import (
     ConfigMismatchError,
@@ -42,6 +50,8 @@ from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.source import contained
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
+from strands_sglang import get_tool_parser
+from strands_sglang.command_line import Exit
 from strands_sglang.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
@@ -96,6 +106,9 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
     is_inline = options["executor"] == "inline"
     if is_inline and options["workers"] is not None:
         raise EvalError("--workers is for --executor processes or ray")
+    check_named_models(options["backend"], options["model_id"], options["tokenizer"])
+    if options["tool_parser"] is not None:
+        get_tool_parser(options["tool_parser"])
     if options["env"] is not None:
         load_object(options["env"], HOOK)  # a wrong name is said here, in one sentence
     compared = {name: value for name, value in model.items() if name not in ("base_url", "script_delay")}

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.commands.arguments import number
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import Exit, check_writable, complain, say
+from strands_env.commands.terminal import check_writable, complain, say
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store import ResultReader
 from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
 from strands_env.training.export import full_logprobs, one_row, trained_mask
+from strands_sglang.command_line import Exit, number
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.messages import to_chat_messages
 

@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from strands_env.commands.terminal import Exit, complain, say
+from strands_env.commands.terminal import complain, say
+from strands_sglang.command_line import Exit
 
 _FILES = {
     "env.py.txt": "{module}.py",

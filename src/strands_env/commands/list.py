@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from strands_env.commands.terminal import Exit, complain, format_number, say
+from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, describe_benchmarks, summarize
 from strands_env.eval.groups import read_scores
+from strands_sglang.command_line import Exit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

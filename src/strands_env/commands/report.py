@@ -6,13 +6,13 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from strands_env.commands.arguments import number
 from strands_env.commands.runs import SavedRun, add_prices
-from strands_env.commands.terminal import Exit, complain, say
+from strands_env.commands.terminal import complain, say
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
 from strands_env.report.training import is_slime_log, runs_in
+from strands_sglang.command_line import Exit, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

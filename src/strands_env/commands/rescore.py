@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strands_env.commands.arguments import json_object, number, positive
 from strands_env.commands.build import load_reward, make_env_factory
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import Exit, check_writable, complain, format_number, say
+from strands_env.commands.terminal import check_writable, complain, format_number, say
 from strands_env.core import Environment, Phase, RewardResult, TerminationReason
 from strands_env.core.content import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
@@ -23,6 +22,7 @@ from strands_env.eval import EvalError, EvalSample, StoreError, summarize
 from strands_env.eval.groups import read_scores
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_sglang.command_line import Exit, json_object, number, positive
 
 PREVIOUS = "previous_reward"
 """Where the info of a new reward holds the old one."""

@@ -1,43 +1,13 @@
-"""What every command shares: exit statuses, its parser of arguments, and where it writes."""
+"""What a command writes to the terminal, and whether it can write its files."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import sys
 from contextlib import suppress
-from enum import IntEnum
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NoReturn
-
-
-class Exit(IntEnum):
-    """How a command ended."""
-
-    OK = 0
-    """Done. Also a run without a reward function, which says that nothing was scored."""
-    INCOMPLETE = 1
-    """`eval`: finished, but samples were lost to infrastructure, and `--resume` tries them again. `compare
-    --fail-if-worse`: the second run is significantly worse. `check`: something has to change. `verify --max-kl`: the
-    mismatch is larger."""
-    USAGE = 2
-    """Wrong arguments, data that cannot be read or has no tasks, a reward that scored none of the samples, or a package
-    is not installed."""
-    REFUSED = 3
-    """The results belong to another configuration, are damaged, are being written by another run, or cannot be read or
-    written."""
-    GAVE_UP = 4
-    """`eval`: more samples were lost than `--max-failures`, or the first ones failed alike; everything finished is
-    saved."""
-    UNEXPECTED = 70
-    """An error nobody expected, with its traceback; everything finished is saved. Also one in a user's own metric."""
-    INTERRUPTED = 130
-    """`eval`: stopped with Ctrl-C or SIGTERM; everything finished is saved."""
-    PIPE = 141
-    """Whoever read the output went away before its end (`view`, `list` and `report` take that for done)."""
-
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, changes colours, turns the direction of text, or cannot be encoded."""
@@ -80,22 +50,6 @@ def format_seconds(seconds: float | None) -> str:
 def format_number(value: float, digits: int = 3) -> str:
     """A number, `-` for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line: what is wrong, the nearest thing that would be right, and where help is."""
-
-    def error(self, message: str) -> NoReturn:
-        """Complain and exit with `Exit.USAGE`."""
-        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
-
-        if found := re.match(r"unrecognized arguments: (-[^\s=]*)", message):
-            message += did_you_mean(found[1], [option for option in self._option_string_actions if option[1] == "-"])
-        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
-            choices = found[2].replace("'", "").split(", ")
-            message = f"{message[: found.start()]}unknown {found[1]!r}{did_you_mean(found[1], choices)}; choose one of "
-            message += ", ".join(choices)
-        self.exit(Exit.USAGE, f"{self.prog}: {message} (help: {self.prog} --help)\n")
 
 
 _FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.commands.arguments import number, positive
 from strands_env.commands.progress import announced
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import Exit, complain, format_number, one_line, say
+from strands_env.commands.terminal import complain, format_number, one_line, say
 from strands_env.core import AgentTrajectory
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import trajectories_of
+from strands_sglang.command_line import Exit, number, positive
 from strands_sglang.exceptions import StrandsSGLangError
 
 WORST = 10

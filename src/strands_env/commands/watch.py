@@ -14,12 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.arguments import number, positive
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import Exit, complain, format_number, format_seconds, one_line, safe, say
+from strands_env.commands.terminal import complain, format_number, format_seconds, one_line, safe, say
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import told
 from strands_env.eval.store.records import LineError, decode, to_sample
+from strands_sglang.command_line import Exit, number, positive
 
 LATEST = 5
 """Samples that are shown."""

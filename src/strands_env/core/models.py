@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from strands.models import Model
 
 from strands_sglang.client.shared import get_client, get_tokenizer
+from strands_sglang.engine.own_models import why_not_loaded
 
 from .seeds import RolloutSeed, SeededClient
 
@@ -234,7 +235,7 @@ def model_factory_from_args(
             client = get_client(sglang_base_url)
             path = tokenizer or _served_tokenizer(sglang_base_url)
             return sglang_model_factory(
-                tokenizer=get_tokenizer(path),
+                tokenizer=_tokenizer(path),
                 client=client,
                 model_id=model_id or path,
                 sampling_params=sampling_params,
@@ -279,6 +280,16 @@ def _with_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any
     if "max_new_tokens" in params:
         params["max_tokens"] = params.pop("max_new_tokens")
     return params
+
+
+def _tokenizer(name: str) -> Any:
+    try:
+        return get_tokenizer(name)
+    except OSError as error:
+        raise ValueError(
+            f"the tokenizer {name!r} cannot be loaded: {why_not_loaded(error)}; give another with "
+            "--tokenizer, a folder or a hub id"
+        ) from error
 
 
 def _served_tokenizer(base_url: str) -> str:

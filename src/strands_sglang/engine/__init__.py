@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strands_sglang.engine.engine import EmbeddedEngine
-    from strands_sglang.engine.loader import ModelLoadError, load_default_model
+    from strands_sglang.engine.loader import load_default_model
+    from strands_sglang.engine.own_models import ModelLoadError, UnknownModelError
     from strands_sglang.engine.tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 __all__ = [
     "EmbeddedEngine",
     "ModelLoadError",
     "TinyModel",
+    "UnknownModelError",
     "load_default_model",
     "make_tiny_model",
     "make_tiny_vision_model",
@@ -32,8 +34,9 @@ __all__ = [
 
 _HOMES = {
     "EmbeddedEngine": "engine",
-    "ModelLoadError": "loader",
+    "ModelLoadError": "own_models",
     "TinyModel": "tiny",
+    "UnknownModelError": "own_models",
     "load_default_model": "loader",
     "make_tiny_model": "tiny",
     "make_tiny_vision_model": "tiny",

@@ -292,7 +292,8 @@ async def _update_weight_version(request: web.Request) -> web.Response:
 
 
 async def _update_weights(request: web.Request) -> web.Response:
-    from strands_sglang.engine.loader import ModelLoadError, load_model
+    from strands_sglang.engine.loader import load_model
+    from strands_sglang.engine.own_models import ModelLoadError
 
     engine, body = request.app[ENGINE], await _body(request)
     folder, version = _field(body, "model_path", str, ""), body.get("weight_version")

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strands_sglang.engine.own_models import EXPECTED, ModelLoadError, check_model_name, why_not_loaded
 from strands_sglang.engine.smollm2 import CHAT_TEMPLATE
 from strands_sglang.engine.tiny import (
     make_tiny_model,
@@ -30,7 +31,6 @@ from strands_sglang.engine.tiny import (
     make_tiny_vision_model,
     without_progress_bars,
 )
-from strands_sglang.exceptions import StrandsSGLangError
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,6 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FOLDER = "smollm2-135m-instruct-1"
 """Name of the converted folder; its last number rises when the conversion changes."""
-
-
-class ModelLoadError(StrandsSGLangError, RuntimeError):
-    """A model could not be fetched, verified, converted or loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +185,11 @@ def load_model(
         dtype: Type of the weights, such as `"float32"` or `"bfloat16"`.
 
     Raises:
+        UnknownModelError: The name cannot be a model.
         ModelLoadError: The model or its tokenizer cannot be loaded.
     """
+    if isinstance(model, str):
+        check_model_name(model)
     import torch
     from transformers import (
         AutoConfig,
@@ -232,10 +231,7 @@ def load_model(
     except ModelLoadError:
         raise
     except Exception as error:
-        raise ModelLoadError(
-            f"Could not load model {name!r}; expected 'smollm2', 'tiny', a Hugging Face id, a folder with weights and "
-            f"tokenizer, or a loaded model with tokenizer=...: {type(error).__name__}: {error}"
-        ) from error
+        raise ModelLoadError(f"the model {name!r} cannot be loaded: {why_not_loaded(error)}; {EXPECTED}") from error
     return LoadedModel(name=name, model=loaded.eval(), tokenizer=tokenizer, image_processor=image_processor)
 
 

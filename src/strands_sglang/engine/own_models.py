@@ -1,15 +1,26 @@
-"""The package's own models by name, wherever a model, a tokenizer or a chat template is asked for."""
+"""The package's own models by name, and the check of names, wherever one or its tokenizer is asked for."""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.exceptions import did_you_mean
+from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
 
 OWN_MODELS = ("smollm2", "tiny", "tiny-vision")
 """Names that `EmbeddedEngine` knows: the default model, a tiny random one, and one that sees."""
+EXPECTED = "give smollm2, tiny, a folder with a model and its tokenizer, or a hub id such as Qwen/Qwen3-0.6B"
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+class ModelLoadError(StrandsSGLangError, RuntimeError):
+    """A model could not be fetched, verified, converted or loaded."""
+
+
+class UnknownModelError(ModelLoadError, ValueError):
+    """A name that cannot be a model: neither a folder nor a hub id, or one of ours misspelt. No hub was asked."""
 
 
 def is_own_model(name: str) -> bool:
@@ -17,12 +28,18 @@ def is_own_model(name: str) -> bool:
     return name in OWN_MODELS and not Path(name).exists()
 
 
-def unknown_model(name: str) -> str | None:
-    """A hint for a name that is neither a folder nor a hub id but close to one of ours; None otherwise."""
-    if "/" in name or is_own_model(name) or Path(name).exists():
-        return None
-    hint = did_you_mean(name, OWN_MODELS)
-    return f"unknown model {name!r}{hint}" if hint else None
+def check_model_name(name: str) -> None:
+    """Refuse a name that cannot be a model, before a hub is asked.
+
+    Raises:
+        UnknownModelError: It cannot be one.
+    """
+    if is_own_model(name) or Path(name).exists():
+        return
+    if _HUB_ID.fullmatch(name) is None:
+        raise UnknownModelError(f"{name!r} is neither a folder nor a hub id: {EXPECTED}")
+    if "/" not in name and (hint := did_you_mean(name, OWN_MODELS)):
+        raise UnknownModelError(f"unknown model {name!r}{hint}: {EXPECTED}")
 
 
 def own_tokenizer(name: str) -> Any:
@@ -34,3 +51,13 @@ def own_tokenizer(name: str) -> Any:
     """
     # By name: it needs torch, and is loaded only here.
     return import_module("strands_sglang.engine.loader").load_tokenizer(name)
+
+
+def why_not_loaded(error: BaseException) -> str:
+    """What `transformers` or the hub say of a model that does not load, in one line."""
+    said = " ".join(str(error).split())
+    if "couldn't connect to" in said or "offline mode" in said:
+        return "it is not in the local cache, and the Hugging Face hub cannot be reached"
+    if "is not a valid model identifier" in said or "Repository Not Found" in said:
+        return "the Hugging Face hub has no such model, or asks for a login (hf auth login)"
+    return f"{type(error).__name__}: {said[:300]}"

@@ -7,37 +7,30 @@ import asyncio
 import signal
 import sys
 
+from strands_sglang.command_line import Exit, non_negative, port, positive
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("--model", default="smollm2", help="smollm2 (default), tiny, a Hugging Face id, or a folder")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=_port, default=30000, help="port to listen on, 0 for a free one (%(default)s)")
+    parser.add_argument("--port", type=port, default=30000, help="port to listen on, 0 for a free one (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default: %(default)s)")
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="type of the weights"
     )
-    parser.add_argument("--context-length", type=int, help="most positions (default: the model's own)")
-    parser.add_argument("--max-batch-size", type=int, default=16, help="most requests at a time (%(default)s)")
-    parser.add_argument("--prefix-cache-tokens", type=int, default=16_384, help="budget of the prefix cache")
-    parser.add_argument("--threads", type=int, help="PyTorch threads (default: half of the processors)")
-    parser.add_argument("--seed", type=int, help="seed of requests that bring none")
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is not a port, expected 0 to 65535")
-    return number
+    parser.add_argument("--context-length", type=positive, metavar="N", help="most positions (default: the model's)")
+    parser.add_argument(
+        "--max-batch-size", type=positive, default=16, metavar="N", help="requests at a time (%(default)s)"
+    )
+    parser.add_argument("--prefix-cache-tokens", type=non_negative, default=16_384, metavar="N", help="prefix cache")
+    parser.add_argument("--threads", type=positive, metavar="N", help="PyTorch threads (default: half the processors)")
+    parser.add_argument("--seed", type=non_negative, metavar="N", help="seed of requests that bring none")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
-    try:
-        return asyncio.run(_serve(args))
-    except ImportError as error:
-        sys.stderr.write(f"strands-sglang serve needs the extra strands-rollout[local]: {error}\n")
-        return 1
+    return asyncio.run(_serve(args))
 
 
 async def _serve(args: argparse.Namespace) -> int:
@@ -45,7 +38,7 @@ async def _serve(args: argparse.Namespace) -> int:
 
     from strands_sglang.engine.engine import EmbeddedEngine
     from strands_sglang.engine.http import LOOPBACK_HOSTS, create_app
-    from strands_sglang.engine.loader import ModelLoadError
+    from strands_sglang.engine.own_models import ModelLoadError
 
     try:
         engine = EmbeddedEngine(
@@ -59,8 +52,8 @@ async def _serve(args: argparse.Namespace) -> int:
             seed=args.seed,
         )
     except (ModelLoadError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+        sys.stderr.write(f"strands-sglang serve: {error}\n")
+        return Exit.USAGE if isinstance(error, ValueError) else Exit.FAILED
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -75,8 +68,11 @@ async def _serve(args: argparse.Namespace) -> int:
             sys.stdout.flush()
             await stop.wait()
         except OSError as error:
-            sys.stderr.write(f"cannot listen on {args.host}:{args.port}: {error}\n")
-            return 1
+            sys.stderr.write(
+                f"strands-sglang serve: cannot listen on {args.host}:{args.port}: {error.strerror or error}; "
+                "--port 0 takes a free port\n"
+            )
+            return Exit.FAILED
         finally:
             await runner.cleanup()
-    return 0
+    return Exit.OK

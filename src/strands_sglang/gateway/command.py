@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import errno
 import os
 import signal
 import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ..command_line import Exit, json_object, port, positive, seconds
+from ..engine.own_models import check_model_name, why_not_loaded
+from ..exceptions import StrandsSGLangError
+
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    source = parser.add_mutually_exclusive_group(required=True)
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--base-url", metavar="URL", help="SGLang server")
     source.add_argument("--model", metavar="NAME", help="embedded engine: smollm2, tiny, a Hugging Face id or a folder")
     parser.add_argument("--tokenizer", metavar="PATH", help="tokenizer of the served model (with --base-url)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on, 0 for a free one (%(default)s)")
+    parser.add_argument("--port", type=port, default=0, help="port to listen on, 0 for a free one (%(default)s)")
     parser.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help="further name of this host")
     parser.add_argument(
         "--admin-key",
@@ -30,25 +34,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"key of the session routes; better given as {ADMIN_KEY_VARIABLE}, which no process list shows",
     )
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
-    parser.add_argument("--session-ttl", type=float, metavar="SECONDS", help="seal sessions idle for so long")
-    parser.add_argument("--sampling", type=json.loads, metavar="JSON", help="sampling parameters of every session")
+    parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for so long")
+    parser.add_argument(
+        "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
+    )
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
     parser.add_argument("--strict", action="store_true", help="refuse what would be left out and counted")
     parser.add_argument("--tool-parser", metavar="NAME", help="tool parser (default: chosen by the chat template)")
     parser.add_argument("--chat-template", metavar="FILE", help="jinja file instead of the tokenizer's template")
-    parser.add_argument("--context-length", type=int, metavar="TOKENS", help="context length (default: the model's)")
+    parser.add_argument("--context-length", type=positive, metavar="TOKENS", help="context (default: the model's)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
-    if args.base_url and not args.tokenizer:
-        sys.stderr.write("strands-sglang gateway: --base-url needs --tokenizer\n")
-        return 2
+    if wrong := _misused(args):
+        return _complain(wrong, Exit.USAGE)
     try:
         return asyncio.run(_until_signalled(args))
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"strands-sglang gateway: {error}\n")
-        return 1
+    except (TypeError, ValueError) as error:
+        return _complain(error, Exit.USAGE)
+    except OSError as error:
+        taken = "; --port 0 takes a free port" if error.errno == errno.EADDRINUSE else ""
+        return _complain(f"{error}{taken}", Exit.FAILED)
+    except StrandsSGLangError as error:
+        return _complain(error, Exit.FAILED)
+
+
+def _misused(args: argparse.Namespace) -> str | None:
+    """What is wrong with the options, as far as they tell by themselves."""
+    if not args.base_url and not args.model:
+        return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
+    if args.base_url and not args.tokenizer:
+        return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
+    if args.model and args.tokenizer:
+        return "--tokenizer would have no effect: the model of --model brings its own; leave it out"
+    if args.chat_template and not os.path.isfile(args.chat_template):
+        return f"--chat-template: there is no file {args.chat_template!r}"
+    return None
+
+
+def _complain(what: object, status: Exit) -> Exit:
+    sys.stderr.write(f"strands-sglang gateway: {what}\n")
+    return status
 
 
 async def _until_signalled(args: argparse.Namespace) -> int:
@@ -56,7 +83,7 @@ async def _until_signalled(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await serve(args, stop)
-    return 0
+    return Exit.OK
 
 
 async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
@@ -97,8 +124,13 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     from ..client import SGLangClient
     from ..client.shared import get_tokenizer
 
+    check_model_name(args.tokenizer)
+    try:
+        tokenizer = get_tokenizer(args.tokenizer)
+    except OSError as error:
+        raise ValueError(f"the tokenizer {args.tokenizer!r} cannot be loaded: {why_not_loaded(error)}") from error
     client = await stack.enter_async_context(SGLangClient(args.base_url))
-    return client, get_tokenizer(args.tokenizer), args.tokenizer
+    return client, tokenizer, args.tokenizer
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

@@ -21,7 +21,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.engine.own_models import is_own_model, own_tokenizer
+from strands_sglang.command_line import Exit
+from strands_sglang.engine.own_models import (
+    UnknownModelError,
+    check_model_name,
+    is_own_model,
+    own_tokenizer,
+    why_not_loaded,
+)
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template.chat_template import ChatTemplate
 from strands_sglang.template.renderer import DeltaRenderer
@@ -197,13 +204,18 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _from_hub(name: str) -> Source:
+    try:
+        check_model_name(name)
+    except UnknownModelError as error:
+        raise SourceError(str(error)) from error
     from transformers import AutoTokenizer, GenerationConfig
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # whatever the hub client raises: there is no tokenizer
-        reason = " ".join(str(error).split())[:200]
-        raise SourceError(f"{name!r} is not a file or folder, and no tokenizer of that name loads: {reason}") from error
+        raise SourceError(
+            f"{name!r} is neither a file nor a folder, and no tokenizer of that name can be loaded: {why_not_loaded(error)}"
+        ) from error
     try:
         ids = GenerationConfig.from_pretrained(name).eos_token_id
     except Exception:  # many models have none
@@ -291,14 +303,14 @@ def run(args: argparse.Namespace) -> int:
         report = renderer.report
     except (SourceError, TemplateError) as error:
         sys.stderr.write(f"strands-sglang doctor: {error}\n")
-        return 2
+        return Exit.USAGE
     printed = None if args.no_tools else renderer.printed_call("lookup", {"q": "two words"})
     if args.json:
         text = json.dumps(_as_json(report, source, printed), ensure_ascii=False, indent=2)
     else:
         text = "\n".join(_as_text(report, source, printed, with_tools=not args.no_tools))
     sys.stdout.write(text + "\n")
-    return 1 if report.verdict is Verdict.UNSUPPORTED else 0
+    return Exit.FAILED if report.verdict is Verdict.UNSUPPORTED else Exit.OK
 
 
 def _parse_kwargs(text: str) -> dict[str, Any]:

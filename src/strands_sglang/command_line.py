@@ -1,0 +1,246 @@
+"""What both commands share: exit statuses, arguments and their complaints, and running one subcommand a module."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TextIO, cast
+
+_EXTRA_OF = {
+    **dict.fromkeys(("accelerate", "gguf", "tokenizers", "torch", "transformers", "xgrammar"), "local"),
+    "datasets": "eval",
+    "pyarrow": "train",
+    "math_verify": "math",
+    "openai": "openai",
+    "ray": "ray",
+}
+
+
+class Exit(IntEnum):
+    """How a command ended. The first three are those of every command."""
+
+    OK = 0
+    """Done. Also a run without a reward function, which says that nothing was scored."""
+    INCOMPLETE = 1
+    """`eval`: finished, but samples were lost, and `--resume` tries them again. `check`: something has to change.
+    `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is significantly worse. `verify
+    --max-kl`: the mismatch is larger."""
+    FAILED = 1
+    """The same status: the command was right, its work failed. The model server does not answer, the port is taken."""
+    USAGE = 2
+    """Wrong usage: arguments, names, or files that cannot be read, data without tasks, a reward that scored none of the
+    samples, or a package that is not installed."""
+    REFUSED = 3
+    """The results belong to another configuration, are damaged, are being written by another run, or cannot be read or
+    written."""
+    GAVE_UP = 4
+    """`eval`: more samples were lost than `--max-failures`, or the first ones failed alike; everything finished is
+    saved."""
+    UNEXPECTED = 70
+    """An error nobody expected, with its traceback; everything finished is saved. Also one in a user's own metric."""
+    INTERRUPTED = 130
+    """Stopped with Ctrl-C or SIGTERM; everything finished is saved."""
+    PIPE = 141
+    """Whoever read the output went away before its end (`view`, `list` and `report` take that for done)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line: what is wrong, the nearest thing that would be right, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and exit with `Exit.USAGE`."""
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
+        if found := re.match(r"unrecognized arguments: --([^\s=]*)", message):
+            options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            message += did_you_mean(found[1], options).replace("'", "'--", 1)
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            choices = found[2].replace("'", "").split(", ")
+            message = f"{message[: found.start()]}unknown {found[1]!r}{did_you_mean(found[1], choices)}; choose one of "
+            message += ", ".join(choices)
+        self.exit(Exit.USAGE, f"{self.prog}: {message} (help: {self.prog} --help)\n")
+
+
+# ---- types of arguments ----------------------------------------------------------------------------------------------
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def non_negative(text: str) -> int:
+    """A whole number of at least 0."""
+    value = int(text) if text.isdecimal() else -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return value
+
+
+def port(text: str) -> int:
+    """A port to listen on; 0 takes a free one."""
+    value = int(text) if text.isdecimal() else -1
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    value = number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, or the one in a file."""
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(
+                f"expected a JSON object or a file with one, got {text!r} ({getattr(error, 'strerror', error)})"
+            ) from None
+    try:
+        value = json.loads(source)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}, in {source[:80]!r}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+class _Command(Protocol):
+    """What a module has to offer to be a subcommand."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the subcommand."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the subcommand; return the exit status."""
+
+
+def run_command_line(
+    prog: str,
+    commands: Mapping[str, tuple[str, str]],
+    argv: Sequence[str] | None,
+    *,
+    description: str,
+    epilog: str,
+    showing: Collection[str] = (),
+) -> int:
+    """Run a command of subcommands, each of which is imported only when it is the one that runs.
+
+    Args:
+        prog: Name of the command.
+        commands: Module and one line of help of each subcommand.
+        argv: Arguments without the program's name; those of the process by default.
+        description: What the command is for.
+        epilog: What its help ends with.
+        showing: Subcommands whose reader may go away when it has seen enough.
+
+    Returns:
+        The exit status, see `Exit`.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(prog=prog, description=description, epilog=epilog)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if chosen is None or chosen not in parsers:
+        return _without_command(parser, parsers, chosen, arguments)
+    module, own = commands[chosen][0], parsers[chosen]
+    return _guarded(prog, chosen, chosen in showing, lambda: _run(module, own, parser, arguments))
+
+
+def _without_command(
+    parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
+) -> int:
+    """Print the help, the version or what is wrong."""
+    if chosen is not None and not {"-h", "--help", "--version"} & set(arguments):
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
+        parser.error(f"unknown command {chosen!r}{did_you_mean(chosen, parsers)}; there are {', '.join(parsers)}")
+    if not arguments:
+        parser.exit(Exit.USAGE, parser.format_help())
+    parser.parse_args(arguments)
+    return Exit.USAGE
+
+
+def _run(module: str, own: Parser, parser: Parser, arguments: Sequence[str]) -> int:
+    command = cast(_Command, import_module(module))
+    command.add_arguments(own)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        own.error(f"unrecognized arguments: {' '.join(unknown)}")
+    status = int(command.run(options))
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return status
+
+
+def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:
+    """Run a subcommand; whatever it raises becomes an exit status."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `strands-env view RUN | head`
+        _silence(sys.stdout)
+        return Exit.OK if is_showing else Exit.PIPE
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF:
+            return _unexpected(prog, command)
+        sys.stderr.write(
+            f"{prog} {command}: the package {package!r} is not installed; "
+            f"install it with: pip install 'strands-rollout[{_EXTRA_OF[package]}]'\n"
+        )
+        return Exit.USAGE
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # also what extensions raise past `Exception`
+        return _unexpected(prog, command)
+
+
+def _unexpected(prog: str, command: str) -> int:
+    with suppress(OSError):
+        traceback.print_exc()
+        sys.stderr.write(f"{prog} {command}: an error nobody expected, see above; please report it\n")
+    return Exit.UNEXPECTED
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still buffered for a reader that went away go nowhere, or Python complains at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
