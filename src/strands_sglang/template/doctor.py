@@ -214,7 +214,7 @@ def _from_hub(name: str) -> Source:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # whatever the hub client raises: there is no tokenizer
         raise SourceError(
-            f"{name!r} is neither a file nor a folder, and no tokenizer of that name can be loaded: {why_not_loaded(error)}"
+            f"{name!r} is not a file or folder, and no such tokenizer can be loaded: {why_not_loaded(error)}"
         ) from error
     try:
         ids = GenerationConfig.from_pretrained(name).eos_token_id
