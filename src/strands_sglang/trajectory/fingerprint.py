@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -42,13 +43,14 @@ def encode_other(value: Any) -> Any:
     return repr(value)
 
 
-def message_digest(message: Mapping[str, Any]) -> bytes:
-    """Digest of a message that was not sampled here, as a chat template would see it.
+def digest_after(key: bytes, message: Mapping[str, Any]) -> bytes:
+    """Digest of the history with digest `key` and one more message, not sampled here, as a chat template would see it.
 
     Whether text comes as one block or several, in which order tools finished, and directions to a provider's cache make
     no difference to what is printed, so they make none here.
     """
-    return digest(encode_value([message.get("role"), _as_printed(message.get("content"))]))
+    printed = encode_value([message.get("role"), _as_printed(message.get("content"))])
+    return hashlib.blake2b(printed, digest_size=16, key=key).digest()
 
 
 def _as_printed(content: Any) -> Any:
@@ -59,7 +61,7 @@ def _as_printed(content: Any) -> Any:
     printed: list[Any] = []
     results: list[tuple[str, bool, Any]] = []
     for block in content:
-        if not isinstance(block, Mapping) or "cachePoint" in block:
+        if not isinstance(block, (dict, Mapping)) or "cachePoint" in block:  # the plain type first: it is tested faster
             continue
         if "toolResult" in block:
             result = block["toolResult"]
@@ -70,7 +72,9 @@ def _as_printed(content: Any) -> Any:
             printed[-1] = {"text": f"{printed[-1]['text']}\n{block['text']}"}
         else:
             printed.append(block)
-    return [*sorted(results, key=lambda result: result[0]), *printed]
+    if len(results) > 1:
+        results.sort(key=itemgetter(0))
+    return [*results, *printed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +84,24 @@ class ReplyPrint:
     Attributes:
         call_ids: Ids of its tool calls, in order.
         call_names: Names of the tools, in order.
-        text: Digest of the visible text.
-        reasoning: Digest of the reasoning, or None where there is none.
+        text: The visible text.
+        reasoning: The reasoning, or None where there is none.
     """
 
     call_ids: tuple[str, ...]
     call_names: tuple[str, ...]
-    text: bytes
-    reasoning: bytes | None
+    text: str
+    reasoning: str | None
 
     @classmethod
     def of(cls, *, calls: Sequence[tuple[str, str]] = (), text: str = "", reasoning: str = "") -> ReplyPrint:
         """The print of a reply as the caller is given it; calls are (id, name)."""
         visible, thought = text.strip(), reasoning.strip()
         return cls(
-            call_ids=tuple(call_id for call_id, _ in calls),
-            call_names=tuple(name for _, name in calls),
-            text=_text_digest("" if visible == BLANK_TEXT else visible),
-            reasoning=_text_digest(thought) if thought else None,
+            call_ids=tuple([call_id for call_id, _ in calls]),
+            call_names=tuple([name for _, name in calls]),
+            text="" if visible == BLANK_TEXT else visible,
+            reasoning=thought or None,
         )
 
     @classmethod
@@ -136,7 +140,3 @@ class ReplyPrint:
             and self.text == observed.text
             and observed.reasoning in (None, self.reasoning)
         )
-
-
-def _text_digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -31,23 +31,20 @@ Nothing is committed by a call that fails or is cancelled. All methods may be ca
 
 from __future__ import annotations
 
-import functools
 import threading
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
 from ..media import Medium
 from .export import Trajectory, export
-from .fingerprint import ReplyPrint, digest, message_digest
+from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
 from .segments import Segment
 from .turn import Completion, ToolCall, Turn
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Fate(StrEnum):
@@ -100,7 +97,7 @@ class _Records:
     contexts: list[bytes] = field(default_factory=list)
     """The context of every turn."""
     by_input: dict[bytes, list[Turn]] = field(default_factory=dict)
-    by_reply: dict[tuple[tuple[str, ...], bytes], list[Turn]] = field(default_factory=dict)
+    by_reply: dict[tuple[tuple[str, ...], str], list[Turn]] = field(default_factory=dict)
     by_step: dict[tuple[str | None, str], list[Turn]] = field(default_factory=dict)
     fates: dict[int, _Fate] = field(default_factory=dict)
     current: Turn | None = None
@@ -109,15 +106,6 @@ class _Records:
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
     memory: HistoryMemory = field(default_factory=HistoryMemory)
-
-
-def _locked(method: F) -> F:
-    @functools.wraps(method)
-    def wrapper(forest: TrajectoryForest, *args: Any, **kwargs: Any) -> Any:
-        with forest._lock:
-            return method(forest, *args, **kwargs)
-
-    return cast(F, wrapper)
 
 
 class TrajectoryForest:
@@ -134,11 +122,11 @@ class TrajectoryForest:
             "client= and tokenizer=); to branch one, use agent.take_snapshot() and load_snapshot()"
         )
 
-    @_locked
     def reset(self) -> None:
         """Forget every turn. Call ids start over."""
-        self._records = _Records()
-        self._epoch += 1
+        with self._lock:
+            self._records = _Records()
+            self._epoch += 1
 
     @property
     def epoch(self) -> int:
@@ -167,15 +155,14 @@ class TrajectoryForest:
         """Number of tokens sampled in all turns, thrown-away samples included."""
         return self._records.sampled
 
-    @_locked
     def trajectories(self) -> list[Trajectory]:
         """Every path, with each sampled token trained in exactly one of them; thrown-away samples come last."""
-        lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
-        return export(self._records.turns, discarded=lost, current=self._records.current)
+        with self._lock:
+            lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
+            return export(self._records.turns, discarded=lost, current=self._records.current)
 
     # ---- locating ------------------------------------------------
 
-    @_locked
     def locate(
         self,
         context: bytes,
@@ -197,40 +184,40 @@ class TrajectoryForest:
             attempt: Mark of the agent's step.
             receipts: Index of a message to the index of the turn it came from, proved by the caller.
         """
-        agent_id = agent if agent_id is None else agent_id
-        if attempt is not None:
-            for earlier in self._records.by_step.get((agent_id, attempt), ()):
-                self._discard(earlier)
-        follower = _Follower(self._records, context, agent, agent_id, receipts or {})
-        walk = follower.follow_from_memory((context, agent, agent_id), messages)
-        for turn in follower.seen:
-            self._keep(turn)
-        reason = walk.unmatched
-        if reason is None and (walk.turn is None or walk.matched == len(messages)):
-            # Nothing can be appended to a reply; neither can a reply that nobody sampled here.
-            reason = RootReason.FIRST if walk.turn is None else RootReason.HISTORY
-        return Location(
-            key=walk.key,
-            context=context,
-            parent=walk.turn if reason is None else None,
-            first_new=walk.matched if reason is None else 0,
-            reason=reason,
-            agent=agent,
-            agent_id=agent_id,
-            attempt=attempt,
-            epoch=self._epoch,
-        )
+        with self._lock:
+            agent_id = agent if agent_id is None else agent_id
+            if attempt is not None:
+                for earlier in self._records.by_step.get((agent_id, attempt), ()):
+                    self._discard(earlier)
+            follower = _Follower(self._records, context, agent, agent_id, receipts or {})
+            walk = follower.follow_from_memory((context, agent, agent_id), messages)
+            for turn in follower.seen:
+                self._keep(turn)
+            reason = walk.unmatched
+            if reason is None and (walk.turn is None or walk.matched == len(messages)):
+                # Nothing can be appended to a reply; neither can a reply that nobody sampled here.
+                reason = RootReason.FIRST if walk.turn is None else RootReason.HISTORY
+            return Location(
+                key=walk.key,
+                context=context,
+                parent=walk.turn if reason is None else None,
+                first_new=walk.matched if reason is None else 0,
+                reason=reason,
+                agent=agent,
+                agent_id=agent_id,
+                attempt=attempt,
+                epoch=self._epoch,
+            )
 
-    @_locked
     def held_part(self, context: bytes, messages: Sequence[Mapping[str, Any]]) -> tuple[Turn | None, int]:
         """The last turn of this history that is held, whoever sampled it, and the number of messages up to it."""
-        follower = _Follower(self._records, context, None, _Follower.ANYONE, {})
-        walk = follower.follow_from_memory((context, _Follower.ANYONE), messages)
-        return (None, 0) if walk.unmatched is not None else (walk.turn, walk.matched)
+        with self._lock:
+            follower = _Follower(self._records, context, None, _Follower.ANYONE, {})
+            walk = follower.follow_from_memory((context, _Follower.ANYONE), messages)
+            return (None, 0) if walk.unmatched is not None else (walk.turn, walk.matched)
 
     # ---- recording ------------------------------------------------
 
-    @_locked
     def commit(
         self,
         location: Location,
@@ -256,71 +243,74 @@ class TrajectoryForest:
         Raises:
             TrajectoryError: The forest was reset since the call was located.
         """
-        records, parent = self._records, location.parent
-        if location.epoch != self._epoch:
-            raise TrajectoryError("the trajectory was reset while a call on it was in flight; the sample is dropped")
-        turn = Turn(
-            index=len(records.turns),
-            parent=parent,
-            key=location.key,
-            reply=reply,
-            prompt_ids=prompt_ids,
-            completion=completion,
-            calls=tuple(calls),
-            media=tuple(media),
-            agent=location.agent,
-            agent_id=location.agent_id,
-            attempt=location.attempt,
-            is_constrained=is_constrained,
-            start=parent.end if parent is not None else 0,
-            growth=(parent.growth if parent is not None else 0) + sum(medium.growth for medium in media),
-        )
-        records.turns.append(turn)
-        records.contexts.append(location.context)
-        records.by_input.setdefault(location.key, []).append(turn)
-        records.by_reply.setdefault((reply.call_ids, reply.text), []).append(turn)
-        if turn.attempt is not None:
-            records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
-        records.given_ids.update(call.id for call in turn.calls)
-        records.sampled += len(completion.output_ids)
-        records.current = turn
-        return turn
+        with self._lock:
+            records, parent = self._records, location.parent
+            if location.epoch != self._epoch:
+                raise TrajectoryError(
+                    "the trajectory was reset while a call on it was in flight; the sample is dropped"
+                )
+            turn = Turn(
+                index=len(records.turns),
+                parent=parent,
+                key=location.key,
+                reply=reply,
+                prompt_ids=prompt_ids,
+                completion=completion,
+                calls=tuple(calls),
+                media=tuple(media),
+                agent=location.agent,
+                agent_id=location.agent_id,
+                attempt=location.attempt,
+                is_constrained=is_constrained,
+                start=parent.end if parent is not None else 0,
+                growth=(parent.growth if parent is not None else 0) + sum(medium.growth for medium in media),
+            )
+            records.turns.append(turn)
+            records.contexts.append(location.context)
+            records.by_input.setdefault(location.key, []).append(turn)
+            records.by_reply.setdefault((reply.call_ids, reply.text), []).append(turn)
+            if turn.attempt is not None:
+                records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
+            records.given_ids.update([call.id for call in turn.calls])
+            records.sampled += len(completion.output_ids)
+            records.current = turn
+            return turn
 
-    @_locked
     def show(self, turn: Turn) -> None:
         """Make a turn the end of the current path, which the linear views show."""
-        if self._is_held(turn):
-            self._records.current = turn
+        with self._lock:
+            if self._is_held(turn):
+                self._records.current = turn
 
-    @_locked
     def keep(self, turn: Turn) -> None:
         """Record that the caller uses a reply."""
-        if self._is_held(turn):
-            self._keep(turn)
+        with self._lock:
+            if self._is_held(turn):
+                self._keep(turn)
 
-    @_locked
     def discard(self, turn: Turn) -> None:
         """Record that the caller threw a reply away."""
-        if self._is_held(turn):
-            self._discard(turn)
+        with self._lock:
+            if self._is_held(turn):
+                self._discard(turn)
 
-    @_locked
     def delivering(self, turn: Turn) -> None:
         """Record that the caller began to hand a reply on; without `delivered` it counts as thrown away."""
-        if self._is_held(turn):
-            self._records.fates.setdefault(turn.index, _Fate.UNDELIVERED)
+        with self._lock:
+            if self._is_held(turn):
+                self._records.fates.setdefault(turn.index, _Fate.UNDELIVERED)
 
-    @_locked
     def delivered(self, turn: Turn) -> None:
         """Record that a reply was handed on whole."""
-        if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
-            del self._records.fates[turn.index]
+        with self._lock:
+            if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
+                del self._records.fates[turn.index]
 
-    @_locked
     def discard_undelivered(self, turn: Turn) -> None:
         """Record that a reply was thrown away, unless it was handed on whole."""
-        if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
-            self._discard(turn)
+        with self._lock:
+            if self._is_held(turn) and self._records.fates.get(turn.index) is _Fate.UNDELIVERED:
+                self._discard(turn)
 
     def _is_held(self, turn: Turn) -> bool:
         """Whether a turn is of this episode."""
@@ -350,23 +340,23 @@ class TrajectoryForest:
 
     # ---- call ids ------------------------------------------------
 
-    @_locked
     def reserve_call_ids(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Keep the call ids of a supplied history out of those handed out later."""
-        for message in messages:
-            content = message.get("content")
-            for block in content if isinstance(content, list) else ():
-                if "toolUse" in block:
-                    self._records.foreign_ids.add(str(block["toolUse"].get("toolUseId")))
+        with self._lock:
+            for message in messages:
+                content = message.get("content")
+                for block in content if isinstance(content, list) else ():
+                    if "toolUse" in block:
+                        self._records.foreign_ids.add(str(block["toolUse"].get("toolUseId")))
 
-    @_locked
     def next_call_id(self) -> str:
         """A call id new to this episode: nine ASCII alphanumerics, what the strictest template takes."""
-        while True:
-            call_id = f"call{self._records.call_count:05d}"
-            self._records.call_count += 1
-            if call_id not in self._records.foreign_ids:
-                return call_id
+        with self._lock:
+            while True:
+                call_id = f"call{self._records.call_count:05d}"
+                self._records.call_count += 1
+                if call_id not in self._records.foreign_ids:
+                    return call_id
 
 
 @dataclass(slots=True)
@@ -397,18 +387,19 @@ class _Follower:
 
     def follow(self, walk: Walk, messages: Sequence[Mapping[str, Any]], start: int) -> Walk:
         """Go on with `messages[start:]` from where the messages before led."""
+        key, turn, matched, unmatched = walk.key, walk.turn, walk.matched, walk.unmatched
         for i in range(start, len(messages)):
             message = messages[i]
             if message["role"] == "assistant":
-                turn = self._turn_at(walk.key, message, self.receipts.get(i))
-                if turn is not None:
-                    self.seen.append(turn)
+                found = self._turn_at(key, message, self.receipts.get(i))
+                if found is not None:
+                    self.seen.append(found)
                     self.samples.add(i)
-                    walk = Walk(key=_turn_key(turn), turn=turn, matched=i + 1)
+                    key, turn, matched, unmatched = _turn_key(found), found, i + 1, None
                     continue
-                walk = replace(walk, unmatched=walk.unmatched or self._reason(walk.key, message))
-            walk = replace(walk, key=digest(walk.key, message_digest(message)))
-        return walk
+                unmatched = unmatched or self._reason(key, message)
+            key = digest_after(key, message)
+        return Walk(key=key, turn=turn, matched=matched, unmatched=unmatched)
 
     def _turn_at(self, key: bytes, message: Mapping[str, Any], receipt: int | None) -> Turn | None:
         """The turn sampled at this place that an assistant message is."""
@@ -430,6 +421,8 @@ class _Follower:
 
     def _likeliest(self, turns: Sequence[Turn], observed: ReplyPrint) -> Turn | None:
         """Of equal samples of one agent: with the same reasoning, not thrown away, and the latest."""
+        if len(turns) == 1:
+            return turns[0]
         fates = self.records.fates
         return max(
             turns,

@@ -141,7 +141,7 @@ def _kept(message: Mapping[str, Any], *, is_sample: bool) -> Any:
 
 def _copy(value: Any) -> Any:
     if type(value) is dict:
-        return {key: _copy(item) for key, item in value.items()}
+        return {key: item if type(item) is str else _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if type(value) is list else value
 
 
@@ -159,8 +159,16 @@ def _is_text_block(block: Any) -> bool:
     if type(block.get("text")) is str:
         return True
     result = block.get("toolResult")
-    if type(result) is not dict or not result.keys() <= _RESULT_KEYS or type(result.get("content")) is not list:
+    if type(result) is not dict:
         return False
-    if not all(type(part) is dict and len(part) == 1 and type(part.get("text")) is str for part in result["content"]):
-        return False
-    return all(type(value) is str for key, value in result.items() if key != "content")
+    for key, value in result.items():
+        if key == "content":
+            if type(value) is not list or not all(map(_is_text_part, value)):
+                return False
+        elif key not in _RESULT_KEYS or type(value) is not str:
+            return False
+    return "content" in result
+
+
+def _is_text_part(part: Any) -> bool:
+    return type(part) is dict and len(part) == 1 and type(part.get("text")) is str
