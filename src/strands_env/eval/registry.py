@@ -34,6 +34,7 @@ _BUILT_IN = {
     "browsecomp": "browsecomp:BrowseCompEvaluator",
     "livecodebench": "livecodebench:LiveCodeBenchEvaluator",
     "bfcl": "bfcl:BFCLEvaluator",
+    "bfcl-multi-turn": "bfcl_multi_turn:BFCLMultiTurnEvaluator",
     **{
         f"tau2-{domain}": f"tau2_bench:Tau2{domain.title()}Evaluator"
         for domain in ("airline", "retail", "telecom", "mock")

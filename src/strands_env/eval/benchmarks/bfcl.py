@@ -32,6 +32,9 @@ CATEGORIES = (
     *("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance"),
 )
 
+SYNTAX = " Note that the provided function is in Python 3 syntax."
+"""What the leaderboard puts behind the description of every function of these categories."""
+
 _TYPES: dict[str, type] = {
     **{"string": str, "any": str, "integer": int, "float": float, "boolean": bool},
     **{"array": list, "tuple": list, "dict": dict},
@@ -53,7 +56,7 @@ class DeclaredTool(AgentTool):
         super().__init__()
         self._spec: ToolSpec = {
             "name": tool_name(function["name"]),
-            "description": function["description"],
+            "description": function["description"] + SYNTAX,
             "inputSchema": {"json": json_schema(function["parameters"])},
         }
 
@@ -218,6 +221,26 @@ def _plain(value: Any) -> Any:
     return _IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
 
 
+def data_folder(data_path: str | Path | None, install: str) -> Path:
+    """The folder of the leaderboard's data: the one given, or the installed package's.
+
+    Args:
+        data_path: What the user gave (--data), or None.
+        install: The line that installs the package.
+
+    Raises:
+        DatasetError: Nothing is given and nothing installed.
+    """
+    if data_path is not None:
+        return Path(data_path)
+    spec = util.find_spec("bfcl_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise DatasetError(
+            f"bfcl needs its data: {install}, or give that package's folder 'data' as data_path (--data)"
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / "data"
+
+
 class BFCLEvaluator(Benchmark):
     """BFCL, single turns: 3,491 questions of eleven categories; data from bfcl-eval or --data FOLDER."""
 
@@ -235,7 +258,7 @@ class BFCLEvaluator(Benchmark):
         Raises:
             DatasetError: There is no such folder, or it has none of the files.
         """
-        folder = self._folder()
+        folder = data_folder(self.data_path, "pip install --no-deps bfcl-eval")
         found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
         if not found:
             raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_CATEGORY.json")
@@ -244,17 +267,6 @@ class BFCLEvaluator(Benchmark):
             known = {row["id"]: row["ground_truth"] for row in read_lines(answers)} if answers.is_file() else {}
             for row in read_lines(folder / f"BFCL_v4_{name}.json"):
                 yield {**row, "category": name, "ground_truth": known.get(row["id"])}
-
-    def _folder(self) -> Path:
-        if self.data_path is not None:
-            return Path(self.data_path)
-        spec = util.find_spec("bfcl_eval")
-        if spec is None or not spec.submodule_search_locations:
-            raise DatasetError(
-                "bfcl needs its data: pip install --no-deps bfcl-eval, or give that package's folder 'data' as "
-                "data_path (--data)"
-            )
-        return Path(next(iter(spec.submodule_search_locations))) / "data"
 
     def action(self, row: Row, index: int) -> Action | None:
         """The question with its functions; earlier messages of it are the history."""

@@ -1,0 +1,291 @@
+"""BFCL, several turns: requests that build on each other, on simulated file systems, cars, brokers and the like.
+
+The simulators, the checker and the data are those of the package bfcl-eval: after each request the simulators must be
+in the expected state, and the expected results must have been read. The rules are the leaderboard's for models that call
+tools natively: a request ends with the first reply without a call, and more than 20 replies with calls to one request
+fail the task. One difference: a malformed call is answered with its error, where the leaderboard ends the request.
+
+The package evaluates calls as Python text. A call is only given to it under the name of a function of the task and with
+names of arguments that are identifiers, so that nothing a model writes is run as code.
+
+`pip install --no-deps bfcl-eval mpmath`: the package pins old versions of what others need.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from keyword import iskeyword
+from typing import Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
+from strands.tools.executors import SequentialToolExecutor
+from strands.types._events import ToolResultEvent
+from strands.types.tools import ToolGenerator, ToolUse
+
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.core.threads import default_threads
+from strands_env.eval.benchmark import Benchmark, Row, read_lines
+from strands_env.eval.benchmarks.bfcl import DeclaredTool, data_folder
+from strands_env.eval.errors import DatasetError
+from strands_sglang import MaxToolIterationsReachedError
+from strands_sglang.messages import MALFORMED_KEY
+
+INSTALL = "pip install --no-deps bfcl-eval mpmath"
+CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")
+
+
+def _package(module: str) -> Any:
+    """A module of bfcl-eval.
+
+    Raises:
+        DatasetError: The package is absent, or lacks what it needs.
+    """
+    try:
+        return import_module(f"bfcl_eval.{module}")
+    except ImportError as error:
+        raise DatasetError(f"bfcl-multi-turn needs its simulators and checker ({error}): {INSTALL}") from None
+
+
+@dataclass(slots=True, kw_only=True)
+class _World:
+    """The simulators of one episode, under a name of their own: the package keeps them in a module.
+
+    Attributes:
+        entry: The task, as the package stores it.
+        name: The name.
+        replies: Replies with calls to the current request.
+    """
+
+    entry: Mapping[str, Any]
+    name: str = field(default_factory=lambda: f"rollout_{uuid.uuid4().hex}")
+    replies: int = 0
+
+    def run(self, call: str) -> str:
+        """Run a call and give its result as the package words it."""
+        run = _package("eval_checker.multi_turn_eval.multi_turn_utils").execute_multi_turn_func_call
+        results, _ = run(
+            func_call_list=[call],
+            initial_config=self.entry["initial_config"],
+            involved_classes=self.entry["involved_classes"],
+            model_name=self.name,
+            test_entry_id=self.entry["id"],
+            long_context="long_context" in self.entry["id"],
+            is_evaL_run=False,
+        )
+        return str(results[0])
+
+    def close(self) -> None:
+        """Forget the simulators."""
+        _forget(self.name)
+
+
+def _forget(name: str) -> None:
+    kept = vars(_package("eval_checker.multi_turn_eval.multi_turn_utils"))
+    for key in [key for key in kept if key.startswith(name)]:
+        del kept[key]
+
+
+_world: ContextVar[_World] = ContextVar("simulators of the running task")
+
+
+def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]]) -> str | None:
+    """A call as the package's text, or None where it must not be run: see the module's first lines."""
+    known = any(function["name"] == name for function in functions)
+    if not known or not isinstance(arguments, dict) or MALFORMED_KEY in arguments:
+        return None
+    if not all(key.isidentifier() and not iskeyword(key) for key in arguments):
+        return None
+    return f"{name}({','.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+class SimulatorTool(DeclaredTool):
+    """A function of the simulators."""
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        """Run the call."""
+        world = _world.get()
+        call = as_python(self.tool_name, tool_use["input"], _functions(world.entry))
+        if call is None:
+            text = "Error during execution: the names of the arguments are not valid"
+        else:
+            text = await default_threads.run(world.run, call)
+        result: Any = {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": text}]}
+        yield ToolResultEvent(result)
+
+
+class _Limit(HookProvider):
+    """Ends the episode after too many replies to one request; runs functions not yet offered, as the package does."""
+
+    def __init__(self, world: _World, limit: int) -> None:
+        self._world = world
+        self._limit = limit
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        registry.add_callback(MessageAddedEvent, self._message_added)
+        registry.add_callback(BeforeToolCallEvent, self._before_tool_call)
+
+    def _message_added(self, event: MessageAddedEvent[Any]) -> None:
+        if any("toolResult" in block for block in event.message["content"]):
+            self._world.replies += 1
+            if self._world.replies > self._limit:
+                event.agent.cancel(after_current_tools=True)
+
+    def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
+        if event.selected_tool is None:
+            name = event.tool_use["name"]
+            found = next((item for item in _functions(self._world.entry) if item["name"] == name), None)
+            event.selected_tool = None if found is None else SimulatorTool(found)
+
+
+class MultiTurnEnv(Environment):
+    """The requests of a task, one after the other, with the functions of its simulators."""
+
+    async def step(self, action: Action, **options: Any) -> StepResult:
+        """Make the simulators, and put the requests."""
+        world = _World(entry=action.task_context.model_dump()["entry"])
+        _world.set(world)
+        try:
+            return await super().step(action, **options)
+        finally:
+            world.close()
+
+    def get_tools(self) -> list[Any]:
+        """The functions that are not held back."""
+        entry = _world.get().entry
+        return [SimulatorTool(function) for function in entry["function"]]
+
+    def get_hooks(self) -> list[Any]:
+        """The limit of replies to one request."""
+        return [_Limit(_world.get(), _package("constants.default_prompts").MAXIMUM_STEP_LIMIT)]
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Put the requests."""
+        world = _world.get()
+        agent.tool_executor = SequentialToolExecutor()  # calls of one reply change one world, in their order
+        texts = _package("constants.default_prompts")
+        held_back = world.entry.get("missed_function", {})
+        for turn, messages in enumerate(world.entry["question"]):
+            for function in held_back.get(str(turn), ()):
+                agent.tool_registry.register_tool(self._limited(SimulatorTool(function)))
+            prompt = "\n\n".join(message["content"] for message in messages)
+            world.replies = 0
+            result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+            if world.replies > texts.MAXIMUM_STEP_LIMIT:
+                raise MaxToolIterationsReachedError(texts.MAXIMUM_STEP_LIMIT, world.replies)
+            if result.stop_reason != "end_turn":
+                return result
+        return result
+
+
+class MultiTurnReward(RewardFunction):
+    """The package's checker: 1.0 where every request left the expected state and results, else 0.0 with the reason."""
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Run the calls again, beside the expected ones, and compare."""
+        entry = action.task_context.model_dump()["entry"]
+        expected = action.task_context.ground_truth
+        calls = calls_by_request(step_result.observation.messages, _functions(entry))
+        info: dict[str, Any] = {"category": entry["id"].rpartition("_")[0]}
+        if len(calls) != len(expected) or step_result.termination_reason.is_limit:
+            ended = step_result.termination_reason.value
+            info["reason"] = f"ended early: {ended}, in request {len(calls)} of {len(expected)}"
+            return RewardResult(reward=0.0, info=info)
+        found = await default_threads.run(_check, entry, calls, expected)
+        reason = None if found["valid"] else str(found.get("error_message"))
+        return RewardResult(
+            reward=float(found["valid"]), info={**info, "reason": reason, "error_type": found.get("error_type")}
+        )
+
+
+def _check(entry: dict[str, Any], calls: list[list[list[str]]], expected: list[list[str]]) -> dict[str, Any]:
+    name = f"check_{uuid.uuid4().hex}"
+    check = _package("eval_checker.multi_turn_eval.multi_turn_checker").multi_turn_checker
+    try:
+        found: dict[str, Any] = check(calls, expected, entry, entry["id"].rpartition("_")[0], name)
+    finally:
+        _forget(name)
+    return found
+
+
+def calls_by_request(
+    messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]]
+) -> list[list[list[str]]]:
+    """For each request the replies with calls, each a list of calls as Python text."""
+    requests: list[list[list[str]]] = []
+    for message in messages:
+        if message["role"] == "user":
+            if not any("toolResult" in block for block in message["content"]):
+                requests.append([])
+            continue
+        uses = [block["toolUse"] for block in message["content"] if "toolUse" in block]
+        texts = [as_python(use["name"], use["input"], functions) for use in uses]
+        if requests and (runnable := [text for text in texts if text is not None]):
+            requests[-1].append(runnable)
+    return requests
+
+
+def _functions(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The functions of a task, those that are held back at first among them."""
+    return [*entry["function"], *(item for items in entry.get("missed_function", {}).values() for item in items)]
+
+
+class BFCLMultiTurnEvaluator(Benchmark):
+    """BFCL, several turns: 800 tasks of four categories; needs bfcl-eval, its data or --data FOLDER."""
+
+    benchmark_name = "bfcl-multi-turn"
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """The requests of a task, checked by the package."""
+        _package("eval_checker.multi_turn_eval.multi_turn_checker")
+        options = {"reward_fn": MultiTurnReward(), "max_tool_output_chars": None, **options}
+        return lambda: MultiTurnEnv(model_factory=model_factory, **options)
+
+    def rows(self) -> Iterator[Row]:
+        """The tasks of all categories that the folder has, with their functions and expected calls.
+
+        Raises:
+            DatasetError: There is no such folder, or it has none of the files.
+        """
+        folder = data_folder(self.data_path, INSTALL)
+        found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
+        if not found:
+            raise DatasetError(f"{str(folder)!r} has no file BFCL_v4_{CATEGORIES[0]}.json")
+        files = _package("constants.executable_backend_config").MULTI_TURN_FUNC_DOC_FILE_MAPPING
+        described: dict[str, list[Row]] = {}
+        for name in found:
+            answers = folder / "possible_answer" / f"BFCL_v4_{name}.json"
+            expected = {row["id"]: row["ground_truth"] for row in read_lines(answers)}
+            for row in read_lines(folder / f"BFCL_v4_{name}.json"):
+                for used in row["involved_classes"]:
+                    if used not in described:
+                        described[used] = list(read_lines(folder / "multi_turn_func_doc" / files[used]))
+                offered = [function for used in row["involved_classes"] for function in described[used]]
+                yield {**_without_missed(row, offered), "ground_truth": expected.get(row["id"])}
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The task; its message is the first request."""
+        if row["ground_truth"] is None or not row["question"]:
+            return None
+        kept = ("id", "question", "initial_config", "involved_classes", "function", "missed_function")
+        hidden: dict[str, Any] = {"entry": {key: row[key] for key in kept if key in row}}
+        context = TaskContext(id=f"{self.benchmark_name}_{row['id']}", ground_truth=row["ground_truth"], **hidden)
+        first = [message["content"] for message in row["question"][0]]
+        return Action(message="\n\n".join(first), task_context=context)
+
+
+def _without_missed(row: Row, offered: list[Row]) -> dict[str, Any]:
+    """The row with its functions, and those that are only offered from a later request on apart from them."""
+    names = {name for missed in row.get("missed_function", {}).values() for name in missed}
+    by_name = {function["name"]: function for function in offered}
+    made: dict[str, Any] = {**row, "function": [item for item in offered if item["name"] not in names]}
+    if names:
+        missed = {turn: [by_name[name] for name in wanted] for turn, wanted in row["missed_function"].items()}
+        made["missed_function"] = missed
+    return made
