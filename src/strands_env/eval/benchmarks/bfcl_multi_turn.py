@@ -1,8 +1,8 @@
 """BFCL, several turns: requests that build on each other, on simulated file systems, cars, brokers and the like.
 
 The simulators, the checker and the data are those of the package bfcl-eval: after each request the simulators must be
-in the expected state, and the expected results must have been read. The rules are the leaderboard's for models that call
-tools natively: a request ends with the first reply without a call, and more than 20 replies with calls to one request
+in the expected state, and the expected results must have been read. The rules are the leaderboard's for native calls:
+a request ends with the first reply without a call, and more than 20 replies with calls to one request
 fail the task. One difference: a malformed call is answered with its error, where the leaderboard ends the request.
 
 The package evaluates calls as Python text. A call is only given to it under the name of a function of the task and with
