@@ -24,7 +24,7 @@ from .command_line import Exit
 from .conversation import Conversation, TurnRequest
 from .exceptions import MediaError, StrandsSGLangError
 from .media import ProcessorExpander
-from .media.proofs import record_proof
+from .media.processor import record_proof
 from .template import doctor as template_doctor
 
 _TURNS = (((64, 48),), ((140, 84), (84, 140)), (), ((64, 48), (301, 57)))

@@ -22,11 +22,10 @@ from typing import Any, Self, TypeVar
 import torch
 
 from strands_sglang.engine.grammar import GrammarCompiler
-from strands_sglang.engine.linear import pack_linears
 from strands_sglang.engine.loader import load_model
 from strands_sglang.engine.params import value_error
 from strands_sglang.engine.request import parse_request, prompt_ids
-from strands_sglang.engine.runner import Runner
+from strands_sglang.engine.runner import Runner, pack_linears
 from strands_sglang.engine.scheduler import Scheduler
 from strands_sglang.engine.vision import Vision
 from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError

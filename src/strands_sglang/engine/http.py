@@ -6,7 +6,6 @@ Bodies and statuses are those of the server (0.5.23), its different shapes of er
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -18,7 +17,7 @@ import orjson
 from aiohttp import web
 
 from strands_sglang.engine.engine import EmbeddedEngine
-from strands_sglang.engine.params import value_error
+from strands_sglang.engine.params import parse_error, value_error
 from strands_sglang.exceptions import SGLangHTTPError, SGLangRequestError
 
 ENGINE: web.AppKey[EmbeddedEngine] = web.AppKey("engine", EmbeddedEngine)
@@ -121,12 +120,6 @@ async def _errors(
         return _json({"detail": error.reason}, error.status)
 
 
-def _bad_request(message: str) -> SGLangHTTPError:
-    """A 400 as the server answers what it cannot parse."""
-    body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
-    return SGLangHTTPError(400, json.dumps(body))
-
-
 async def _body(request: web.Request) -> dict[str, Any]:
     raw = await request.read()
     if not raw:
@@ -134,9 +127,9 @@ async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise _bad_request(f"1 validation error:\n  JSON decode error: {error}") from error
+        raise parse_error(f"1 validation error:\n  JSON decode error: {error}") from error
     if not isinstance(body, dict):
-        raise _bad_request(f"1 validation error:\n  Input should be an object, got {type(body).__name__}")
+        raise parse_error(f"1 validation error:\n  Input should be an object, got {type(body).__name__}")
     return body
 
 
@@ -144,31 +137,29 @@ def _field(body: dict[str, Any], name: str, kind: type[T], default: T) -> T:
     """A field of a body, which must be of this type; the default where it is missing."""
     value = body.get(name, default)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _bad_request(
-            f"1 validation error:\n  {name}: Input should be a valid {kind.__name__}, got {value!r:.100}"
-        )
+        raise parse_error(f"1 validation error:\n  {name}: Input should be a valid {kind.__name__}, got {value!r:.100}")
     return value
 
 
 async def _generate(request: web.Request) -> web.StreamResponse:
     if request.content_type != "application/json":
-        raise _bad_request("1 validation error:\n  the content type must be application/json")
+        raise parse_error("1 validation error:\n  the content type must be application/json")
     engine, body = request.app[ENGINE], await _body(request)
     stream = body.pop("stream", False)
     ids, text = body.pop("input_ids", None), body.pop("text", None)
     if ids is None and text is not None:
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
-            raise _bad_request("1 validation error:\n  text: Input should be a valid string or a list of them")
+            raise parse_error("1 validation error:\n  text: Input should be a valid string or a list of them")
         encoded = [engine.tokenizer.encode(each) for each in texts]
         ids = encoded[0] if isinstance(text, str) else encoded
     if ids is None:
         raise value_error("Either text, input_ids or input_embeds should be provided.")
     if not isinstance(ids, list) or any(not isinstance(item, (int, list)) for item in ids):
-        raise _bad_request("1 validation error:\n  input_ids: Value error, elements must be int or list")
+        raise parse_error("1 validation error:\n  input_ids: Value error, elements must be int or list")
     params = body.get("sampling_params")
     if params is not None and not isinstance(params, (dict, list)):
-        raise _bad_request("1 validation error:\n  sampling_params: Input should be a valid dictionary or list")
+        raise parse_error("1 validation error:\n  sampling_params: Input should be a valid dictionary or list")
     if not (ids and isinstance(ids[0], list)):
         work = engine.generate(ids, **body)
         return await _stream(request, work) if stream else _json(await work)
@@ -263,7 +254,7 @@ async def _flush(request: web.Request) -> web.Response:
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise _bad_request("1 validation error:\n  timeout: Input should be a valid number of seconds")
+        raise parse_error("1 validation error:\n  timeout: Input should be a valid number of seconds")
     deadline = time.monotonic() + seconds
     while not (flushed := await engine.flush_cache()) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
@@ -285,7 +276,7 @@ async def _update_weight_version(request: web.Request) -> web.Response:
     body = await _body(request)
     version = body.get("new_version")
     if not isinstance(version, str):
-        raise _bad_request("1 validation error:\n  new_version: Field required")
+        raise parse_error("1 validation error:\n  new_version: Field required")
     abort_all = _field(body, "abort_all_requests", bool, True)
     await request.app[ENGINE].update_weight_version(version, abort_all=abort_all)
     return _json({"success": True, "message": f"Weight version updated to {version}", "new_version": version})
@@ -299,7 +290,7 @@ async def _update_weights(request: web.Request) -> web.Response:
     folder, version = _field(body, "model_path", str, ""), body.get("weight_version")
     flush, abort_all = _field(body, "flush_cache", bool, True), _field(body, "abort_all_requests", bool, False)
     if version is not None and not isinstance(version, str):
-        raise _bad_request(f"1 validation error:\n  weight_version: Input should be a valid str, got {version!r:.100}")
+        raise parse_error(f"1 validation error:\n  weight_version: Input should be a valid str, got {version!r:.100}")
     try:
         if not await asyncio.to_thread(Path(folder).is_dir):  # a name would be looked up, and fetched, at a model hub
             raise ModelLoadError(f"model_path={folder!r}: expected a folder on this machine")
@@ -333,7 +324,7 @@ async def _tokenize(request: web.Request) -> web.Response:
         except SGLangHTTPError:
             raise
         except Exception as error:  # boundary: a template is a program, and messages and tools are its input
-            raise _bad_request(f"the chat template cannot print these messages: {error}") from error
+            raise parse_error(f"the chat template cannot print these messages: {error}") from error
         tokens = tokenizer.encode(prompt, add_special_tokens=False)
     else:
         special = _field(body, "add_special_tokens", bool, True)
@@ -345,5 +336,5 @@ async def _detokenize(request: web.Request) -> web.Response:
     engine, body = request.app[ENGINE], await _body(request)
     skip, tokens = _field(body, "skip_special_tokens", bool, True), _field(body, "tokens", list, [])
     if not all(type(token) is int and 0 <= token < engine.vocab_size for token in tokens):
-        raise _bad_request(f"1 validation error:\n  tokens: expected ids from 0 to {engine.vocab_size - 1}")
+        raise parse_error(f"1 validation error:\n  tokens: expected ids from 0 to {engine.vocab_size - 1}")
     return _json({"text": engine.tokenizer.decode(tokens, skip_special_tokens=skip)})

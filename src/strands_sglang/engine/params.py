@@ -1,6 +1,6 @@
 """Sampling parameters, checked as the server checks them.
 
-The server refuses in two voices, and so do we: its schema check answers `{"error": text}` (unknown key, wrong type),
+The server refuses in two forms, and so do we: its schema check answers `{"error": text}` (unknown key, wrong type),
 its value checks answer `{"error": {"message": text}}`.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,18 @@ _TYPES = {
 }
 """Sampling keys the server knows, with the type its schema check demands (`None`: checked elsewhere)."""
 
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda x: math.isfinite(x) and x >= 0, "a non-negative finite number"),
+    "top_p": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "min_p": (lambda x: 0 <= x <= 1, "in [0, 1]"),
+    "top_k": (lambda x: x == -1 or x >= 1, "-1 (disable) or at least 1"),
+    "frequency_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
+    "presence_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
+    "repetition_penalty": (lambda x: 0 < x <= 2, "in (0, 2] (1.0 = no penalty)"),
+    "max_new_tokens": (lambda x: x >= 0, "at least 0"),
+}
+"""Ranges that its value checks demand, in their order and words."""
+
 _UNSUPPORTED_SAMPLING = ("stop_regex", "structural_tag", "custom_params", "beam_width", "watermark", "choice")
 
 
@@ -58,6 +70,12 @@ def value_error(message: str) -> SGLangHTTPError:
 def schema_error(message: str) -> SGLangHTTPError:
     """A 400 as the server's schema check answers it."""
     return SGLangHTTPError(400, json.dumps({"error": message}))
+
+
+def parse_error(message: str) -> SGLangHTTPError:
+    """A 400 as the server answers a body that it cannot parse."""
+    body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
+    return SGLangHTTPError(400, json.dumps(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,23 +152,10 @@ class SamplingParams:
         return params
 
     def _check_ranges(self) -> None:
-        if not math.isfinite(self.temperature) or self.temperature < 0:
-            raise value_error(f"temperature must be a non-negative finite number, got {self.temperature}.")
-        if not 0 < self.top_p <= 1:
-            raise value_error(f"top_p must be in (0, 1], got {self.top_p}.")
-        if not 0 <= self.min_p <= 1:
-            raise value_error(f"min_p must be in [0, 1], got {self.min_p}.")
-        if self.top_k < 1 and self.top_k != -1:
-            raise value_error(f"top_k must be -1 (disable) or at least 1, got {self.top_k}.")
-        for key in ("frequency_penalty", "presence_penalty"):
-            if not -2 <= getattr(self, key) <= 2:
-                raise value_error(f"{key} must be in [-2, 2], got {getattr(self, key)}.")
-        if not 0 < self.repetition_penalty <= 2:
-            raise value_error(
-                f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {self.repetition_penalty}."
-            )
-        if self.max_new_tokens is not None and self.max_new_tokens < 0:
-            raise value_error(f"max_new_tokens must be at least 0, got {self.max_new_tokens}.")
+        for key, (fits, expected) in _RANGES.items():
+            value = getattr(self, key)
+            if value is not None and not fits(value):
+                raise value_error(f"{key} must be {expected}, got {value}.")
         if self.min_new_tokens < 0 or self.min_new_tokens > (self.max_new_tokens or self.min_new_tokens):
             raise value_error(
                 f"min_new_tokens must be in [0, max_new_tokens({self.max_new_tokens})], got {self.min_new_tokens}."

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from strands_sglang.engine.params import SamplingParams, check_integer, integers, value_error
-from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangRequestError
+from strands_sglang.engine.params import SamplingParams, check_integer, integers, parse_error, value_error
+from strands_sglang.exceptions import SGLangContextLengthError, SGLangRequestError
 
 RESERVED_POSITIONS = 2
 """Positions of the context that the server keeps back: prompt + new tokens reach at most `context_length - 2`."""
@@ -167,18 +167,7 @@ def prompt_ids(input_ids: Sequence[int], vocab_size: int) -> list[int]:
 def _flag(fields: Mapping[str, Any], key: str) -> bool:
     value = fields.get(key, False)
     if not isinstance(value, bool):
-        raise SGLangHTTPError(
-            400,
-            json.dumps(
-                {
-                    "object": "error",
-                    "message": f"1 validation error:\n  {key}: Input should be a valid boolean, got {value!r}",
-                    "type": "Bad Request",
-                    "param": None,
-                    "code": 400,
-                }
-            ),
-        )
+        raise parse_error(f"1 validation error:\n  {key}: Input should be a valid boolean, got {value!r}")
     return value
 
 

@@ -5,12 +5,17 @@ own call of `scaled_dot_product_attention`; everything else in the model works o
 attention is computed the same way whatever shares its step. What is left to differ is the matrix product, which on CPUs
 takes another path for few rows than for many: `row_multiple` is the number of rows from which on each row comes out the
 same bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
+
+Linear layers compute on weights laid out once for oneDNN. PyTorch hands a float32 product with few rows to MKL, which
+lays the weights out anew on every call, and takes slow paths on processors of other makers. With the layout done
+beforehand (by the operators that PyTorch's own compiler uses) decoding was 2.5 to 3 times as fast, for a second copy of
+the weights in memory.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +24,6 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from strands_sglang.engine.kv import SequenceKV
-from strands_sglang.engine.linear import linears, pack_linears
 from strands_sglang.engine.vision import SeenPrompt
 
 logger = logging.getLogger(__name__)
@@ -200,3 +204,35 @@ def _row_multiple(model: Any, *, candidates: Sequence[int] = (1, 2, 4, 8, 16), m
             logger.warning("layer=<%s> | no batch-invariant row count, greedy output may depend on the batch", layer)
             return 1
     return multiple
+
+
+class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-checked here
+    """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight."""
+
+    def pack(self) -> None:
+        """Lay the weight out anew."""
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
+
+    def forward(self, input: Any) -> Any:
+        """Compute `input @ weight.T + bias`."""
+        return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
+
+
+def pack_linears(model: Any) -> bool:
+    """Turn the plain linear layers of a model into packed ones, or pack them again; False where that is impossible."""
+    try:
+        with torch.inference_mode():
+            for layer in linears(model):
+                PackedLinear.pack(layer)
+                PackedLinear.forward(layer, layer.weight.new_zeros(1, layer.in_features))
+    except (AttributeError, NotImplementedError, RuntimeError) as error:
+        logger.info("error=<%s> | no packed linear layers here, using plain ones", error)
+        return False
+    for layer in linears(model):
+        layer.__class__ = PackedLinear
+    return True
+
+
+def linears(model: Any) -> Iterator[Any]:
+    """The linear layers of a model that compute nothing else."""
+    return (module for module in model.modules() if type(module) in (torch.nn.Linear, PackedLinear))

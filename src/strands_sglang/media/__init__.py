@@ -5,10 +5,18 @@ under the model's processor; it is kept beside the placeholder, and every consum
 the expanded view.
 """
 
-from .medium import Expansion, ImageExpander, Medium, PlacedMedium
-from .processor import ProcessorExpander, image_expander
-from .prompt import collapsed_values, expanded_ids, expanded_values, moved, place_images
-from .resize import resized
+from .medium import (
+    Expansion,
+    ImageExpander,
+    Medium,
+    PlacedMedium,
+    collapsed_values,
+    expanded_ids,
+    expanded_values,
+    moved,
+    place_images,
+)
+from .processor import ProcessorExpander, image_expander, resized
 
 __all__ = [
     "Expansion",

@@ -6,19 +6,21 @@ families, and whatever `strands-sglang doctor --vision` has proved on this machi
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
+import io
 import json
+import math
 import os
 import threading
 from array import array
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 from ..exceptions import MediaError
 from .medium import Expansion, ImageExpander
-from .proofs import is_proved
-from .resize import open_image
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
 """Model types proved on genuine servers: placeholders, counts and grids."""
@@ -161,3 +163,70 @@ def _fingerprint(family: str, images: Any) -> str:
     settings = {name: value for name, value in images.to_dict().items() if name in names}
     text = json.dumps([family, settings], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def open_image(image: bytes) -> Any:
+    """One encoded image (PNG, JPEG, ...) as a PIL image in RGB.
+
+    Raises:
+        MediaError: The image cannot be read.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MediaError("images need pillow: pip install 'strands-rollout[vision]'") from error
+    try:
+        with Image.open(io.BytesIO(image)) as opened:
+            return opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {error}") from error
+
+
+def resized(url: str, max_pixels: int) -> str:
+    """The data URL of an image scaled down to `max_pixels` pixels, as PNG; a smaller image is returned unchanged.
+
+    Raises:
+        MediaError: The image cannot be read.
+    """
+    picture = open_image(base64.b64decode(url.partition(",")[2]))
+    width, height = picture.size
+    if width * height <= max_pixels:
+        return url
+    scale = math.sqrt(max_pixels / (width * height))
+    smaller = picture.resize((max(1, math.floor(width * scale)), max(1, math.floor(height * scale))))
+    file = io.BytesIO()
+    smaller.save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+# ---- families proved on this machine ------------------------------------------------
+
+
+def _file() -> Path:
+    if override := os.environ.get("STRANDS_ROLLOUT_CACHE"):
+        return Path(override) / "vision-proofs.json"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "strands-rollout" / "vision-proofs.json"
+
+
+def is_proved(fingerprint: str) -> bool:
+    """Whether a processor of this fingerprint has passed the proof on this machine."""
+    return fingerprint in _proofs()
+
+
+def record_proof(fingerprint: str, server: str) -> Path:
+    """Remember that a server expands images as this processor does; returns the file."""
+    file = _file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(f".{os.getpid()}.new")
+    new.write_text(json.dumps({**_proofs(), fingerprint: server}, indent=1), encoding="utf-8")
+    new.replace(file)
+    return file
+
+
+def _proofs() -> dict[str, str]:
+    try:
+        known = json.loads(_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
