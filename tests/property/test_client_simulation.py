@@ -1,6 +1,6 @@
 """Hundreds of schedules of the HTTP client on a simulated network and clock; a failing seed replays exactly.
 
-The real client and aiohttp run; connections, time, jitter and request ids are simulated.
+The real client runs; connections, time, jitter and request ids are simulated.
 
 SIMULATION_SEEDS=20000 pytest tests/property/test_client_simulation.py    # more schedules
 SIMULATION_FIRST=1234 SIMULATION_SEEDS=1 pytest ...                       # one of them again
@@ -20,11 +20,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 import pytest
 
 from strands_sglang import SGLangClient
-from strands_sglang.client import before_attempt, client
+from strands_sglang.client import before_attempt, client, http
 from strands_sglang.client.retry import RetryBudget
 from strands_sglang.exceptions import (
     SGLangClientError,
@@ -119,6 +118,9 @@ class Connection(asyncio.Transport):
     def is_closing(self) -> bool:
         return not self.is_open
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.lose(None)
 
@@ -137,10 +139,6 @@ class Connection(asyncio.Transport):
             )
             self.protocol.data_received(head.encode() + (data[: len(data) // 2] if cut else data))
 
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
 
 class Network:
     """The server and everything before it."""
@@ -151,19 +149,19 @@ class Network:
         self.answers: dict[str, Any] = {}
         self.aborted: Counter[str] = Counter()
 
-    async def connect(self, connector: Any, factory: Any, *_: Any, req: Any, **__: Any) -> tuple[Any, Any]:
-        """In the place of aiohttp's own."""
-        if req.url.path == "/generate":
+    async def connect(self, target: http.Target) -> http._Connection:
+        """In the place of `HTTPClient._open`."""
+        if target.path == "/generate":
             attempt = current.get().tries[-1]
             if attempt.fault == "no connection":
-                await asyncio.sleep(CONNECT_TIMEOUT)
-            if attempt.fault in ("refused", "no connection"):
+                attempt.ended = asyncio.get_running_loop().time() + CONNECT_TIMEOUT
+                await asyncio.sleep(2 * CONNECT_TIMEOUT)
+            if attempt.fault == "refused":
                 attempt.ended = asyncio.get_running_loop().time()
-                if attempt.fault == "refused":
-                    raise aiohttp.ClientConnectorError(req.connection_key, ConnectionRefusedError(111, "refused"))
-                raise aiohttp.ConnectionTimeoutError("connect")
-        protocol = factory()
-        return Connection(self, protocol), protocol
+                raise ConnectionRefusedError(111, "refused")
+        protocol = http._Connection(asyncio.get_running_loop())
+        Connection(self, protocol)
+        return protocol
 
     def request(self, connection: Connection, path: str, body: bytes) -> None:
         if path == "/generate":
@@ -275,7 +273,7 @@ class Schedule:
             self.check_call(call)
 
     def check_call(self, call: Call) -> None:
-        ended_itself = isinstance(call.outcome, SGLangClientError) and "closed" not in str(call.outcome)
+        ended_itself = isinstance(call.outcome, SGLangClientError) and "client was closed" not in str(call.outcome)
         if ended_itself and call.tries[-1].ended is None:
             late = call.tries.pop()  # its turn came after the deadline, and it was not made
             assert late.rid is None and self.deadline is not None and self.slots == 1
@@ -285,7 +283,7 @@ class Schedule:
             assert call.outcome["output_ids"] == [1000 + call.number], "an answer of another call"
             assert last is not None and last.fault in GOOD
         cut = isinstance(call.outcome, asyncio.CancelledError) or (
-            isinstance(call.outcome, SGLangConnectionError) and "closed" in str(call.outcome)
+            isinstance(call.outcome, SGLangConnectionError) and "client was closed" in str(call.outcome)
         )
         if cut:
             assert call.number in self.cancel_at or call.ended >= self.closed_at
@@ -349,10 +347,10 @@ def schedule(seed: int) -> list[Any]:
     ids = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
 
-        async def connect(connector: Any, *args: Any, **options: Any) -> Any:
-            return await made.network.connect(connector, *args, **options)
+        async def connect(_: http.HTTPClient, target: http.Target) -> http._Connection:
+            return await made.network.connect(target)
 
-        patch.setattr(aiohttp.TCPConnector, "_wrap_create_connection", connect)
+        patch.setattr(http.HTTPClient, "_open", connect)
         patch.setattr(client, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{next(ids):032x}")))
         patch.setattr(client, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)

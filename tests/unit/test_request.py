@@ -33,7 +33,7 @@ def test_what_follows_is_checked() -> None:
 def test_a_body_is_the_json_of_the_request() -> None:
     fields = {"sampling_params": {"temperature": 1.0}, "return_logprob": None, "routing_key": "k", "rid": "r"}
     request = GenerateRequest.checked(PromptIds.of([1, 2]), fields)
-    assert orjson.loads(request.body("r2", request.encode_fields())) == {
+    assert orjson.loads(b"".join(request.body("r2", request.encode_fields()))) == {
         "rid": "r2", "sampling_params": {"temperature": 1.0}, "stream": False, "input_ids": [1, 2],
     }  # fmt: skip
     assert (request.rid, request.routing_key) == ("r", "k")

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 
-import aiohttp
 import orjson
 
+from ..exceptions import SGLangAnswerLimitError
 from .closing import Closing
 from .retry import pauses
 from .routers import worker_urls
@@ -46,7 +46,7 @@ class Aborts:
         base_url: Server or router.
         workers: Workers behind a router, if they are known; else `GET /workers` is asked.
         headers: Headers of abort calls.
-        send: Sends one control call; raises aiohttp's errors.
+        send: Sends one control call; raises `OSError`s.
         closing: Tells when the owner closes.
     """
 
@@ -70,7 +70,7 @@ class Aborts:
         seen_at, seen = self._workers_seen
         if seen and self._loop.time() - seen_at < _WORKERS_FRESH_S:
             return seen
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError, RuntimeError):
+        with contextlib.suppress(OSError, SGLangAnswerLimitError, ValueError, RuntimeError):
             status, body = await self._send("GET", f"{self._base_url}/workers", timeout=ABORT_TIMEOUT_S)
             if status == 200:
                 self._workers_seen = (self._loop.time(), tuple(worker_urls(orjson.loads(body))))
@@ -109,11 +109,9 @@ class Aborts:
             status, _ = await self._send(
                 "POST", f"{url}/abort_request", json={"rid": rid}, headers=self._headers, timeout=ABORT_TIMEOUT_S
             )
-        except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+        except (OSError, SGLangAnswerLimitError, RuntimeError, ValueError) as error:
             logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)
-            gone = isinstance(error, ConnectionRefusedError | RuntimeError | ValueError) or isinstance(
-                getattr(error, "os_error", None), ConnectionRefusedError
-            )
+            gone = isinstance(error, RuntimeError | ValueError) or isinstance(error.__cause__, ConnectionRefusedError)
             return _Outcome.REFUSED if gone else _Outcome.LATER
         if 200 <= status < 300:
             return _Outcome.TOOK

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from ..exceptions import (
-    SGLangAnswerLimitError,
     SGLangClientError,
     SGLangConnectionError,
     SGLangDecodingError,
     SGLangHTTPError,
 )
 from .closing import closed_error
-from .http_errors import http_error
-from .retry import RetryClass, classify, parse_retry_after
-from .transport import read_body
+from .http import CannotConnectError, ConnectionLostError, NotHTTPError
+from .retry import RetryClass, classify
 
-FAILURES = (SGLangClientError, aiohttp.ClientError, TimeoutError, OSError)
-"""What an attempt may raise that is a failure and not a programming error."""
+FAILURES = (SGLangClientError, OSError)
+"""What an attempt may raise that is a failure and not a programming error; time-outs are `OSError`s."""
 
 # A reset this soon after sending on a reused connection is the server's idle timer, not its death.
 _STALE_WITHIN_S = 2.0
-_LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
 # Of a refusal the server knows; of these it may not: it, or a worker behind a router, may still be sampling.
 _MAYBE_RUNNING = frozenset(
     {
@@ -42,7 +36,7 @@ _MAYBE_RUNNING = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """What is learnt while an attempt runs (filled in by the connector and by `read_payload`).
+    """What is learnt while an attempt runs (filled in by `HTTPClient` and the client).
 
     Attributes:
         rid: Request id of the attempt.
@@ -80,46 +74,6 @@ class Failure:
         return self.kind in (RetryClass.STALE, RetryClass.DECODING)
 
 
-async def read_payload(response: Any, attempt: Attempt, limit: int) -> tuple[Any, Mapping[str, str]]:
-    """The body of a 200 answer, not parsed yet, and its headers.
-
-    `response` may be anything with `status`, `text()` and `json()`, as tests patch in; the body is its JSON then.
-
-    Args:
-        response: The answer.
-        attempt: The attempt.
-        limit: Most bytes of the body.
-
-    Raises:
-        SGLangHTTPError: An error answer.
-        SGLangAnswerLimitError: The body is compressed, or longer than the limit.
-        SGLangDecodingError: The body broke off, or a look-alike's is not JSON.
-    """
-    if not isinstance(response, aiohttp.ClientResponse):
-        return await _read_lookalike(response), {}
-    if response.status != 200:
-        body = b""
-        # The status says enough.
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, SGLangAnswerLimitError):
-            body = await read_body(response, _LONGEST_ERROR, cut=True)
-        attempt.retry_after = parse_retry_after(response.headers.get("Retry-After"))
-        raise http_error(response.status, body)
-    try:
-        body = await read_body(response, limit)
-    except (aiohttp.ClientPayloadError, ConnectionError) as error:
-        raise SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})") from error
-    return body, response.headers
-
-
-async def _read_lookalike(response: Any) -> Any:
-    if response.status != 200:
-        raise http_error(response.status, str(await response.text()))
-    try:
-        return await response.json(content_type=None)
-    except (ValueError, aiohttp.ContentTypeError) as error:
-        raise SGLangDecodingError(f"the answer is not JSON: {error}") from error
-
-
 def translate(
     error: BaseException,
     attempt: Attempt,
@@ -143,19 +97,19 @@ def translate(
     if isinstance(error, SGLangClientError):
         _hide(error, secrets)
         return Failure(error=error, kind=classify(error), retry_after=attempt.retry_after)
-    if isinstance(error, aiohttp.InvalidURL):
-        raise error
-    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-        # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
-        kind = RetryClass.NEVER if isinstance(error, aiohttp.ClientSSLError) else RetryClass.UNREACHABLE
+    if isinstance(error, CannotConnectError):
+        kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
         typed = SGLangConnectionError(f"cannot connect to {base_url}: {_words(error)}")
     elif isinstance(error, TimeoutError):
         kind = RetryClass.TIMEOUT
         limit = "in time" if timeout is None else f"within {timeout:g} s"
         typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
-    elif isinstance(error, aiohttp.ClientResponseError):
+    elif isinstance(error, NotHTTPError):
         kind = RetryClass.DECODING
         typed = SGLangDecodingError(f"{base_url} does not speak HTTP: {_words(error)} (request {attempt.rid})")
+    elif isinstance(error, ConnectionLostError) and error.has_begun:
+        kind = RetryClass.DECODING
+        typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
     else:
         kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
         typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")

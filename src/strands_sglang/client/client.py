@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import aiohttp
-from yarl import URL
-
 from ..exceptions import SGLangConnectionError, SGLangHTTPError
 from . import server_info
 from .answer import GenerateAnswer, check_belongs, parse_answer, read_answer
-from .attempts import FAILURES, Attempt, Failure, client_closed, read_payload, translate
+from .attempts import FAILURES, Attempt, Failure, client_closed, translate
+from .http import Target
 from .http_errors import http_error
 from .options import (
-    affinity_headers,
+    affinity_header,
     bearer,
     checked_count,
     checked_headers,
@@ -34,10 +32,10 @@ from .options import (
     secrets_of,
 )
 from .request import GenerateRequest, PromptIds, before_attempt
-from .retry import RetryBudget, RetryPolicy, classify
+from .retry import RetryBudget, RetryPolicy, classify, parse_retry_after
 from .routers import ROUTING_KEY_HEADER, dropped_fields
 from .sampling import check_vocabulary
-from .transport import LoopTransport, LoopTransports, connecting
+from .transport import LoopTransport, LoopTransports
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ class _Call:
 
     request: GenerateRequest
     fields: bytes
-    headers: Mapping[str, str]
+    headers: bytes
 
 
 class SGLangClient:
@@ -135,8 +133,7 @@ class SGLangClient:
         checked_headers({session_affinity_header: ""})
         self._secrets = secrets_of(self._headers, bearer(admin_api_key))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
-        self._generate_url = URL(f"{self.base_url}/generate")
-        self._client_timeout = aiohttp.ClientTimeout(total=self.timeout, sock_connect=self.connect_timeout)
+        self._target = Target.of("POST", f"{self.base_url}/generate", checked_headers(self._headers))
         self._rng = random.Random()
         self._probes = server_info.Probes(
             base_url=self.base_url,
@@ -218,7 +215,7 @@ class SGLangClient:
         call = _Call(
             request=request,
             fields=request.encode_fields(),
-            headers=affinity_headers(self._affinity_header, request.routing_key),
+            headers=affinity_header(self._affinity_header, request.routing_key),
         )
         transport = self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
@@ -260,7 +257,7 @@ class SGLangClient:
             attempt.started = transport.begin(rid)
             try:
                 with transport.closing.block(f"request {rid}"):
-                    answer, answer_headers = await self._post(call, attempt)
+                    answer, answer_headers = await self._post(transport, call, attempt)
                 check_belongs(answer, call.request, rid=rid, was_sent=transport.was_sent)
             except asyncio.CancelledError:
                 if attempt.connected:
@@ -282,31 +279,32 @@ class SGLangClient:
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return answer
 
-    async def _post(self, call: _Call, attempt: Attempt) -> tuple[GenerateAnswer, Mapping[str, str]]:
-        session = self._transport().unpooled if attempt.fresh else self._get_session()
-        told = connecting.set(attempt)
-        try:
-            async with session.post(
-                self._generate_url,
-                data=call.request.body(attempt.rid, call.fields),
-                headers=call.headers,
-                timeout=self._client_timeout,
-                allow_redirects=False,
-            ) as response:
-                payload, headers = await read_payload(response, attempt, self._max_answer_bytes)
-        finally:
-            connecting.reset(told)
+    async def _post(
+        self, transport: LoopTransport, call: _Call, attempt: Attempt
+    ) -> tuple[GenerateAnswer, Mapping[str, str]]:
+        answer = await transport.http.request(
+            self._target,
+            call.request.body(attempt.rid, call.fields),
+            headers=call.headers,
+            timeout=self.timeout,
+            limit=self._max_answer_bytes,
+            fresh=attempt.fresh,
+            noted=attempt,
+        )
+        payload = answer.body
+        if answer.status != 200:
+            attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
+            raise http_error(answer.status, payload)
         request = call.request
 
         def read() -> GenerateAnswer:
             return read_answer(
-                parse_answer(payload) if isinstance(payload, bytes) else payload,
+                parse_answer(payload),
                 vocab_size=request.vocab_size or self._probes.vocab_size,
                 max_new_tokens=request.max_new_tokens,
             )
 
-        huge = isinstance(payload, bytes) and len(payload) > _READ_IN_THREAD
-        return (await asyncio.to_thread(read) if huge else read()), headers
+        return (await asyncio.to_thread(read) if len(payload) > _READ_IN_THREAD else read()), answer.headers
 
     @staticmethod
     def _classify_http_error(status: int, body: str) -> SGLangHTTPError:
@@ -385,10 +383,6 @@ class SGLangClient:
     def closings(self) -> int:
         """How often the client was closed. Work of several calls ends with the client by comparing it."""
         return self._loops.closings
-
-    def _get_session(self) -> aiohttp.ClientSession:
-        """The session of the running event loop."""
-        return self._transport().session
 
     def _transport(self) -> LoopTransport:
         return self._loops.here()

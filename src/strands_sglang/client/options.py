@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -100,17 +101,18 @@ def secrets_of(*headers: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def affinity_headers(name: str, routing_key: Any) -> dict[str, str]:
-    """The header that carries a routing key, if there is one.
+def affinity_header(name: str, routing_key: Any) -> bytes:
+    """The header line that carries a routing key, with its line break before it; empty without a key.
 
     Raises:
         SGLangRequestError: The key cannot be a header.
     """
     if routing_key is None:
-        return {}
-    if not isinstance(routing_key, str) or _CONTROL_CHARACTERS.search(routing_key):
-        raise SGLangRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
-    return {name: routing_key}
+        return b""
+    if isinstance(routing_key, str) and not _CONTROL_CHARACTERS.search(routing_key):
+        with contextlib.suppress(UnicodeEncodeError):
+            return f"\r\n{name}: {routing_key}".encode()
+    raise SGLangRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
 
 
 @overload

@@ -174,11 +174,11 @@ class GenerateRequest:
         except orjson.JSONEncodeError as error:
             raise SGLangRequestError(f"the request cannot be written as JSON: {error}") from error
 
-    def body(self, rid: str, encoded_fields: bytes) -> bytes:
-        """The whole request in JSON.
+    def body(self, rid: str, encoded_fields: bytes) -> tuple[bytes, ...]:
+        """The whole request in JSON, in pieces, so that the prompt is copied once, into what is sent.
 
         Args:
             rid: Id of the attempt.
             encoded_fields: What `encode_fields` returned, which all attempts share.
         """
-        return b'{"rid":%b,%b,"input_ids":[%b]}' % (orjson.dumps(rid), encoded_fields, self.prompt.json)
+        return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', self.prompt.json, b"]}"

@@ -1,8 +1,8 @@
 """The connections of a client: a set for every event loop that it is used on, and what of them is in flight.
 
-aiohttp sessions belong to the loop they were made on. A client keeps one `LoopTransport` per loop. It is closed by
-the client, or when the client is garbage, or at the end of the loop (`asyncio.run` finalises an async generator that
-is kept for that), whichever comes first.
+Connections belong to the loop they were made on. A client keeps one `LoopTransport` per loop. It is closed by the
+client, or when the client is garbage, or at the end of the loop (`asyncio.run` finalises an async generator that is
+kept for that), whichever comes first.
 """
 
 from __future__ import annotations
@@ -15,45 +15,24 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
-import aiohttp
 import orjson
-from aiohttp.connector import Connection
 
-from ..exceptions import SGLangAnswerLimitError
 from .aborts import ABORT_TIMEOUT_S, Aborts
 from .closing import Closing
+from .http import HTTPClient, Target
 
 logger = logging.getLogger(__name__)
-
-KEEPALIVE_S = 4.0
-"""Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
 
 _LONGEST_CONTROL_ANSWER = 1 << 24  # bytes
 
 _CONTROL_CONNECTIONS = 128
+_CONTROL_CONNECT_S = 5.0
 _OTHER_LOOP_S = 2 * ABORT_TIMEOUT_S + 2.0
 _POLL_S = 0.02
 
 _REMEMBERED_IDS = 4096
-
-
-class Connecting(Protocol):
-    """Receives the connection that a request was given.
-
-    Attributes:
-        connected: It has a connection.
-        reused: That connection served a request before.
-    """
-
-    connected: bool
-    reused: bool
-
-
-connecting: ContextVar[Connecting | None] = ContextVar("connecting", default=None)
-"""The attempt for which the running task asks for a connection."""
 
 # Every open transport and its guard. Not only the client holds them, or a client dropped in the last moments of a
 # loop would take its guard along before the loop finalises it.
@@ -83,7 +62,7 @@ class SentIds:
 
 
 class LoopTransport:
-    """Sessions, requests in flight and outstanding aborts on one event loop.
+    """Connections, requests in flight and outstanding aborts on one event loop.
 
     Args:
         base_url: Server or router, without trailing slash.
@@ -93,6 +72,12 @@ class LoopTransport:
         connect_timeout: Seconds to connect, or None.
         worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
         sent: Ids of the client's requests, where several transports share them.
+
+    Attributes:
+        slots: Bounds the requests; connections are never waited for, so a time-out never counts waiting for a slot.
+        http: Connections of generate calls.
+        control: Connections of control calls: aborts must get through when every slot hangs.
+        in_flight: Loop time at which each request in flight was sent, by its id.
     """
 
     def __init__(
@@ -116,13 +101,9 @@ class LoopTransport:
         self._close_task: asyncio.Task[None] | None = None
         self._finished = False
         self._headers = headers
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
-        # Slots bound the requests; the pool itself never queues, so a time-out never counts waiting for a slot.
-        self.session = _session(headers, self._timeout, limit=0)
-        self._unpooled: aiohttp.ClientSession | None = None
-        # Control calls have connections of their own: aborts must get through when every slot hangs.
-        control_timeout = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
-        self.control = _session(headers, control_timeout, limit=_CONTROL_CONNECTIONS)
+        self.http = HTTPClient(connect_timeout=connect_timeout)
+        self.control = HTTPClient(connect_timeout=_CONTROL_CONNECT_S)
+        self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.aborts = Aborts(
             base_url=base_url, workers=worker_urls, headers=abort_headers, send=self._send, closing=self.closing
         )
@@ -142,13 +123,6 @@ class LoopTransport:
         """Whether it belongs to another process, of which this one is a fork."""
         return self._pid != os.getpid()
 
-    @property
-    def unpooled(self) -> aiohttp.ClientSession:
-        """A session that makes a new connection for every request."""
-        if self._unpooled is None:
-            self._unpooled = _session(self._headers, self._timeout, limit=0, pooled=False)
-        return self._unpooled
-
     def begin(self, rid: str) -> float:
         """Note that a request leaves; returns the loop's time."""
         now = self.in_flight[rid] = self.loop.time()
@@ -160,20 +134,18 @@ class LoopTransport:
         return rid in self._sent
 
     async def request(self, method: str, url: str, *, timeout: float = 10.0) -> tuple[int, bytes]:
-        """One control call: status and body. Raises aiohttp's errors, and `SGLangConnectionError` on closing."""
+        """One control call: status and body. Raises as `HTTPClient.request`, and `SGLangConnectionError` on closing."""
         with self.closing.block(f"{method} {url}"):
             return await self._send(method, url, timeout=timeout)
 
     async def _send(
         self, method: str, url: str, *, timeout: float, json: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        body = None if json is None else orjson.dumps(json)
-        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 5.0))
-        # A redirect would carry the keys to another host, and turn an abort into a GET.
-        async with self.control.request(
-            method, url, data=body, headers=headers, timeout=limit, allow_redirects=False
-        ) as response:
-            return response.status, await read_body(response, _LONGEST_CONTROL_ANSWER)
+        target = Target.of(method, url, {**self._headers, **(headers or {})})
+        body = () if json is None else (orjson.dumps(json),)
+        async with asyncio.timeout(timeout), self._control_slots:
+            answer = await self.control.request(target, body, limit=_LONGEST_CONTROL_ANSWER)
+        return answer.status, answer.body
 
     async def list_workers(self) -> tuple[str, ...]:
         """The workers behind `base_url`, or nothing if it is no router. Raises on closing."""
@@ -198,20 +170,15 @@ class LoopTransport:
         await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
-        for session in self._sessions():
-            if session is not self.control:
-                await session.close()
+        self.http.close()
         await self.aborts.finish()
-        await self.control.close()
+        self.control.close()
         self._finished = True
         with _open_lock:
             guard = _open.pop(self, None)
         if guard is not None:
             with contextlib.suppress(RuntimeError):  # the loop may be finalising it at this moment
                 await guard.aclose()
-
-    def _sessions(self) -> list[aiohttp.ClientSession]:
-        return [session for session in (self.session, self._unpooled, self.control) if session is not None]
 
     def close_soon(self) -> None:
         """Begin to close from any thread, as garbage collection does."""
@@ -229,9 +196,8 @@ class LoopTransport:
             guard = _open.pop(self, None)
         if guard is not None and self.is_foreign:
             _left_alone.append(guard)
-        for session in self._sessions():
-            _close_sockets(session.connector)
-            session.detach()
+        self.http.release_sockets()
+        self.control.release_sockets()
 
     async def _guard(self) -> AsyncGenerator[None, None]:
         try:
@@ -262,96 +228,6 @@ def open_transport(**options: Any) -> LoopTransport:
     return transport
 
 
-def _session(
-    headers: dict[str, str], timeout: aiohttp.ClientTimeout, *, limit: int, pooled: bool = True
-) -> aiohttp.ClientSession:
-    if pooled:
-        connector = _Connector(limit=limit, keepalive_timeout=KEEPALIVE_S)
-    else:
-        connector = _Connector(limit=limit, force_close=True)
-    return aiohttp.ClientSession(
-        connector=connector,
-        headers={**headers, "Accept-Encoding": "identity"},
-        auto_decompress=False,
-        timeout=timeout,
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Notes for the attempt that asks for a connection what it got. Trace hooks would cost a request a dozen calls."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
-        connection = await super().connect(*args, **kwargs)
-        attempt = connecting.get()
-        if attempt is not None:
-            attempt.connected = True
-            attempt.reused = connection.protocol in self._used
-        self._used.add(connection.protocol)
-        return connection
-
-
-async def read_body(response: aiohttp.ClientResponse, limit: int, *, cut: bool = False) -> bytes:
-    """The body of an answer, as long as it keeps within bounds.
-
-    Compressed bodies are refused: nobody asked for one, and a few bytes of it may stand for gigabytes.
-
-    Args:
-        response: The answer.
-        limit: Most bytes.
-        cut: Return the first `limit` bytes of a longer body instead of refusing it.
-
-    Raises:
-        SGLangAnswerLimitError: The body is compressed, or longer.
-        aiohttp.ClientError: The connection broke.
-    """
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        response.close()
-        raise SGLangAnswerLimitError(f"the answer is compressed ({encoding!r}), but an uncompressed one was requested")
-    declared = response.content_length
-    if declared is not None and declared > limit and not cut:
-        response.close()
-        raise SGLangAnswerLimitError(f"the answer has {declared} bytes, more than {limit}; see max_answer_bytes")
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            response.close()  # the rest will not be read, so the connection cannot be used again
-            if cut:
-                return b"".join(chunks)[:limit]
-            raise SGLangAnswerLimitError(f"the answer has more than {limit} bytes; see max_answer_bytes")
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _close_sockets(connector: Any) -> None:
-    """Close the sockets of a connector whose loop is closed: its own `close` would need the loop.
-
-    Uses private attributes of aiohttp and asyncio, and so does nothing where they are named otherwise: the sockets
-    are then closed by the garbage collector, with a ResourceWarning.
-    """
-    connections: Iterable[Any] = getattr(connector, "_conns", {}).values()
-    protocols = [entry[0] for entries in connections for entry in entries]
-    protocols += list(getattr(connector, "_acquired", ()))
-    for protocol in protocols:
-        transport = getattr(protocol, "transport", None)
-        sock = getattr(transport, "_sock", None)
-        if sock is not None:
-            with contextlib.suppress(Exception):
-                sock.close()
-                transport._sock = None  # type: ignore[union-attr]
-    with contextlib.suppress(Exception):
-        connector._conns.clear()
-        connector._acquired.clear()
-        connector._closed = True
-
-
 # ---- one client on many loops
 
 
@@ -368,7 +244,7 @@ class LoopTransports:
 
     def __init__(self, **options: Any) -> None:
         self.closings = 0
-        # A session holds its loop, so weak keys would never be collected: loops that are over are swept instead.
+        # A transport holds its loop, so weak keys would never be collected: loops that are over are swept instead.
         self.open: dict[asyncio.AbstractEventLoop, LoopTransport] = {}
         self._options = {"sent": SentIds(), **options}
         self._lock = threading.RLock()  # a garbage collection may end an abandoned `close` on the thread that holds it
