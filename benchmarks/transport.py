@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
-
 from benchmarks.provider_floor import MOST_NEW_TOKENS, Worker, machine, save_tokenizer
+
 from strands_sglang.client.http import HTTPClient, Target
 
 TASKS, REQUESTS = 20, 20
