@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -145,10 +146,17 @@ async def test_sub_agent_whose_next_call_goes_well_has_not_failed() -> None:
     assert result.reward is not None
 
 
-async def test_sub_agent_of_hundreds_of_turns_does_not_recurse() -> None:
-    result = await critic_env([*[call("ping")] * 400, "enough"]).step(ACTION)
+async def test_a_turn_of_a_sub_agent_is_no_deeper_than_the_one_before() -> None:
+    depths: list[int] = []
+
+    def answer(messages: Any) -> Any:
+        depths.append(len(inspect.stack(0)))
+        return call("ping") if len(depths) < 5 else "enough"
+
+    result = await critic_env(answer).step(ACTION)
     assert "enough" in str(result.observation.messages[2])
-    assert "pong" not in str(result.observation.messages[2])
+    assert len(depths) == 5
+    assert len(set(depths[1:])) == 1
 
 
 async def test_limit_of_tokens_holds_for_models_of_sub_agents() -> None:

@@ -22,6 +22,7 @@ from strands.types.tools import AgentTool
 from strands_env.core.limits import LimitedTool, with_limits
 
 from .deadline import to_the_end, within
+from .flat_loop import flatten_the_loop
 from .history import history_of, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .progress import EpisodeProgress
@@ -34,7 +35,7 @@ from .result import (
     as_reward_function,
     as_reward_result,
 )
-from .scope import TURNS_PER_INVOCATION, EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .subagents import watch
 from .task import Action
 from .telemetry import rollout_span
@@ -198,6 +199,7 @@ class Environment:
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
         skip_unrecorded_messages()
+        flatten_the_loop()
         history = history_of(copy.deepcopy(action.task_context.conversation_history))
         try:
             model = self.model_factory()
@@ -220,7 +222,7 @@ class Environment:
         return result
 
     async def invoke(self, agent: Agent, prompt: str | list[Any] | None) -> AgentResult:
-        """Invoke the step's agent, however many turns it takes, without deep recursion. For `interact`.
+        """Invoke the step's agent. For `interact`.
 
         Args:
             agent: The agent `interact` was given.
@@ -232,19 +234,11 @@ class Environment:
         scope = StepScope.current()
         if scope is None:
             raise RuntimeError("Environment.invoke runs inside a step: call it from interact(), or use step()")
-        signal = scope.cancel_signal
-        options: dict[str, Any] = {} if signal is None else {"cancel_signal": signal}
-        scope.recorder.can_pause = True
-        try:
-            while True:
-                result = await agent.invoke_async(prompt, **options)
-                if scope.limiter.reached is not None:
-                    raise scope.limiter.reached
-                if not scope.recorder.is_paused(result.stop_reason, signal):
-                    return result
-                prompt = None
-        finally:
-            scope.recorder.can_pause = False
+        options: dict[str, Any] = {} if scope.cancel_signal is None else {"cancel_signal": scope.cancel_signal}
+        result = await agent.invoke_async(prompt, **options)
+        if scope.limiter.reached is not None:
+            raise scope.limiter.reached
+        return result
 
     async def rollout(self, action: Action, *, cancel_signal: threading.Event | None = None) -> StepResult:
         """Run a whole episode of one step: `reset`, `step`, and always `cleanup`, each within its deadline.
@@ -314,7 +308,7 @@ class Environment:
             )
         model = (model_factory or self.model_factory)()
         self._apply_budget(model)
-        watch(model, scope, TURNS_PER_INVOCATION)
+        watch(model, scope)
         scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
         return model
 

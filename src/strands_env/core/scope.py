@@ -1,4 +1,4 @@
-"""One step while it runs: its models, its measurements, and the pacing of its agent loop."""
+"""One step while it runs: its models, its limits and its measurements."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 from .result import AgentTrajectory
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .tokens import TokenObservation
-
-TURNS_PER_INVOCATION = 32
-"""Model calls after which the SDK's recursive loop is unwound and entered again; see `LoopRecorder`."""
 
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
@@ -103,7 +100,7 @@ class StepScope:
     """The state of one step, found by whatever runs inside it.
 
     Attributes:
-        recorder: Measurements and pacing of the agent loop.
+        recorder: Measurements of the agent loop.
         limiter: Limits of the agent loop.
         cancel_signal: Set by the caller to end the loop, or None.
         models: Every model made for the step.
@@ -132,11 +129,7 @@ class StepScope:
 
 
 class LoopRecorder(HookProvider):
-    """Measures the agent loop and keeps it flat.
-
-    The SDK's loop calls itself once a turn: it ends in a `RecursionError` after about 320 turns, and every streamed
-    chunk passes through all past turns. After some turns the recorder asks for a stop behind the current tools, which
-    leaves a complete history, and the environment invokes the agent again without a prompt.
+    """Measures the agent loop.
 
     Attributes:
         model_latencies: Seconds of every model call.
@@ -146,16 +139,12 @@ class LoopRecorder(HookProvider):
         tool_errors: The first exceptions that tools raised; arguments the model got wrong are not among them.
         tool_exceptions: Number of all of them.
         messages: Every message that was added, also those that a conversation manager has dropped since.
-        can_pause: Whether somebody invokes the agent again after such a stop.
     """
 
     def __init__(self) -> None:
-        self._turns = 0
         self._model_started: float | None = None
         self._tools_started: float | None = None
         self._in_tools = False
-        self._paused = False
-        self.can_pause = False
         self.model_latencies: list[float] = []
         self.tool_seconds = 0.0
         self.tool_latencies: dict[int, float] = {}
@@ -165,7 +154,7 @@ class LoopRecorder(HookProvider):
         self.tool_exceptions = 0
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
-        """Register with an agent; the stop is asked for after every other hook has had its say."""
+        """Register with an agent."""
         registry.add_callback(BeforeModelCallEvent, self._leave_tools, order=HookOrder.SDK_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._before_model, order=HookOrder.SDK_LAST)
         registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_FIRST)
@@ -200,11 +189,6 @@ class LoopRecorder(HookProvider):
         own = messages[seen:]
         kept = {id(message) for message in own}
         return own if all(id(message) in kept for message in self.messages) else list(self.messages)
-
-    def is_paused(self, stop_reason: object, cancel_signal: threading.Event | None) -> bool:
-        """Whether the loop stopped only to be entered again."""
-        paused, self._paused = self._paused, False
-        return paused and stop_reason == "cancelled" and not (cancel_signal is not None and cancel_signal.is_set())
 
     def _leave_tools(self, event: BeforeModelCallEvent) -> None:
         self._in_tools = False
@@ -242,14 +226,6 @@ class LoopRecorder(HookProvider):
             self.tool_seconds += seconds
             self.tool_latencies[len(self.model_latencies) - 1] = seconds
             self._tools_started = None
-        self._turns += 1
-        if self._turns % TURNS_PER_INVOCATION or event.end_turn or not self.can_pause:
-            return
-        agent = event.agent
-        # A stop somebody else asked for is a real one. The SDK has no public view of a deferred stop.
-        if not agent.cancel_signal.is_set() and not getattr(agent, "_deferred_cancel", False):
-            agent.cancel(after_current_tools=True)
-            self._paused = True
 
 
 class EpisodeLimiter(ToolLimiter):
