@@ -207,3 +207,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'hermes'?)` for a name that is nearly a known one, else nothing; for messages."""
     nearest = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keyword arguments that do not exist.
+
+    Args:
+        owner: What was called.
+        given: Names that were given.
+        known: Names there are.
+
+    Raises:
+        TypeError: One is not known; the message names the nearest.
+    """
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")

@@ -46,8 +46,8 @@ class SGLangModel(Model):
         tokenizer: Hugging Face style tokenizer of the served model.
         client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake.
         base_url: URL of a server, instead of `client`; the model then makes a client of its own.
-        tool_parser: Reads the model's tool calls. None chooses the registered parser that reads back what the chat
-            template prints, and refuses tools when no parser does.
+        tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
+            one that reads back what the chat template prints, and refuses tools when none does.
         chat_template: Jinja text to use instead of the tokenizer's.
         stop_tokens: Stop tokens the engine knows beyond the tokenizer's eos and its `generation_config.json`.
         vocab_size: Number of ids the model takes; larger ids are refused before they are sent. None asks the client.
@@ -58,7 +58,7 @@ class SGLangModel(Model):
 
     Raises:
         TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` of another type.
-        ValueError: An option has a wrong value.
+        ValueError: An option has a wrong value, or no parser has the name.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SGLangModel(Model):
         tokenizer: Any,
         client: GenerateClient | None = None,
         base_url: str | None = None,
-        tool_parser: ToolParser | None = None,
+        tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,

@@ -21,6 +21,7 @@ from strands_env.core.models import (
 )
 from strands_env.utils import get_cached_client_from_slime_args
 from strands_sglang import SGLangClient, SGLangModel
+from strands_sglang.exceptions import SGLangConnectionError
 
 
 def test_sglang_factory_makes_fresh_models_over_one_client() -> None:
@@ -54,10 +55,9 @@ def test_local_factory_uses_a_running_engine() -> None:
 
 def test_the_configuration_names_model_parser_and_options() -> None:
     engine = SimpleNamespace(tokenizer=MagicMock(), generate=None, model_path="tiny")
-    parser = SimpleNamespace()
-    config = local_model_factory(engine=engine, tool_parser=parser, reasoning_policy="branch").config  # type: ignore[attr-defined]
+    config = local_model_factory(engine=engine, tool_parser="hermes", reasoning_policy="branch").config  # type: ignore[attr-defined]
     assert config["model"] == "tiny"
-    assert config["tool_parser"] == "types.SimpleNamespace"
+    assert config["tool_parser"].endswith(".HermesToolParser")
     assert config["reasoning_policy"] == "branch"
 
 
@@ -91,12 +91,16 @@ def test_openai_models_take_max_tokens(given: dict[str, Any] | None) -> None:
         ({"backend": "vllm"}, "unknown backend 'vllm': choose one of sglang, local, openai, bedrock"),
         ({"backend": "sglang"}, "give --sglang-base-url"),
         ({"backend": "openai"}, "give --model-id"),
-        ({"backend": "sglang", "sglang_base_url": "http://127.0.0.1:9"}, "no SGLang server answers"),
     ],
 )
 def test_command_line_mistakes_are_explained(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model_factory_from_args(**arguments)
+
+
+def test_a_server_that_is_down_is_named() -> None:
+    with pytest.raises(SGLangConnectionError, match="no SGLang server answers at"):
+        model_factory_from_args("sglang", sglang_base_url="http://127.0.0.1:9")
 
 
 def test_slime_arguments_give_the_shared_client() -> None:

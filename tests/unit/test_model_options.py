@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from provider_support import Replay, tokenizer
 
-from strands_sglang import SGLangClient, SGLangModel, SGLangRequestError
+from strands_sglang import SGLangClient, SGLangModel, SGLangRequestError, ToolParserError
 from strands_sglang.testing import FaultyServer
-from strands_sglang.tool_parsers import HermesToolParser
+from strands_sglang.tool_parsers import HermesToolParser, as_tool_parser
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 
@@ -41,7 +43,19 @@ def test_other_sampling_parameters_stay_unknown() -> None:
         SGLangModel(tokenizer=tokenizer(), client=Replay([]), sampling_params={"key_of_tomorrow": 1})
 
 
-@pytest.mark.parametrize("parser", ["hermes", HermesToolParser])
-def test_a_tool_parser_that_is_none_is_refused_at_once(parser: object) -> None:
-    with pytest.raises(TypeError, match=r"got tool_parser=.*ermes.*: get_tool_parser\(name\) gives one"):
-        SGLangModel(tokenizer=tokenizer(), client=Replay([]), tool_parser=parser)  # type: ignore[arg-type]
+def test_a_tool_parser_may_be_named() -> None:
+    assert isinstance(as_tool_parser("hermes"), HermesToolParser)
+    SGLangModel(tokenizer=tokenizer(), client=Replay([]), tool_parser="hermes")
+
+
+@pytest.mark.parametrize(
+    ("parser", "error", "message"),
+    [
+        ("hermess", ToolParserError, "did you mean 'hermes'"),
+        (HermesToolParser, TypeError, "write HermesToolParser"),
+        (3, TypeError, "got tool_parser=3, expected a ToolParser or the name of one"),
+    ],
+)
+def test_another_tool_parser_is_refused_at_once(parser: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SGLangModel(tokenizer=tokenizer(), client=Replay([]), tool_parser=parser)

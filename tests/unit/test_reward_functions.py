@@ -241,9 +241,18 @@ async def test_parts_run_side_by_side() -> None:
     assert result.reward == 2.0
 
 
-@pytest.mark.parametrize("parts", [{}, {"a": (fixed(1.0), float("nan"))}])
-def test_wrong_parts_are_refused(parts: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"at least one part|must be finite"):
+@pytest.mark.parametrize(
+    ("parts", "error", "message"),
+    [
+        ({}, ValueError, "needs parts"),
+        ([fixed(1.0)], ValueError, "needs parts"),
+        ({"a": (fixed(1.0), float("nan"))}, ValueError, "the weight of 'a' must be a finite number, got nan"),
+        ({"a": 1}, TypeError, r"the part 'a' must be \(reward_fn, weight\), got 1"),
+        ({"a": (1, 2)}, TypeError, "the part 'a': a reward function has an async compute"),
+    ],
+)
+def test_wrong_parts_are_refused(parts: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         WeightedReward(parts)
 
 

@@ -94,12 +94,12 @@ def test_parsers_by_name(name: str, parser_class: type[ToolParser]) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ToolParserError, match=r"Unknown tool parser 'nonexistent'.*hermes.*qwen_xml"):
+    with pytest.raises(ToolParserError, match=r"unknown tool parser 'nonexistent'.*hermes.*qwen_xml"):
         get_tool_parser("nonexistent")
 
 
 def test_an_unknown_name_is_a_key_error_too() -> None:
-    with pytest.raises(KeyError, match="Unknown tool parser"):
+    with pytest.raises(KeyError, match="unknown tool parser"):
         get_tool_parser("nonexistent")
 
 

@@ -18,7 +18,7 @@ from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.executor import EnvFactory
 from strands_env.eval.registry import get_benchmark, list_benchmarks
 from strands_sglang.engine.own_models import UnknownModelError, check_model_name
-from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
+from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -262,6 +262,7 @@ def make_model_factory(
 
     Raises:
         EvalError: Something is missing, unknown or cannot be loaded.
+        SGLangClientError: The server does not answer.
     """
     if backend == "scripted":
         from strands_env.testing import ScriptedModel
@@ -287,6 +288,8 @@ def make_model_factory(
         if backend in ("local", "sglang"):
             made()  # a wrong sampling parameter shows here, not in every sample
         return made
+    except SGLangClientError:
+        raise
     except OSError as error:
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
     except (ValueError, ImportError, StrandsSGLangError) as error:

@@ -25,6 +25,7 @@ from strands_env.eval.source import Tasks, contained, stream
 from strands_env.testing import ScriptedModel
 from strands_sglang.command_line import Exit, json_object
 from strands_sglang.engine.own_models import why_not_loaded
+from strands_sglang.exceptions import SGLangClientError
 from strands_sglang.testing import ScriptedClient
 
 SHOWN = 4000
@@ -67,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
             models=models_of(args.tokenizer),
         )
         seen = asyncio.run(_dry(factory, action))
+    except SGLangClientError as error:
+        complain("check", error)
+        return Exit.FAILED
     except (EvalError, ValueError, TypeError, OSError) as error:
         complain("check", error)
         return Exit.USAGE

@@ -53,6 +53,7 @@ from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, 
 from strands_sglang import get_tool_parser
 from strands_sglang.command_line import Exit
 from strands_sglang.drift import DriftTotals
+from strands_sglang.exceptions import SGLangClientError
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         trackers = _track(evaluator, options)
     except (StoreError, ConfigMismatchError) as error:
         return _fail(error, Exit.REFUSED)
+    except SGLangClientError as error:
+        return _fail(error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
         return _fail(error, Exit.USAGE)
     try:
@@ -203,8 +206,12 @@ def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
 
 
 def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: type[Evaluator]) -> None:
-    """Options given here that would have no effect."""
+    """Options given here that would have no effect, and those that are missing."""
     backend = options["backend"]
+    if backend == "sglang" and not options["base_url"]:
+        raise EvalError("the backend 'sglang' needs a server: give --base-url http://host:port")
+    if backend in ("openai", "bedrock") and not options["model_id"]:
+        raise EvalError(f"the backend {backend!r} needs a model: give --model-id")
     ignored: dict[str, str] = {}
     if backend == "scripted":
         why = "the backend 'scripted' has no model and no server"
@@ -269,8 +276,15 @@ def _check_environment(env_factory: Any) -> None:
 def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
     assert evaluator.paths is not None
     path = evaluator.paths.results
+    data = getattr(evaluator, "data_path", None)
+    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
+        raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
     check_writable(path, option="--output")
     has_results = path.is_file() and path.stat().st_size > 0
+    if has_results and not evaluator.paths.run.exists():
+        raise EvalError(
+            f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
+        )
     if has_results and not resume:
         raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
     if resume and not path.exists() and not evaluator.paths.run.exists():

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
+import os
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +22,12 @@ from strands_env.commands.terminal import check_writable, complain, format_numbe
 from strands_env.core import Environment, Phase, RewardResult, TerminationReason
 from strands_env.core.content import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
-from strands_env.eval import EvalError, EvalSample, StoreError, summarize
+from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summarize
 from strands_env.eval.groups import read_scores
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 from strands_sglang.command_line import Exit, json_object, number, positive
+from strands_sglang.exceptions import SGLangClientError
 
 PREVIOUS = "previous_reward"
 """Where the info of a new reward holds the old one."""
@@ -47,22 +52,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score again."""
+    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
         saved = SavedRun.of(args.run)
-        target = _target(saved, args.output)
+        if not saved.paths.results.exists():
+            raise FileNotFoundError(None, None, str(saved.paths.results))
         factory = _scorer(saved, args)
-        rescoring = _Rescoring(
-            saved=saved, target=target, factory=factory, max_concurrency=args.max_concurrency, reward=args.reward
-        )
-        changes = asyncio.run(rescoring.run(make_display(quiet=args.quiet or args.json)))
-        return _show(saved, target, changes, args)
+        target = _target(saved, args.output)
+        with _whole_or_nothing(target) as partial:
+            rescoring = _Rescoring(
+                saved=saved,
+                target=target,
+                partial=partial,
+                factory=factory,
+                max_concurrency=args.max_concurrency,
+                reward=args.reward,
+            )
+            changes = asyncio.run(rescoring.run(make_display(quiet=args.quiet or args.json)))
+            after = read_scores(partial.results)
+            if not changes.all_failed:
+                _move(partial, target)
+        return _show(saved, target, changes, after, args)
     except FileNotFoundError as error:
         complain("rescore", f"there are no results at {error.filename!r}")
         return Exit.USAGE
     except StoreError as error:
         complain("rescore", error)
         return Exit.REFUSED
+    except SGLangClientError as error:
+        complain("rescore", error)
+        return Exit.FAILED
     except (EvalError, ValueError, TypeError) as error:
         complain("rescore", error)
         return Exit.USAGE
@@ -82,6 +102,11 @@ class Changes:
     changed: int = 0
     failed: int = 0
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether the new reward could score none of them."""
+        return 0 < self.samples == self.failed
+
 
 def unscored(sample: EvalSample) -> EvalSample:
     """A copy of a sample as it was before it was scored."""
@@ -96,10 +121,18 @@ def unscored(sample: EvalSample) -> EvalSample:
 
 class _Rescoring:
     def __init__(
-        self, *, saved: SavedRun, target: StorePaths, factory: EnvFactory, max_concurrency: int, reward: str | None
+        self,
+        *,
+        saved: SavedRun,
+        target: StorePaths,
+        partial: StorePaths,
+        factory: EnvFactory,
+        max_concurrency: int,
+        reward: str | None,
     ) -> None:
         self._saved = saved
         self._target = target
+        self._partial = partial
         self._factory = factory
         self._takes_action = takes_action(factory)
         self._max_concurrency = max_concurrency
@@ -112,7 +145,7 @@ class _Rescoring:
         with ResultReader(self._saved.paths.results) as reader:
             self._state.total = len(reader.entries)
             config = self._config()
-            writer = ResultWriter(ResultLog(self._target))
+            writer = ResultWriter(ResultLog(self._partial))
             progress.start(self._state)
             try:
                 await writer.run(lambda: config.check(has_results=False))
@@ -159,7 +192,7 @@ class _Rescoring:
             "options": {**self._saved.options, "output": str(self._target.results.parent)},
             "rescored": {"from": str(self._saved.paths.results), "reward": reward},
         }
-        made = RunConfig(self._target.run, config, about)
+        made = RunConfig(self._partial.run, config, about)
         environment = document.get("environment")
         made.environment = None if environment is None else {**environment, "reward_fn": reward}
         return made
@@ -170,12 +203,37 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
         saved.paths.results.parent if saved.paths.results.stem == "results" else saved.paths.results.with_suffix("")
     )
     target = StorePaths.of(output or folder.with_name(f"{folder.resolve().name}-rescored"))
-    if not saved.paths.results.exists():
-        raise FileNotFoundError(None, None, str(saved.paths.results))
     check_writable(target.results, option="--output")
     if target.results.exists() and target.results.stat().st_size:
         raise EvalError(f"{str(target.results)!r} holds results already: give another --output")
     return target
+
+
+@contextmanager
+def _whole_or_nothing(target: StorePaths) -> Iterator[StorePaths]:
+    """Files beside the new run's own, for as long as it is scored; what is not moved is removed."""
+    folder = target.results.parent
+    is_new = not folder.exists()
+    partial = StorePaths.of(folder / f".{target.results.stem}.{uuid.uuid4().hex}.jsonl")
+    try:
+        yield partial
+    finally:
+        for path in (partial.results, partial.tokens, partial.run):
+            path.unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # it holds the new run
+                folder.rmdir()
+
+
+def _move(partial: StorePaths, target: StorePaths) -> None:
+    """Give the files of a finished run their names, the results last: with them it is there."""
+    for source, place in (
+        (partial.tokens, target.tokens),
+        (partial.run, target.run),
+        (partial.results, target.results),
+    ):
+        if source.exists():
+            os.replace(source, place)
 
 
 def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
@@ -216,16 +274,16 @@ def _no_model() -> Any:
     raise RuntimeError("scoring again calls no model")
 
 
-def _show(saved: SavedRun, target: StorePaths, changes: Changes, args: argparse.Namespace) -> int:
+def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTable, args: argparse.Namespace) -> int:
     options: dict[str, Any] = {
         "reward_threshold": saved.threshold(args.reward_threshold),
         "prices": saved.prices(vars(args)),
     }
     before = summarize(read_scores(saved.paths.results), **options)
-    after = summarize(read_scores(target.results), **options)
+    after = summarize(scores, **options)
     if args.json:
         shown: Mapping[str, Any] = {
-            "results": str(target.results),
+            "results": None if changes.all_failed else str(target.results),
             "changed": changes.changed,
             "failed": changes.failed,
             "before": before.to_dict(),
@@ -236,8 +294,9 @@ def _show(saved: SavedRun, target: StorePaths, changes: Changes, args: argparse.
         say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
         old, new = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
         say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {new} now")
-        say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
-    if changes.samples and changes.failed == changes.samples:
-        complain("rescore", "the reward failed for every sample; its error is above")
+        if not changes.all_failed:
+            say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
+    if changes.all_failed:
+        complain("rescore", "the reward failed for every sample, with the error above: nothing was written; fix it")
         return Exit.USAGE
     return Exit.OK

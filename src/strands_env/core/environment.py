@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -20,6 +21,7 @@ from strands.models import Model
 from strands.types.tools import AgentTool
 
 from strands_env.core.limits import LimitedTool, with_limits
+from strands_sglang.exceptions import refuse_unknown
 
 from .deadline import to_the_end, within
 from .flat_loop import flatten_the_loop
@@ -81,6 +83,7 @@ class Environment:
         agent_name: Name of the agent in trajectories and telemetry.
 
     Raises:
+        TypeError: An unknown argument, named with the nearest one.
         ValueError: A limit or deadline is out of range.
         FileNotFoundError: `default_system_prompt_path` does not exist.
     """
@@ -106,7 +109,11 @@ class Environment:
         agent_name: str = "agent",
         tool_timeout: float | None = DEFAULT_TOOL_TIMEOUT,
         max_tool_output_chars: int | None = DEFAULT_MAX_TOOL_OUTPUT_CHARS,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            names = inspect.signature(Environment.__init__).parameters.keys() - {"self", "unknown"}
+            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         if not callable(model_factory):
             raise TypeError(
                 f"model_factory={model_factory!r}: expected a function that makes a fresh model, such as "

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strands.models import Model
 
 from strands_sglang.client.shared import get_client, get_tokenizer
 from strands_sglang.engine.own_models import why_not_loaded
+from strands_sglang.exceptions import SGLangConnectionError
 
 from .seeds import RolloutSeed, SeededClient
+
+if TYPE_CHECKING:
+    from strands_sglang.tool_parsers import ToolParser
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
@@ -48,7 +52,7 @@ def sglang_model_factory(
     tokenizer: Any,
     client: Any,
     model_id: str | None = None,
-    tool_parser: Any = None,
+    tool_parser: ToolParser | str | None = None,
     sampling_params: Mapping[str, Any] | None = None,
     return_logprob: bool = True,
     return_routed_experts: bool = False,
@@ -62,7 +66,8 @@ def sglang_model_factory(
         tokenizer: Hugging Face tokenizer of the served model.
         client: `SGLangClient`, the embedded engine, or anything that speaks the generate contract. Shared.
         model_id: Name for telemetry.
-        tool_parser: Reads tool calls; None chooses one that fits the chat template.
+        tool_parser: Reads tool calls: a parser or its name, such as `"hermes"`; None chooses one that fits the chat
+            template.
         sampling_params: SGLang sampling parameters, `{"max_new_tokens": 16384}` if None. Copied for every model.
         return_logprob: Ask for log-probabilities.
         return_routed_experts: Ask for routed experts (mixture-of-experts models).
@@ -72,7 +77,9 @@ def sglang_model_factory(
         **options: Further options of `SGLangModel`.
     """
     from strands_sglang.model import SGLangModel
+    from strands_sglang.tool_parsers import as_tool_parser
 
+    parser = as_tool_parser(tool_parser)
     params = _copied(sampling_params)
 
     def factory() -> Model:
@@ -80,7 +87,7 @@ def sglang_model_factory(
         return SGLangModel(
             tokenizer=tokenizer,
             client=client if seed is None else SeededClient(client, seed.for_model()),
-            tool_parser=tool_parser,
+            tool_parser=parser,
             model_id=model_id,
             sampling_params=dict(params),
             return_logprob=return_logprob,
@@ -93,7 +100,7 @@ def sglang_model_factory(
         "model_id": model_id,
         "sampling_params": dict(params),
         "enable_thinking": enable_thinking,
-        "tool_parser": None if tool_parser is None else _class_name(tool_parser),
+        "tool_parser": None if parser is None else _class_name(parser),
         **_plain_options(options),
     }
     return factory
@@ -227,6 +234,7 @@ def model_factory_from_args(
 
     Raises:
         ValueError: The backend is unknown, or misses an argument.
+        SGLangConnectionError: No SGLang server answers at the URL.
     """
     match backend:
         case "sglang":
@@ -294,16 +302,25 @@ def _tokenizer(name: str) -> Any:
 
 def _served_tokenizer(base_url: str) -> str:
     """Where the server's tokenizer is, in the server's own words; asked once, while the factory is made."""
+    import urllib.error
     import urllib.request
 
     url = f"{base_url.rstrip('/')}/get_model_info"
     try:
         with urllib.request.urlopen(url, timeout=10.0) as answer:
             info = json.load(answer)
-    except OSError as error:
-        raise ValueError(
-            f"no SGLang server answers at {base_url!r} ({error}); start one, or correct the address"
+    except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
+        raise SGLangConnectionError(
+            f"what answers at {base_url!r} is not an SGLang server: GET /get_model_info gives {error}; correct the "
+            "address"
         ) from error
+    except OSError as error:
+        raise SGLangConnectionError(
+            f"no SGLang server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct the "
+            "address"
+        ) from error
+    if not isinstance(info, dict):
+        raise SGLangConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
     path = info.get("tokenizer_path") or info.get("model_path")
     if not path:
         raise ValueError(f"{url} names no tokenizer; give one with tokenizer=")

@@ -45,7 +45,8 @@ class WeightedReward(RewardFunction):
         on_abstain: What happens when a part abstains.
 
     Raises:
-        ValueError: There are no parts, or a weight is not finite.
+        TypeError: A part is not a pair of a reward function and a weight.
+        ValueError: There are no parts, or a weight is not a finite number.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class WeightedReward(RewardFunction):
         *,
         on_abstain: AbstainPolicy | str = AbstainPolicy.ABSTAIN,
     ) -> None:
-        if not parts:
-            raise ValueError("WeightedReward needs at least one part: {'name': (reward_fn, weight)}")
-        for name, (_, weight) in parts.items():
-            if not math.isfinite(weight):
-                raise ValueError(f"the weight of {name!r} must be finite, got {weight!r}")
-        self.parts = {name: (as_reward_function(reward), float(weight)) for name, (reward, weight) in parts.items()}
+        if not isinstance(parts, Mapping) or not parts:
+            raise ValueError(f"WeightedReward needs parts as {{'name': (reward_fn, weight)}}, got {parts!r}")
+        for name, part in parts.items():
+            if not isinstance(part, tuple | list) or len(part) != 2:
+                raise TypeError(f"the part {name!r} must be (reward_fn, weight), got {part!r}")
+            if not isinstance(part[1], int | float) or not math.isfinite(part[1]):
+                raise ValueError(f"the weight of {name!r} must be a finite number, got {part[1]!r}")
+        self.parts = {name: (_reward_of(name, part[0]), float(part[1])) for name, part in parts.items()}
         self.on_abstain = AbstainPolicy(on_abstain)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
@@ -110,3 +113,10 @@ def _turn_sum(results: Mapping[str, RewardResult], weights: Mapping[str, float])
         for turn, reward in result.turn_rewards.items():
             total[turn] = total.get(turn, 0.0) + weights[name] * reward
     return total
+
+
+def _reward_of(name: str, given: RewardFunction | RewardCallable) -> RewardFunction:
+    try:
+        return as_reward_function(given)
+    except TypeError as error:
+        raise TypeError(f"the part {name!r}: {error}") from error

@@ -29,7 +29,7 @@ from ..client.sampling import validate_sampling_params
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..media import ImageExpander, image_expander
 from ..messages import ChatMessage, SystemPrompt, image_blocks, image_url, system_text
-from ..tool_parsers import ToolParser
+from ..tool_parsers import ToolParser, as_tool_parser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS
 from ..trajectory import (
     Completion,
@@ -146,8 +146,8 @@ class Conversation:
         tokenizer: Hugging Face style tokenizer of the served model.
         client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake.
         base_url: URL of a server, instead of `client`; the conversation then makes a client of its own.
-        tool_parser: Reads the model's tool calls. None chooses the registered parser that reads back what the chat
-            template prints, and refuses tools when no parser does.
+        tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
+            one that reads back what the chat template prints, and refuses tools when none does.
         chat_template: Jinja text to use instead of the tokenizer's.
         stop_tokens: Stop tokens the engine knows beyond the tokenizer's eos and its `generation_config.json`.
         vocab_size: Number of ids the model takes; larger ids are refused before they are sent. None asks the client.
@@ -157,7 +157,7 @@ class Conversation:
 
     Raises:
         TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` of another type.
-        ValueError: An option has a wrong value.
+        ValueError: An option has a wrong value, or no parser has the name.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Conversation:
         tokenizer: Any,
         client: GenerateClient | None = None,
         base_url: str | None = None,
-        tool_parser: ToolParser | None = None,
+        tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,
@@ -175,8 +175,7 @@ class Conversation:
     ) -> None:
         if (client is None) == (base_url is None):
             raise TypeError("exactly one of client= and base_url= is needed")
-        if tool_parser is not None and not isinstance(tool_parser, ToolParser):
-            raise TypeError(f"got tool_parser={tool_parser!r}, expected a ToolParser: get_tool_parser(name) gives one")
+        parser = as_tool_parser(tool_parser)
         if client is not None and not hasattr(client, "generate"):
             raise TypeError(f"got client={client!r}, expected something with `generate`; an address is a base_url=")
         if isinstance(tokenizer, str):
@@ -189,7 +188,7 @@ class Conversation:
         self._expander: ImageExpander | None = (
             getattr(self.client, "image_expander", None) if processor is None else image_expander(processor)
         )
-        self._prompts = PromptBuilder(self._tokens, chat_template, tool_parser, self._expander)
+        self._prompts = PromptBuilder(self._tokens, chat_template, parser, self._expander)
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
         self._read_images: set[int] = set()
         self._sampler = Sampler(self._tokens, self.forest, vocab_size)

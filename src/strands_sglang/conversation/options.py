@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
-from ..client.sampling import validate_sampling_params
+from ..client.sampling import SAMPLING_KEYS, validate_sampling_params
+from ..exceptions import did_you_mean
 from ..template import ControlTokens, DroppedContent
 
 
@@ -166,9 +166,10 @@ def merge_options(
     merged = dict(current)
     for name, value in changes.items():
         if name not in DEFAULTS:
-            near = difflib.get_close_matches(name, DEFAULTS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(DEFAULTS))}"
-            raise TypeError(f"unknown option {name!r} of SGLangModel{hint}")
+            if name in SAMPLING_KEYS:
+                raise TypeError(f"{name!r} is a sampling parameter: write sampling_params={{{name!r}: {value!r}}}")
+            hint = did_you_mean(name, DEFAULTS) or f"; known are {', '.join(sorted(DEFAULTS))}"
+            raise TypeError(f"unknown option {name!r}{hint}")
         if name == "sampling_params":
             merged[name] = validate_sampling_params(value or {}, extra_keys=extra_sampling_keys)
         else:

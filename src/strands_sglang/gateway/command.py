@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         return _complain(error, Exit.USAGE)
     except OSError as error:
-        taken = "; --port 0 takes a free port" if error.errno == errno.EADDRINUSE else ""
+        taken = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         return _complain(f"{error}{taken}", Exit.FAILED)
     except StrandsSGLangError as error:
         return _complain(error, Exit.FAILED)
@@ -66,6 +66,10 @@ def _misused(args: argparse.Namespace) -> str | None:
         return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:
         return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
+    from .server import is_loopback
+
+    if not is_loopback(args.host) and args.admin_key is None:
+        return f"--host {args.host} can be reached from other machines: give --admin-key KEY, or {ADMIN_KEY_VARIABLE}"
     if args.model and args.tokenizer:
         return "--tokenizer would have no effect: the model of --model brings its own; leave it out"
     if args.chat_template and not os.path.isfile(args.chat_template):
@@ -139,9 +143,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.sampling is not None:
         options["sampling_params"] = args.sampling
     if args.tool_parser:
-        from ..tool_parsers import get_tool_parser
-
-        options["tool_parser"] = get_tool_parser(args.tool_parser)
+        options["tool_parser"] = args.tool_parser
     if args.chat_template:
         with open(args.chat_template, encoding="utf-8") as file:
             options["chat_template"] = file.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import inspect
 import ipaddress
 import json
 import logging
@@ -20,8 +21,11 @@ from urllib.parse import urlsplit
 import orjson
 from aiohttp import web
 
+from ..client.sampling import SAMPLING_KEYS
 from ..conversation import Conversation
 from ..conversation.generation import GenerateClient
+from ..conversation.options import DEFAULTS
+from ..exceptions import did_you_mean, refuse_unknown
 from .anthropic_messages import ANTHROPIC_MESSAGES
 from .canonical import VOLATILE_RULES
 from .chat_completions import CHAT_COMPLETIONS
@@ -37,7 +41,9 @@ MAX_BODY = 64 * 2**20
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_SESSION_LIMITS = ("max_requests", "max_new_tokens")
 _CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
+_LIMITS = (*_SESSION_LIMITS, *_CONVERSATION_LIMITS)
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 _AGENT_HEADERS = ("x-claude-code-agent-id",)
 
@@ -73,6 +79,7 @@ class Gateway:
         **options: Options of every session's `Conversation`: `sampling_params`, `tool_parser`, `chat_template`, ...
 
     Raises:
+        TypeError: An unknown option.
         ValueError: A bind beyond loopback without an admin key, or an unknown volatile rule.
     """
 
@@ -97,7 +104,8 @@ class Gateway:
         ping_interval: float = 5.0,
         **options: Any,
     ) -> None:
-        if not _is_loopback(host) and admin_key is None:
+        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # whose place the conversation tells
+        if not is_loopback(host) and admin_key is None:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         if unknown := set(volatile_rules) - VOLATILE_RULES.keys():
             raise ValueError(f"unknown volatile rules {sorted(unknown)}; known are {sorted(VOLATILE_RULES)}")
@@ -188,8 +196,12 @@ class Gateway:
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
 
         Raises:
+            TypeError: `labels`, `sampling` or `limits` is not a mapping.
             ValueError: An unknown limit or sampling parameter, or a name that is taken.
         """
+        for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
+            if not isinstance(value, Mapping | None):
+                raise TypeError(f"{what} must be a mapping, such as a dict, got {value!r}")
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
@@ -201,9 +213,10 @@ class Gateway:
             if asked.get(limit) is not None:
                 options[limit] = asked[limit]
             asked.pop(limit, None)
-        own = {limit: _count(limit, asked.pop(limit, None)) for limit in ("max_requests", "max_new_tokens")}
+        own = {limit: _count(limit, asked.pop(limit, None)) for limit in _SESSION_LIMITS}
         if asked:
-            raise ValueError(f"unknown limits {sorted(asked)}")
+            wrong = min(asked)
+            raise ValueError(f"unknown limit {wrong!r}{did_you_mean(wrong, _LIMITS)}; there are {', '.join(_LIMITS)}")
         if sampling:
             options["sampling_params"] = {**(options.get("sampling_params") or {}), **sampling}
         session = Session(
@@ -500,5 +513,12 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _is_loopback(host: str) -> bool:
+def _option_names() -> set[str]:
+    """What `Gateway` takes: its own arguments and those of a session's conversation."""
+    own = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters}
+    return (own | DEFAULTS.keys()) - {"options", "base_url"}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)

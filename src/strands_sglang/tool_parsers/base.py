@@ -415,9 +415,25 @@ def get_tool_parser(name: str, **kwargs: Any) -> ToolParser:
     if parser_class is None:
         known = list_tool_parsers()
         raise UnknownToolParserError(
-            f"Unknown tool parser {name!r}{did_you_mean(name, known)}; choose one of: {', '.join(known)}"
+            f"unknown tool parser {name!r}{did_you_mean(name, known)}; choose one of: {', '.join(known)}"
         )
     return parser_class(**kwargs)
+
+
+def as_tool_parser(given: ToolParser | str | None) -> ToolParser | None:
+    """The parser that is given, or the one registered under the name that is given; None stays None.
+
+    Raises:
+        UnknownToolParserError: No such name; the message lists those there are.
+        TypeError: It is something else.
+    """
+    if isinstance(given, str):
+        return get_tool_parser(given)
+    value: Any = given
+    if value is None or isinstance(value, ToolParser):
+        return value
+    made = f"; write {value.__name__}(), an instance" if isinstance(value, type) else ""
+    raise TypeError(f"got tool_parser={value!r}, expected a ToolParser or the name of one, such as 'hermes'{made}")
 
 
 def list_tool_parsers() -> list[str]:

@@ -48,7 +48,7 @@ def model_factory(call: Call, episode: Episode, params: Mapping[str, Any]) -> Ca
 
 
 def _make(call: Call, episode: Episode, params: Mapping[str, Any], tokenizer: Any) -> Any:
-    from strands_sglang import SGLangModel, get_client_from_slime_args, get_tool_parser
+    from strands_sglang import SGLangModel, get_client_from_slime_args
 
     args, sample, settings = call.args, call.sample, call.settings
     by_key = getattr(args, "router_policy", None) == "consistent_hashing"
@@ -75,8 +75,7 @@ def _make(call: Call, episode: Episode, params: Mapping[str, Any], tokenizer: An
         **({} if pictures is None else {"processor": pictures.expander}),
         **settings.model_options,
     }
-    parser = get_tool_parser(settings.tool_parser) if settings.tool_parser else None
-    return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=parser, **options)
+    return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=settings.tool_parser or None, **options)
 
 
 def router_model_factory(
@@ -97,7 +96,7 @@ def router_model_factory(
     Raises:
         SlimeConfigError: slime has no router of that name.
     """
-    from strands_sglang import SGLangModel, get_client, get_tokenizer, get_tool_parser
+    from strands_sglang import SGLangModel, get_client, get_tokenizer
 
     routers = getattr(args, "sglang_model_routers", None) or {}
     if name not in routers:
@@ -108,8 +107,7 @@ def router_model_factory(
     options = {"return_prompt_logprobs": False, **options}
 
     def factory() -> Any:
-        parser = get_tool_parser(tool_parser) if tool_parser else None
-        return SGLangModel(tokenizer=tokens, client=client, tool_parser=parser, **options)
+        return SGLangModel(tokenizer=tokens, client=client, tool_parser=tool_parser or None, **options)
 
     return factory
 

@@ -237,11 +237,7 @@ async def run_rollout(
 
 def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], client: ServerManagerClient) -> Any:
     from strands_sglang import SGLangModel
-    from strands_sglang.tool_parsers import ToolParser
 
-    parser = options.get("tool_parser")
-    if parser is not None and not isinstance(parser, ToolParser):
-        raise TypeError(f"got tool_parser={parser!r}, expected a ToolParser: get_tool_parser(name) gives one")
     return SGLangModel(
         tokenizer=tokenizer,
         client=client,
