@@ -117,6 +117,7 @@ def _turn_sum(results: Mapping[str, RewardResult], weights: Mapping[str, float])
 
 def _reward_of(name: str, given: RewardFunction | RewardCallable) -> RewardFunction:
     try:
-        return as_reward_function(given)
+        made: RewardFunction = as_reward_function(given)
     except TypeError as error:
         raise TypeError(f"the part {name!r}: {error}") from error
+    return made
