@@ -8,6 +8,7 @@ import pytest
 
 from strands_env.cli import main
 from strands_env.commands import verify
+from strands_env.commands.runs import SavedRun
 from strands_env.commands.watch import Follower, curve
 from strands_env.core import AgentTrajectory, StepResult, TokenObservation
 from strands_env.eval import EvalSample, read_results
@@ -212,6 +213,9 @@ class Scorer:
     async def health(self):
         return True
 
+    async def vocab_size(self):
+        return 1000
+
     async def close(self):
         pass
 
@@ -224,6 +228,37 @@ def test_a_server_that_does_not_answer_is_named(graded, capsys, monkeypatch):
     monkeypatch.setattr(verify, "_client", lambda args: Gone())
     assert main(["verify", graded, "--server", "http://x"]) == 2
     assert "no SGLang server answers at 'http://x'" in capsys.readouterr().err
+
+
+def test_ids_that_would_kill_the_server_are_not_sent(graded, capsys, monkeypatch):
+    class Small(Scorer):
+        async def vocab_size(self):
+            return 3
+
+        async def generate(self, ids, **fields):
+            raise AssertionError("sent")
+
+    monkeypatch.setattr(verify, "_client", lambda args: Small())
+    assert main(["verify", graded, "--server", "http://x"]) == 2
+    assert "token ids beyond the server's 3, so the server has another model" in capsys.readouterr().err
+
+
+def test_a_server_of_another_model_and_unknown_vocabulary_is_refused(graded, capsys, monkeypatch):
+    class Silent(Scorer):
+        async def vocab_size(self):
+            return None
+
+        async def get_model_info(self):
+            return {"model_path": "org/other"}
+
+    monkeypatch.setattr(verify, "_client", lambda args: Silent())
+    assert main(["verify", graded, "--server", "http://x"]) == 2
+    assert "the server has the model 'org/other'" in capsys.readouterr().err
+
+
+def test_the_model_is_what_is_known_of_it(tmp_path):
+    about = {"config": {"model": {"model_id": None, "backend": "sglang"}}, "environment": {"model": {"model_id": "m"}}}
+    assert SavedRun(paths=StorePaths.of(tmp_path), document=about).model == {"backend": "sglang", "model_id": "m"}
 
 
 def test_a_server_that_disagrees_is_measured(graded, capsys, monkeypatch):

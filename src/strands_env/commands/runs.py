@@ -69,11 +69,8 @@ class SavedRun:
         """What the configuration or the environment says of the model."""
         described = (self.document.get("environment") or {}).get("model") or {}
         configured = (self.document.get("config") or {}).get("model") or {}
-        known = {
-            **(described if isinstance(described, dict) else {}),
-            **(configured if isinstance(configured, dict) else {}),
-        }
-        return {name: value for name, value in known.items() if value is not None}
+        parts = [part for part in (described, configured) if isinstance(part, dict)]
+        return {name: value for part in parts for name, value in part.items() if value is not None}
 
     @property
     def system_prompt(self) -> str | None:

@@ -187,13 +187,12 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     with announced(_doing(args), quiet=quiet):
         client = _client(args)
     try:
-        if args.server is not None and not await client.health():
-            raise EvalError(f"no SGLang server answers at {args.server!r}")
+        vocab_size = await _vocab_size(client, args.server, saved) if args.server is not None else None
         with ResultReader(saved.paths.results) as reader, announced("scoring again", quiet=quiet):
             work = _work(reader, args.limit)
             async with asyncio.TaskGroup() as group:
                 for _ in range(CONCURRENCY):
-                    group.create_task(_scorer(client, work, mismatch))
+                    group.create_task(_scorer(client, work, mismatch, vocab_size))
     finally:
         await client.close()
     return mismatch
@@ -220,9 +219,32 @@ def _work(reader: ResultReader, limit: int | None) -> Iterator[tuple[str, AgentT
             yield f"{entry.prompt_id}/{entry.index}", item
 
 
-async def _scorer(client: Any, work: Iterator[tuple[str, AgentTrajectory]], mismatch: Mismatch) -> None:
+async def _vocab_size(client: Any, server: str, saved: SavedRun) -> int | None:
+    """The server's number of ids: one beyond it would kill the server.
+
+    Raises:
+        EvalError: It does not answer, or serves another model and does not say how many ids that has.
+    """
+    if not await client.health():
+        raise EvalError(f"no SGLang server answers at {server!r}")
+    size: int | None = await client.vocab_size()
+    if size is None:
+        served, own = (await client.get_model_info()).get("model_path"), saved.model.get("model_id")
+        if served != own:
+            raise EvalError(
+                f"the server has the model {served!r} and the run was sampled with {own!r}: token ids of another "
+                "vocabulary kill a server, and this one does not say how large its own is"
+            )
+    return size
+
+
+async def _scorer(
+    client: Any, work: Iterator[tuple[str, AgentTrajectory]], mismatch: Mismatch, vocab_size: int | None
+) -> None:
     for name, item in work:
-        if item.images:
+        if vocab_size is not None and max(item.tokens.token_ids, default=0) >= vocab_size:
+            mismatch.skip(f"it has token ids beyond the server's {vocab_size:,}, so the server has another model")
+        elif item.images:
             mismatch.skip("it holds images")
         elif np.isnan(item.tokens.logprobs_array).all():
             mismatch.skip("no log-probabilities were recorded")
@@ -288,5 +310,5 @@ def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
     for one in mismatch.worst:
         say(
             f"  {one_line(one.sample)} token {one.position} {texts(one.token_id)}: recorded {one.recorded:.4f}, "
-            f"scored {one.scored:.4f}"
+            f"scored {one.scored:.4f} ({one.scored - one.recorded:+.2g})"
         )

@@ -1,0 +1,65 @@
+"""`strands-env verify` against a live server: a run sampled there, and one that was not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strands_env.cli import main
+from strands_env.core import AgentTrajectory, TokenObservation
+from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from tests.integration.conftest import ServerFacts
+from tests.unit.eval_support import sample
+
+
+@pytest.fixture
+def run(tmp_path: Path, sglang_server: ServerFacts, capsys: Any) -> str:
+    """A small evaluation on the server."""
+    model = ["--backend", "sglang", "--base-url", sglang_server.base_url, "--temperature", "1"]
+    size = ["--limit", "2", "-n", "2", "--max-new-tokens", "24", "-q", "-o", str(tmp_path / "run")]
+    assert main(["eval", "arithmetic", *model, *size]) == 0
+    capsys.readouterr()
+    return str(tmp_path / "run")
+
+
+def mismatch(run: str, capsys: Any, *where: str) -> dict[str, Any]:
+    assert main(["verify", run, *where, "--max-kl", "1e-4", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["files"]["is_intact"] is True
+    found: dict[str, Any] = shown["mismatch"]
+    return found
+
+
+def test_server_agrees_with_what_it_recorded(run: str, sglang_server: ServerFacts, capsys: Any) -> None:
+    found = mismatch(run, capsys, "--server", sglang_server.base_url)
+    assert (found["trajectories"], found["skipped"]) == (4, {})
+    assert found["tokens"] > 4
+    assert found["max_abs_difference"] < 1e-2
+
+
+def test_embedded_engine_agrees_with_the_server(run: str, sglang_server: ServerFacts, capsys: Any) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    folder = Path(sglang_server.info["model_path"])
+    if not (folder / "config.json").is_file():
+        pytest.skip(f"the server's model {str(folder)!r} is not a folder on this machine")
+    assert mismatch(run, capsys, "--model", str(folder))["max_abs_difference"] < 1e-2
+
+
+def test_run_of_another_vocabulary_is_not_sent(
+    tmp_path: Path, sglang_server: ServerFacts, sglang_vocab_size: int, capsys: Any
+) -> None:
+    made = sample(1.0)
+    ids = [1, 2, 10_000_000 + sglang_vocab_size]
+    tokens = TokenObservation(token_ids=ids, prompt_length=1, loss_mask=[0, 1, 1], logprobs=[None, -1.0, -1.0])
+    made.step_result.trajectories = [AgentTrajectory(agent_name="agent", tokens=tokens)]
+    paths = StorePaths.of(tmp_path)
+    RunConfig(paths.run, {"benchmark": "made", "model": {"model_id": "another"}}).check(has_results=False)
+    log = ResultLog(paths)
+    log.append([made])
+    log.close()
+    assert main(["verify", str(tmp_path), "--server", sglang_server.base_url]) == 2
+    assert "the server" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path)]) == 0
