@@ -152,23 +152,6 @@ async def test_an_exception_of_the_factory_is_contained(rig: Rig) -> None:
     assert sample.metadata["strands_env"]["error"]["message"] == "no sandbox"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strands_env_factory": None}, "no environment"),
-        ({"strands_env_factory": "no.such.module"}, "cannot import"),
-        ({"strands_env_factroy": "x"}, "strands_env_factroy"),
-        ({"apply_chat_template": True}, "leave out --apply-chat-template"),
-    ],
-)
-async def test_a_wrong_configuration_stops_the_run(rig: Rig, changes: dict[str, Any], message: str) -> None:
-    rig.serve(completion("3"))
-    for name, value in changes.items():
-        setattr(rig.args, name, value)
-    with pytest.raises(slime.SlimeConfigError, match=message):
-        await rig.run()
-
-
 async def test_a_server_abort_that_slime_did_not_ask_for_is_resumed(rig: Rig) -> None:
     whole = completion("the answer is 3")
     rig.serve(

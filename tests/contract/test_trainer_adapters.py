@@ -545,7 +545,11 @@ def test_a_tinker_datum_is_made_of_the_real_types() -> None:
     assert datum.loss_fn_inputs["advantages"].dtype == "float32"
 
 
-@pytest.mark.parametrize(
+def without_experts(sample: TrainingSample) -> TrainingSample:
+    return replace(sample, routed_experts=None, experts_shape=None)
+
+
+EVERY_ADAPTER = pytest.mark.parametrize(
     "convert",
     [
         lambda sample: trl.rollout_output([[sample]]),
@@ -553,36 +557,22 @@ def test_a_tinker_datum_is_made_of_the_real_types() -> None:
         lambda sample: verl.agent_loop_output([sample], prompt_length=8, response_length=8),
         lambda sample: prime_rl.training_sample(without_experts(sample), env_name="x"),
         lambda sample: tinker.loss_inputs(sample, advantage=1.0),
+        areal.tensor_dict,
+        lambda sample: verifiers.message_nodes([sample]),
     ],
 )
+
+
+@EVERY_ADAPTER
 def test_a_trained_token_without_logprob_never_becomes_zero(convert: Any) -> None:
+    pytest.importorskip("torch")
     broken = replace(make(), logprobs=np.array([np.nan, np.nan, -0.1, np.nan, np.nan, -0.3]))
     with pytest.raises(InvalidSampleError, match="token 3"):
         convert(broken)
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda sample: trl.rollout_output([[sample]]),
-        lambda sample: skyrl.generator_output([[sample]]),
-        lambda sample: verl.agent_loop_output([sample], prompt_length=8, response_length=8),
-        lambda sample: prime_rl.training_sample(without_experts(sample), env_name="x"),
-        lambda sample: tinker.loss_inputs(sample, advantage=1.0),
-        lambda sample: areal.tensor_dict(sample),
-        lambda sample: verifiers.message_nodes([sample]),
-    ],
-)
+@EVERY_ADAPTER
 def test_images_never_vanish(convert: Any) -> None:
     pytest.importorskip("torch")
     with pytest.raises(InvalidSampleError, match="2 images, which cannot be given to this trainer"):
-        convert(
-            replace(
-                make(),
-                media=(IMAGE,) * 2,
-            )
-        )
-
-
-def without_experts(sample: TrainingSample) -> TrainingSample:
-    return replace(sample, routed_experts=None, experts_shape=None)
+        convert(replace(make(), media=(IMAGE,) * 2))

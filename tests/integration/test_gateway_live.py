@@ -13,6 +13,7 @@ import pytest
 from strands_sglang import SGLangClient
 from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
+from tests.gateway_clients import chat, messages, responses
 from tests.integration.test_exactness import (
     CallEveryTime,
     NamedRequests,
@@ -21,7 +22,6 @@ from tests.integration.test_exactness import (
     running_requests,
     score,
 )
-from tests.unit.gateway_support import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
 
 TURNS = 3
 BROKEN = 2
@@ -107,59 +107,6 @@ class BreakingProxy:
             await self.before_answer()
 
 
-async def chat(base_url: str, key: str, stream: bool) -> None:
-    openai = pytest.importorskip("openai", reason="the extra 'test' is not installed")
-    async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key=key) as client:
-        messages: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
-        strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in CHAT_TOOLS]
-        for _ in range(TURNS):
-            body: dict[str, Any] = {"model": "policy", "messages": messages, "tools": strict}
-            if stream:
-                async with client.chat.completions.stream(**body) as events:
-                    done = await events.get_final_completion()
-            else:
-                done = await client.chat.completions.create(**body)
-            reply = done.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
-            for call in reply["tool_calls"]:
-                call["function"].pop("parsed_arguments", None)
-            messages.append(reply)
-            messages += [{"role": "tool", "tool_call_id": call["id"], "content": "3"} for call in reply["tool_calls"]]
-
-
-async def responses(base_url: str, key: str, stream: bool) -> None:
-    openai = pytest.importorskip("openai", reason="the extra 'test' is not installed")
-    async with openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key=key) as client:
-        items: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
-        for _ in range(TURNS):
-            body: dict[str, Any] = {"model": "policy", "input": items, "tools": RESPONSES_TOOLS}
-            if stream:
-                async with client.responses.stream(**body) as events:
-                    done = await events.get_final_response()
-            else:
-                done = await client.responses.create(**body)
-            items += [item.model_dump(exclude_none=True) for item in done.output]
-            calls = [item for item in done.output if item.type == "function_call"]
-            items += [{"type": "function_call_output", "call_id": call.call_id, "output": "3"} for call in calls]
-
-
-async def messages(base_url: str, key: str, stream: bool) -> None:
-    anthropic = pytest.importorskip("anthropic", reason="the extra 'test' is not installed")
-    async with anthropic.AsyncAnthropic(base_url=base_url, api_key=key) as client:
-        history: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
-        for _ in range(TURNS):
-            body: dict[str, Any] = {
-                "model": "policy", "max_tokens": 512, "messages": history, "tools": ANTHROPIC_TOOLS
-            }  # fmt: skip
-            if stream:
-                async with client.messages.stream(**body) as events:
-                    done = await events.get_final_message()
-            else:
-                done = await client.messages.create(**body)
-            uses = [block for block in done.content if block.type == "tool_use"]
-            results = [{"type": "tool_result", "tool_use_id": use.id, "content": "3"} for use in uses]
-            history += [{"role": "assistant", "content": done.content}, {"role": "user", "content": results}]
-
-
 @pytest.fixture
 async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
     async with SGLangClient(sglang_base_url) as made:
@@ -185,7 +132,7 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     sglang_base_url: str,
     sglang_tokenizer: Any,
     sglang_vocab_size: int,
-    agent: Callable[[str, str, bool], Awaitable[None]],
+    agent: Callable[..., Awaitable[None]],
     hang_up: bool,
     stream: bool,
 ) -> None:
@@ -204,7 +151,8 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
         session = gateway.open()
         moment = (lambda: until_running(sglang_base_url, recorded)) if hang_up else None
         async with BreakingProxy(gateway.url, moment) as proxy_url:
-            await agent(session.base_url.removesuffix("/v1").replace(gateway.url, proxy_url), session.key, stream)
+            url = session.anthropic_url.replace(gateway.url, proxy_url)
+            await agent(url, session.key, ["What is 1 + 2?"], stream=stream, rounds=TURNS)
         async with http.get(f"/sessions/{session.id}/trajectories") as answer:
             rows = await answer.json()
         counters = session.counters

@@ -173,12 +173,6 @@ def test_interpreter_ends_at_once_and_takes_its_workers_along() -> None:
     assert not [pid for pid in pids.split() if psutil.pid_exists(int(pid))]
 
 
-def test_import_is_light() -> None:
-    script = "import sys, strands_env.rewards; print('math_verify' in sys.modules, 'sympy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
-
-
 @pytest.mark.parametrize("timeout", [0, -1.0])
 def test_wrong_timeout_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be a positive number"):

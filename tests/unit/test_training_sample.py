@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -358,15 +356,6 @@ def test_only_samples_are_stored(tmp_path: Any) -> None:
     with pytest.raises(TypeError, match=r"samples\[0\] is \[TrainingSample"):
         save_samples([[make()]], tmp_path / "samples.parquet")  # type: ignore[list-item]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, strands_env.training, strands_env.training.slime;"
-        "print([n for n in ('torch', 'transformers', 'pyarrow', 'slime', 'ray', 'wandb') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_every_reason_to_end_has_a_status() -> None:
