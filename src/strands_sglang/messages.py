@@ -18,7 +18,7 @@ import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from strands.types.content import SystemContentBlock
 
@@ -38,6 +38,7 @@ BLANK_TEXT = "[blank text]"
 MALFORMED_KEY = "malformed_call"
 """Argument that holds the text of a malformed call: templates and hooks expect an object."""
 
+_MAPPING = (dict, Mapping)  # a test for the plain type is several times faster than for the abstract one
 _NEEDED = {"toolUse": ("toolUseId", "name", "input"), "toolResult": ("toolUseId",)}
 _DROPPED = frozenset({"cachePoint"})  # directions to a provider's cache, no content
 _ADVICE = {
@@ -63,11 +64,23 @@ class ChatConversation:
     images: list[str]
 
 
+class AnsweredCall(NamedTuple):
+    """What a tool result needs to know of its call."""
+
+    position: int
+    """Place among the calls of the turn."""
+    id: str
+    """Id that the template is shown."""
+    name: str
+    """Tool name."""
+
+
 def to_chat_messages(
     messages: Iterable[Mapping[str, Any]],
     system_prompt: SystemPrompt = None,
     *,
     preceding: Sequence[Mapping[str, Any]] = (),
+    calls: Mapping[str, AnsweredCall] | None = None,
 ) -> ChatConversation:
     """Convert Strands messages.
 
@@ -76,6 +89,7 @@ def to_chat_messages(
         system_prompt: Text or the SDK's system content blocks; becomes the first message. Empty means none.
         preceding: Messages before these, not converted: the calls of the last assistant turn among them give the
             order and the names of the results. For converting only what is new.
+        calls: These calls instead, by the ids that the results name.
 
     Raises:
         MessageConversionError: A block has no place in a chat-template message; names the block, where it is, and
@@ -85,10 +99,13 @@ def to_chat_messages(
     system = system_text(system_prompt)
     if system:
         converter.out.append({"role": "system", "content": system})
-    for message in reversed(preceding):
-        if message.get("role") == "assistant":
-            converter.note_calls(message)
-            break
+    if calls is not None:
+        converter.calls = calls
+    else:
+        for message in reversed(preceding):
+            if message.get("role") == "assistant":
+                converter.note_calls(message)
+                break
     for index, message in enumerate(messages, start=len(preceding)):
         converter.add(index, message)
     return ChatConversation(messages=converter.out, images=converter.images)
@@ -136,8 +153,8 @@ class _Place:
 class _Converter:
     out: list[ChatMessage] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
-    calls: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """SDK id of each call of the last assistant turn, to its position and tool name."""
+    calls: Mapping[str, AnsweredCall] = field(default_factory=dict)
+    """The calls of the last assistant turn by the ids that results name."""
 
     def add(self, index: int, message: Mapping[str, Any]) -> None:
         role = message.get("role")
@@ -156,10 +173,11 @@ class _Converter:
     def note_calls(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
-        uses = [block["toolUse"] for block in blocks if isinstance(block, Mapping) and "toolUse" in block]
-        self.calls = {}
+        uses = [block["toolUse"] for block in blocks if isinstance(block, _MAPPING) and "toolUse" in block]
+        calls: dict[str, AnsweredCall] = {}
         for position, use in enumerate(uses):
-            self.calls.setdefault(use["toolUseId"], (position, use["name"]))
+            calls.setdefault(use["toolUseId"], AnsweredCall(position, use["toolUseId"], use["name"]))
+        self.calls = calls
 
     def _add_assistant(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
         reasoning = [_reasoning_text(value, place) for kind, value in blocks if kind == "reasoningContent"]
@@ -177,9 +195,11 @@ class _Converter:
     def _add_user(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
         results = [value for kind, value in blocks if kind == "toolResult"]
         rest = [(kind, value) for kind, value in blocks if kind != "toolResult"]
-        last = len(self.calls)
-        results.sort(key=lambda result: self.calls.get(result["toolUseId"], (last, ""))[0])
-        self.out.extend(self._tool_message(result, place) for result in results)
+        if len(results) > 1:
+            found, last = self.calls.get, (len(self.calls),)
+            results.sort(key=lambda result: found(result["toolUseId"], last)[0])
+        for result in results:
+            self.out.append(self._tool_message(result, place))
         if rest or not results:
             self.out.append({"role": "user", "content": self._content(rest, place)})
 
@@ -189,17 +209,19 @@ class _Converter:
 
     def _tool_message(self, result: Mapping[str, Any], place: _Place) -> ChatMessage:
         call_id = result["toolUseId"]
+        call = self.calls.get(call_id)
         inside = _Place(index=place.index, role=place.role, inside=f", result of {call_id!r}")
         content = self._content(_blocks(result.get("content") or [], inside), inside)
         if result.get("status") == "error":
             content = _mark_error(content)
-        message = {"role": "tool", "content": content, "tool_call_id": call_id}
-        if call_id in self.calls:
-            message["name"] = self.calls[call_id][1]
-        return message
+        if call is None:
+            return {"role": "tool", "content": content, "tool_call_id": call_id}
+        return {"role": "tool", "content": content, "tool_call_id": call.id, "name": call.name}
 
     def _content(self, blocks: list[tuple[str, Any]], place: _Place) -> str | list[dict[str, str]]:
         """Text, or a list of parts in the order of the blocks when there are images."""
+        if len(blocks) == 1 and blocks[0][0] != "image":
+            return _text(*blocks[0], place)
         parts: list[dict[str, str]] = []
         for kind, value in blocks:
             if kind == "image":
@@ -236,11 +258,11 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
         raise place.error(f"the content is {content!r}", "give a list of content blocks")
     blocks: list[tuple[str, Any]] = []
     for block in content:
-        if not isinstance(block, Mapping) or not block:
+        if not isinstance(block, _MAPPING) or not block:
             raise place.error(f"{block!r} is not a content block", "give e.g. {'text': ...}")
         for kind, value in block.items():
             for key in _NEEDED.get(kind, ()):
-                if not isinstance(value, Mapping) or key not in value:
+                if not isinstance(value, _MAPPING) or key not in value:
                     raise place.error(f"a {kind!r} block has no {key!r}", "give blocks as the SDK writes them")
             if kind not in _DROPPED:
                 blocks.append((kind, value))
@@ -262,8 +284,12 @@ def _text(kind: str, value: Any, place: _Place) -> str:
 
 
 def _encodable(text: str, place: _Place) -> str:
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise place.error("the text has lone surrogates, which no tokenizer takes", "decode bytes with 'replace'")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            problem = "the text has lone surrogates, which no tokenizer takes"
+            raise place.error(problem, "decode bytes with 'replace'") from None
     return text
 
 

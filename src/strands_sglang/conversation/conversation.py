@@ -302,8 +302,9 @@ class Conversation:
     def _prepare(self, request: TurnRequest) -> PreparedTurn:
         tools_key = self._tools_key(request.tools)
         dialect = self._dialect(request.tools, tools_key)
+        system = system_text(request.system)
         location = self.forest.locate(
-            self._context(request.system, tools_key),
+            self._context(system, tools_key),
             request.messages,
             agent=request.agent,
             agent_id=request.agent_id,
@@ -316,11 +317,11 @@ class Conversation:
         self._note_root(location)
         if parent is None:
             self.forest.reserve_call_ids(request.messages)
-            prompt = self._prompts.root(dialect, location, request.messages, request.system)
+            prompt = self._prompts.root(dialect, location, request.messages, system)
         else:
             self._refuse_sampled_media(parent)
             try:
-                prompt = self._prompts.delta(dialect, parent, location, request.messages, request.system)
+                prompt = self._prompts.delta(dialect, parent, location, request.messages, system)
             except TemplateError as error:
                 error.index = location.first_new
                 raise
@@ -356,7 +357,7 @@ class Conversation:
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         if any(message["role"] == "assistant" for message in messages):  # else none of it is held
-            turn, held = self.forest.held_part(self._context(system, self._tools_key(tools)), messages)
+            turn, held = self.forest.held_part(self._context(system_text(system), self._tools_key(tools)), messages)
             if turn is not None:
                 return turn.expanded_end + self._prompts.estimate_tokens(messages[held:])
         texts = cast("Sequence[Mapping[str, Any]]", [*messages, *tools])
@@ -409,7 +410,7 @@ class Conversation:
         return validate_sampling_params(params, extra_keys=self._extra_sampling_keys) if params else params
 
     def _dialect(self, tools: Sequence[ToolSpec], key: bytes) -> Dialect:
-        return self._prompts.dialect(key, tools, self._template_kwargs(), self.config)
+        return self._prompts.dialect(key, tools, self._template_kwargs, self.config)
 
     def _refuse_sampled_media(self, parent: Turn) -> None:
         sampled = parent.completion.output_ids
@@ -425,12 +426,12 @@ class Conversation:
         policies = (config["reasoning_policy"], config["control_tokens"], config["dropped_content"])
         return encode_value([list(tools), self._template_kwargs(), *policies])
 
-    def _context(self, system: SystemPrompt, tools_key: bytes) -> bytes:
+    def _context(self, system: str, tools_key: bytes) -> bytes:
         """Digest of what is printed before the messages."""
         last, found = self._last_context
-        parts = system_text(system), tools_key
+        parts = system, tools_key
         if last != parts:
-            found = digest(b"context", parts[0].encode("utf-8", "surrogatepass"), tools_key)
+            found = digest(b"context", system.encode("utf-8", "surrogatepass"), tools_key)
             self._last_context = parts, found
         return found
 

@@ -17,11 +17,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 from strands.types.content import Messages
 
 from ..exceptions import ToolParserError
+from ..messages import AnsweredCall
 from ..template import DeltaRenderer
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, list_tool_parsers
 from ..trajectory import ToolCall, Turn
@@ -120,20 +121,22 @@ class PrintedIds:
 
         return [_with_ids(message, name_call, printed) for message in messages]
 
-    def after(self, parent: Turn, reply: Mapping[str, Any], new: Messages) -> tuple[Messages, Messages]:
-        """The reply of a turn and the messages after it, with the ids that the template printed for the turn's calls.
+    def answered(self, parent: Turn, reply: Mapping[str, Any]) -> dict[str, AnsweredCall]:
+        """The calls of a turn, with the ids that the template printed for them, by the ids that results name.
 
         Args:
             parent: The turn.
             reply: Its message in the history, with the ids by which the client calls the calls.
-            new: The messages after it.
         """
         uses = [block["toolUse"]["toolUseId"] for block in reply["content"] if "toolUse" in block]
-        calls = [call for call in parent.calls if not call.is_text]
-        printed = {use: call.model_id or call.id for use, call in zip(uses, calls, strict=False)}
-        blocks = [{"toolUse": {"toolUseId": c.model_id or c.id, "name": c.name, "input": {}}} for c in calls]
-        made = [{"role": "assistant", "content": blocks}]
-        return cast(Messages, made), [_with_ids(message, dict, printed) for message in new]
+        made = [
+            AnsweredCall(position, call.model_id or call.id, call.name)
+            for position, call in enumerate([call for call in parent.calls if not call.is_text])
+        ]
+        by_id = dict(zip(uses, made, strict=False))
+        for call in made:  # a result may name the printed id, too
+            by_id.setdefault(call.id, call)
+        return by_id
 
 
 def _printed_id(use_id: str, name: str, index: int, sampled: ToolCall | None, form: Callable[[], CallIdForm]) -> str:

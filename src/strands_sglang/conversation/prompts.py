@@ -7,7 +7,7 @@ import hashlib
 import logging
 import marshal
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -18,8 +18,9 @@ from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
 from ..media import ImageExpander, Medium, place_images, resized
-from ..messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
+from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Rendered, Verdict
+from ..template.chat_messages import leading_system
 from ..template.chat_template import special_values
 from ..template.image_check import image_problem
 from ..tool_parsers import ToolParser
@@ -100,8 +101,8 @@ class PromptBuilder:
         self._template: ChatTemplate | None = None
         self._dialects: dict[bytes, Dialect] = {}
         self.calls = PrintedIds()
-        self._latest_user: dict[bytes, int | None] = {}
-        """For the input of every call the index of the latest message in which a user speaks."""
+        self._heads: dict[bytes, list[ChatMessage]] = {}
+        """For the input of every call its leading system messages and the latest user message: what a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
         self._blobs: dict[str, str] = {}
@@ -113,19 +114,23 @@ class PromptBuilder:
     def reset(self) -> None:
         """Forget the ids of calls; renderers stay."""
         self.calls.reset()
-        self._latest_user.clear()
+        self._heads.clear()
         self._blobs.clear()
         self._resized.clear()
 
     def dialect(
-        self, key: bytes, tool_specs: Sequence[ToolSpec], kwargs: Mapping[str, Any], options: SGLangConfig
+        self,
+        key: bytes,
+        tool_specs: Sequence[ToolSpec],
+        template_kwargs: Callable[[], Mapping[str, Any]],
+        options: SGLangConfig,
     ) -> Dialect:
         """The dialect for these tools and template arguments, checked once a process.
 
         Args:
             key: Stands for all other arguments.
             tool_specs: The tools; none for a prompt without tools.
-            kwargs: Template arguments.
+            template_kwargs: Gives the template arguments.
             options: Say what becomes of earlier reasoning, spelled control tokens and dropped content.
 
         Raises:
@@ -135,7 +140,7 @@ class PromptBuilder:
         found = self._dialects.get(key)
         if found is not None:
             return found
-        tools = format_tool_specs(tool_specs) if tool_specs else None
+        tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
         shared = self._shared_key(tools, kwargs, options)
         dialect = None if shared is None else self._tokens.backend.dialects.get(shared)
         if dialect is None:
@@ -212,10 +217,10 @@ class PromptBuilder:
             dropped_content=options["dropped_content"],
         )
 
-    def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: SystemPrompt) -> Prompt:
+    def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:
         """The whole history as a fresh prompt."""
-        self._latest_user[location.key] = _latest_user(messages, 0, None)
         chat = self._to_chat(dialect, messages, system_prompt)
+        self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
         key = None if dialect.key is None or chat.images else _root_key(dialect.key, chat.messages)
         known = None if key is None else self._tokens.backend.roots.get(key)
         if known is None:
@@ -231,7 +236,7 @@ class PromptBuilder:
         return Prompt(ids=known.ids[:], media=(), in_reasoning=known.in_reasoning)
 
     def delta(
-        self, dialect: Dialect, parent: Turn, location: Location, messages: Messages, system_prompt: SystemPrompt
+        self, dialect: Dialect, parent: Turn, location: Location, messages: Messages, system_prompt: str
     ) -> Prompt:
         """What follows the sampled ids of `parent` when the new messages of a history arrive.
 
@@ -239,21 +244,24 @@ class PromptBuilder:
             TemplateError: The template cannot express these messages after this turn.
         """
         first_new = location.first_new
-        before = messages[: first_new - 1]
-        user = self._latest_user.get(parent.key)
-        self._latest_user[location.key] = _latest_user(messages, first_new, user)
-        reply, added = self.calls.after(parent, messages[first_new - 1], messages[first_new:])
-        new = to_chat_messages(added, preceding=[*before, *reply])
+        calls = self.calls.answered(parent, messages[first_new - 1])
+        new = to_chat_messages(messages[first_new:], preceding=messages[:first_new], calls=calls)
+
+        def whole() -> list[ChatMessage]:
+            return self._to_chat(dialect, messages[: first_new - 1], system_prompt).messages
+
+        head = self._heads.get(parent.key)
+        if head is None:
+            earlier = whole()
+            head = _head(earlier[: leading_system(earlier)], earlier)
+        self._heads[location.key] = _head(head, new.messages)
         if dialect.renderer.report.needs_full_history:
-            delta = self._render_delta(dialect, self._to_chat(dialect, before, system_prompt).messages, parent, new)
+            delta = self._render_delta(dialect, whole(), parent, new)
         else:
-            # System prompt and latest user message: all a delta depends on, whatever the length of the history.
-            short = [] if user is None else [messages[user]]
-            shown = [m for m in self._to_chat(dialect, short, system_prompt).messages if m["role"] != "tool"]
             try:
-                delta = self._render_delta(dialect, shown, parent, new)
+                delta = self._render_delta(dialect, head, parent, new)
             except TemplateError:  # the whole history is the definition; refuse only what it refuses
-                delta = self._render_delta(dialect, self._to_chat(dialect, before, system_prompt).messages, parent, new)
+                delta = self._render_delta(dialect, whole(), parent, new)
         if delta.notes:
             logger.debug("notes=<%s> | turn boundary", delta.notes)
         return self._encode(dialect, delta, new)
@@ -308,7 +316,7 @@ class PromptBuilder:
             self._resized[key] = resized(url, limit)
         return self._resized[key]
 
-    def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: SystemPrompt) -> ChatConversation:
+    def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: str) -> ChatConversation:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)
 
     def drops_reasoning(self, dialect: Dialect, new: Messages) -> bool:
@@ -332,13 +340,17 @@ def _root_key(dialect: bytes, messages: list[ChatMessage]) -> bytes | None:
         return None
 
 
-def _latest_user(messages: Messages, start: int, default: int | None) -> int | None:
-    """Index of the latest of `messages[start:]` in which a user speaks, not only tools."""
-    for index in range(len(messages) - 1, start - 1, -1):
-        message = messages[index]
-        if message["role"] == "user" and not all("toolResult" in block for block in message["content"]):
-            return index
-    return default
+def _head(before: list[ChatMessage], new: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leading system messages and the latest user message: all that a delta depends on, however long the history.
+
+    Args:
+        before: They, as they were before the new messages.
+        new: The new messages.
+    """
+    for message in reversed(new):
+        if message["role"] == "user":
+            return [*before[: leading_system(before)], message]
+    return before
 
 
 def _stub(turn: Turn) -> ChatMessage:
@@ -356,7 +368,7 @@ def _stub(turn: Turn) -> ChatMessage:
 def _text_length(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return sum(map(_text_length, value.values()))
     if isinstance(value, list | tuple):
         return sum(map(_text_length, value))

@@ -75,8 +75,11 @@ def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
     Results often carry only the id, or nothing; templates want both.
     """
     calls = calls_of(last)
-    if not calls:
-        return list(new)
+    for message in new:
+        if calls and message["role"] == "tool" and not (message.get("name") and message.get("tool_call_id")):
+            break
+    else:
+        return list(new)  # nothing is missing
     by_id = {call["id"]: call for call in calls if call.get("id")}
     results = [message for message in new if message["role"] == "tool"]
     claimed = {message.get("tool_call_id") for message in results}

@@ -22,6 +22,7 @@ REASONING_TAGS: Final = (
     ("◁think▷", "◁/think▷"),
 )
 """Opening and closing tags of reasoning blocks in public chat templates."""
+_OPENINGS: Final = tuple(opening for opening, _ in REASONING_TAGS)
 
 KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
     ("preserve_thinking", True),
@@ -42,7 +43,7 @@ def generation_opens_reasoning(prompt_text: str) -> str | None:
             that a user wrote earlier is not an open block.
     """
     end = prompt_text[-200:].rstrip()
-    return next((opening for opening, _ in REASONING_TAGS if end.endswith(opening)), None)
+    return next(filter(end.endswith, _OPENINGS)) if end.endswith(_OPENINGS) else None
 
 
 def opened_by(generation_prompt: str) -> str | None:

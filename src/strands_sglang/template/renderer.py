@@ -234,7 +234,7 @@ class DeltaRenderer:
         """
         if not history or history[-1]["role"] != "assistant":
             raise TemplateError("history must end with the assistant turn that was sampled")
-        if not new or any(message["role"] == "assistant" for message in new):
+        if not new or "assistant" in [message["role"] for message in new]:
             raise TemplateError(f"expected at least one new message, none from the assistant, got {len(new)}")
         new = name_results(history[-1], new)
         end = _SampledEnd(emitted=emitted, truncated=truncated)
@@ -268,8 +268,9 @@ class DeltaRenderer:
             return None
         if self._control_tokens is not ControlTokens.ALLOW:
             spelled = self._controls.in_results.search
-            if any(spelled(frame.values[slot]) for slot in compiled.printed):
-                return None
+            for slot in compiled.printed:
+                if spelled(frame.values[slot]):
+                    return None
         text, note = _reconcile(Suffix(text=text, boundary=compiled.boundary), end)
         closer = compiled.boundary.closer
         return Delta(text=text, path=Path.COMPACT, closer=closer, notes=() if note is None else (note,))
