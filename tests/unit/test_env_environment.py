@@ -298,6 +298,32 @@ async def test_concurrent_steps_of_one_environment_stay_apart() -> None:
     assert [result.observation.final_response for result in results] == [str(i) for i in range(50)]
 
 
+class ComposingEnv(Environment):
+    """Puts the task into words of its own."""
+
+    async def step(self, action: Action, **options: Any) -> StepResult:
+        self.system_prompt = f"You are asked {action.text}."
+        said = [{"role": "user", "content": [{"text": "Hello"}]}, {"role": "assistant", "content": [{"text": "Hi"}]}]
+        context = action.task_context.model_copy(update={"conversation_history": said})
+        return await super().step(Action(message=f"Board: {action.text}", task_context=context), **options)
+
+
+async def test_observation_has_what_an_environment_composed_in_its_step() -> None:
+    model = ScriptedModel(["done"])
+    seen = (await ComposingEnv(model_factory=lambda: model).rollout(Action(message="x"))).observation
+    assert seen.system_prompt == "You are asked x."
+    asked = [*(seen.history or ()), *seen.messages][:-1]
+    texts = [message["content"][0]["text"] for message in model.last_messages]
+    assert [message["content"][0]["text"] for message in asked] == texts == ["Hello", "Hi", "Board: x"]
+
+
+async def test_history_of_the_task_is_not_kept_twice() -> None:
+    history = [{"role": "user", "content": [{"text": "Hello"}]}, {"role": "assistant", "content": [{"text": "Hi"}]}]
+    action = Action(message="x", task_context=TaskContext(conversation_history=history))
+    result = await Environment(model_factory=scripted("done")).rollout(action)
+    assert result.observation.history is None
+
+
 def test_system_prompt_comes_from_the_class_file_unless_given(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be concise.\n", encoding="utf-8")
 

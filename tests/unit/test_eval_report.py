@@ -16,7 +16,7 @@ from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
-from strands_env.report.details import branches, reasons_of
+from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
 from strands_sglang.media import PlacedMedium
 from tests.unit.eval_support import sample, with_tokens
@@ -94,6 +94,20 @@ def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
     assert [role for role, _ in shown[2:]] == ["user", "assistant"]
     assert main(["view", str(tmp_path), "p/0"]) == 0
     assert "-- system\n   Be brief.\n-- user, given by the task\n   an earlier" in capsys.readouterr().out
+
+
+def test_what_an_environment_composed_is_shown_in_place_of_the_task(tmp_path, capsys):
+    made = sample(1.0)
+    seen = made.step_result.observation
+    seen.system_prompt, seen.history = "Play chess.", [{"role": "assistant", "content": [{"text": "Your move?"}]}]
+    shown = details(made, TokenTexts(None, 0), {}, "Be brief.")["messages"]
+    texts = [(message["role"], message["blocks"][0]["text"]) for message in shown]
+    assert texts[:2] == [("system", "Play chess."), ("assistant, given by the environment", "Your move?")]
+    log = ResultLog(StorePaths.of(tmp_path))
+    log.append([made])
+    log.close()
+    assert main(["view", str(tmp_path), f"{made.prompt_id}/{made.index}"]) == 0
+    assert "-- system\n   Play chess.\n-- assistant, given by the environment\n   Your" in capsys.readouterr().out
 
 
 def test_nothing_outside_is_loaded_and_texts_are_escaped(tmp_path):

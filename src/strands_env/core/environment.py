@@ -223,6 +223,7 @@ class Environment:
                 return self._failed(error, Phase.SETUP)
             reason, failure = await self._run(agent, action, scope)
             result = self._observe(agent, scope, seen)
+            result.observation.history = list(action.task_context.conversation_history) or None
             result.termination_reason, result.error = reason, failure or result.error
             await self.score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
@@ -264,6 +265,8 @@ class Environment:
                 else:
                     progress.phase = Phase.LOOP
                     result = await self.step(action, cancel_signal=cancel_signal)
+                    if (result.observation.history or []) == action.task_context.conversation_history:
+                        result.observation.history = None
             finally:
                 progress.phase = Phase.CLEANUP
                 try:
@@ -428,7 +431,13 @@ class Environment:
             recorder.model_latencies, recorder.tool_latencies, getattr(agent, "event_loop_metrics", None)
         )
         metrics["tool_exceptions"] = recorder.tool_exceptions
-        observation = Observation(messages=messages, tokens=tokens, metrics=metrics)
+        prompt = agent.system_prompt
+        observation = Observation(
+            messages=messages,
+            tokens=tokens,
+            metrics=metrics,
+            system_prompt=prompt if isinstance(prompt, str) else None,
+        )
         return StepResult(
             observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors
         )

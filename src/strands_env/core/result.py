@@ -41,6 +41,9 @@ class Observation(StoredModel):
         messages: The messages of this step, the action's own message first; the history before it is not repeated.
         tokens: The token trajectory of the last model call, or None where the model provider has no token data.
         metrics: Counts and times, see `strands_env.core.Metrics`.
+        system_prompt: The system prompt the model was given; None without one.
+        history: The messages before this step's where they are not the task's own `conversation_history`, because the
+            environment changed them; None where they are.
     """
 
     model_config = _JSON
@@ -48,6 +51,8 @@ class Observation(StoredModel):
     messages: JsonMessages = Field(default_factory=list)
     tokens: TokenObservation | None = None
     metrics: JsonValues = Field(default_factory=dict)
+    system_prompt: str | None = None
+    history: JsonMessages | None = None
 
     def to_bytes(self) -> bytes:
         """The observation in compact binary form; `from_bytes` gives an equal one back."""

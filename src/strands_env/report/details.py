@@ -139,15 +139,18 @@ def details(
 
 
 def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
-    """What the model saw before the sample's own messages, as far as it is saved: system prompt and the task's history.
+    """What the model saw before the sample's own messages: the system prompt, and the history.
 
     Args:
         sample: The sample.
-        system_prompt: System prompt of the run's environment.
+        system_prompt: System prompt of the run's environment, for samples that did not record theirs.
     """
-    system = [{"role": "system", "content": [{"text": system_prompt}]}] if system_prompt else []
-    history = sample.action.task_context.conversation_history
-    return [*system, *({**message, "role": f"{message.get('role')}, given by the task"} for message in history)]
+    seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
+    prompt = seen.system_prompt or system_prompt
+    system = [{"role": "system", "content": [{"text": prompt}]}] if prompt else []
+    by = "environment" if seen.history is not None else "task"
+    history = given if seen.history is None else seen.history
+    return [*system, *({**message, "role": f"{message.get('role')}, given by the {by}"} for message in history)]
 
 
 def branches(paths: Sequence[Any]) -> list[dict[str, Any]]:
