@@ -169,7 +169,7 @@ def test_rows_without_a_task_are_counted(tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(lambda row: row["question"], r"row 0 of mine .* KeyError: 'question'; its columns are a, b"),
+    [(lambda row: row["question"], r"row 0 of .*d.jsonl.* KeyError: 'question'; its columns are a, b"),
      (lambda row: "text", r"row 0 of mine must become an Action or None, got 'text'")],
 )  # fmt: skip
 def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):

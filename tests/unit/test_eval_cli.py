@@ -115,7 +115,7 @@ def test_a_command_that_is_nearly_one(capsys):
 
 def test_a_server_that_is_missing_is_named(tmp_path, capsys):
     assert evaluate("arithmetic", "--backend", "sglang", "-o", str(tmp_path)) == 2
-    assert "--sglang-base-url" in capsys.readouterr().err
+    assert "give --base-url" in capsys.readouterr().err
 
 
 def test_existing_results_need_resume(tmp_path, capsys):

@@ -6,9 +6,10 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
-from strands_env.commands.tasks import DATA, DataBenchmark, benchmark_of
+from strands_env.commands.tasks import DATA, DataBenchmark, FunctionBenchmark, benchmark_of
 from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.result import as_reward_function
 from strands_env.core.rollout import make_environment, takes_action
@@ -41,6 +42,11 @@ def load_object(path: str, default: str) -> Any:
         EvalError: There is no such module or attribute.
     """
     module_name, _, attribute = path.partition(":")
+    if Path(path).suffix in (".jsonl", ".json", ".parquet") and Path(path).exists():
+        raise EvalError(f"{path!r} is a file of data: give it as --data {path}")
+    if module_name.endswith(".py"):
+        named = ".".join(Path(module_name).with_suffix("").parts).lstrip(".")
+        raise EvalError(f"{path!r} is a file: write it as a module, {f'{named}:{attribute or default}'!r}")
     if not module_name or module_name.startswith(".") or "/" in module_name:
         raise EvalError(
             f"{path!r} is not of the form module:attribute ('strands-env list' shows benchmarks; data goes to --data)"
@@ -136,15 +142,22 @@ def _env_factory(
         if not callable(hook):
             raise EvalError(f"the environment hook {env!r} must be a function or an Environment class, got {hook!r}")
         first: Any = dict(model) if _takes_config(hook) else make_models()
-        made: EnvFactory = _called(f"the environment hook {env!r}", hook, first, **options)
+        made: Any = _called(f"the environment hook {env!r}", hook, first, **options)
+        if inspect.iscoroutine(made):
+            made.close()
+            raise EvalError(f"the environment hook {env!r} must not be async: write 'def', and await in reset()")
         if not callable(made):
+            name = type(made).__name__
+            advice = f": write 'return lambda: {name}(...)'" if isinstance(made, Environment) else ""
             raise EvalError(
-                f"the environment hook {env!r} must return a function that makes environments, got {made!r}"
+                f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
             )
-        return made
+        return cast(EnvFactory, made)
     evaluator = load_evaluator(benchmark)
     if not issubclass(evaluator, Benchmark):
         raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
+    if issubclass(evaluator, FunctionBenchmark):
+        raise EvalError(f"{benchmark!r} only gives tasks and has no environment of its own: name one with --env")
     what = f"the environment of {benchmark!r}"
     factory = _called(what, evaluator.environment, make_models(), **options)
     return _tried(what, cast(EnvFactory, factory), when=bool(options))

@@ -50,11 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check."""
-    logging.basicConfig(level=logging.CRITICAL)  # what is wrong is said below
+    # What is wrong is said below.
+    logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
         if args.env is None and args.benchmark is None and args.data is None:

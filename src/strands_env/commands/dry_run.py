@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,7 @@ ANSWER = "This is a dry run."
 """What the model seems to say."""
 
 _ASYNC = ("reset", "cleanup", "step", "rollout", "interact")
+_WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
 _SYNC = ("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored")
 
 
@@ -78,6 +80,12 @@ def shape_findings(env: Any) -> list[Finding]:
     """Problems of an environment that show without running it: overrides of the wrong kind, a missing reward."""
     found = []
     kind = type(env)
+    if not hasattr(env, "rollout") and not hasattr(env, "step"):
+        return [_error(f"the factory must make an Environment, got {kind.__name__}")]
+    if isinstance(env, Environment) and not hasattr(env, "model_factory"):
+        found.append(
+            _error(f"{kind.__name__}.__init__() must call super().__init__(model_factory=model_factory, ...) first")
+        )
     for name in _ASYNC:
         method = getattr(kind, name, None)
         if method is not None and not inspect.iscoroutinefunction(inspect.unwrap(method)):
@@ -87,11 +95,26 @@ def shape_findings(env: Any) -> list[Finding]:
         if method is not None and inspect.iscoroutinefunction(inspect.unwrap(method)):
             hint = "; do what awaits in reset()" if name == "get_tools" else ""
             found.append(_error(f"{kind.__name__}.{name}() must not be async: write 'def {name}(self, ...)'{hint}"))
+    for name in _WITHOUT_ARGUMENTS:
+        method = getattr(env, name, None)
+        if callable(method) and (needed := _required(method)):
+            given = ", ".join(needed)
+            found.append(_error(f"{kind.__name__}.{name}() is called without arguments, but needs {given}: drop them"))
     reward = getattr(env, "reward_fn", None)
     compute = getattr(reward, "compute", None)
     if compute is not None and not inspect.iscoroutinefunction(inspect.unwrap(compute)):
         found.append(_error(f"{type(reward).__name__}.compute() must be async: write 'async def compute(...)'"))
     return found
+
+
+def _required(method: Any) -> list[str]:
+    """Names of the arguments a bound method cannot be called without."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
 
 
 def quick_findings(env_factory: Any) -> list[Finding]:
@@ -106,11 +129,12 @@ def quick_findings(env_factory: Any) -> list[Finding]:
         env = env_factory()
     except Exception:  # it says so in the run, where what it needs may be there
         return []
-    if not isinstance(env, Environment):
-        if inspect.iscoroutine(env):
-            env.close()
+    if inspect.iscoroutine(env):
+        env.close()
         return []
     findings = shape_findings(env)
+    if not isinstance(env, Environment) or findings:
+        return findings
     try:
         given = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
@@ -123,10 +147,17 @@ def tool_findings(given: Any) -> list[Finding]:
     if inspect.iscoroutine(given):
         given.close()
         return []  # said of its shape
+    if given is None:
+        return [_error("get_tools() returned None: write 'return [...]', a list of tools")]
     if not isinstance(given, list | tuple):
         one = getattr(given, "tool_name", None) or getattr(given, "__name__", None) or type(given).__name__
         return [_error(f"get_tools() must return a list of tools, got {one!r}: write 'return [{one}]'")]
-    found = []
+    names = Counter(tool.tool_name for tool in given if isinstance(tool, AgentTool))
+    found = [
+        _error(f"{count} tools are named {name!r}, of which the agent keeps only the last: rename the others")
+        for name, count in names.items()
+        if count > 1
+    ]
     for tool in given:
         if isinstance(tool, AgentTool | ToolProvider | Agent | str | dict | list | tuple) or inspect.ismodule(tool):
             continue

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.build import (
     HOOK,
+    REWARDS,
     check_named_models,
     load_evaluator,
     load_object,
@@ -146,7 +147,7 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
         load_reward(options["reward"])
     # The model is loaded last: whatever else is wrong has been said by then.
     evaluator = kind(_not_made, **settings)
-    _check_data(evaluator)
+    _check_data(evaluator, options)
     _check_output(evaluator, resume=args.resume)
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
@@ -291,13 +292,19 @@ def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
         complain("eval", f"note: there is nothing to resume at {str(path)!r}: a new run is started")
 
 
-def _check_data(evaluator: Evaluator) -> None:
+def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
     """Read the first task of a local file: what is wrong with it is said before anything is made or shown."""
     if isinstance(evaluator, Benchmark) and evaluator.data_path is not None:
         with contained():
             tasks = evaluator.load_dataset()
-            if isinstance(tasks, Iterable):
-                next(iter(tasks), None)
+            first = next(iter(tasks), None) if isinstance(tasks, Iterable) else None
+        known_reward = options["reward"] is None or options["reward"] in REWARDS
+        needs_answer = isinstance(evaluator, DataBenchmark) and options["env"] is None and known_reward
+        if needs_answer and first is not None and first.task_context.ground_truth is None:
+            raise EvalError(
+                f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
+                "--columns answer=NAME, or give a reward of your own with --reward or --env"
+            )
 
 
 async def _evaluate(evaluator: Evaluator, executor: Executor | None, engine: Any) -> Exit:

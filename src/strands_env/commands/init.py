@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import keyword
 import re
+import shlex
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -37,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         complain("init", f"{args.name!r} exists already and is not empty: take another name")
         return Exit.USAGE
+    if (Path.cwd() / f"{module}.py").is_file():
+        complain("init", f"this folder holds {module}.py already: it is made; next: strands-env check --env {module}")
+        return Exit.USAGE
     if importlib.util.find_spec(module) is not None:
         complain("init", f"{module!r} is the name of a module that can be imported here already: take another name")
         return Exit.USAGE
@@ -53,6 +57,6 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         complain("init", f"cannot write {str(folder)!r}: {error.strerror or error}")
         return Exit.REFUSED
-    say(f"next        cd {args.name} && strands-env check --env {module} --data tasks.jsonl")
+    say(f"next        cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl")
     say(f"then        strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first")
     return Exit.OK

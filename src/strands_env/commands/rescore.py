@@ -48,11 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prices(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def run(args: argparse.Namespace) -> int:
     """Score again."""
-    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
         saved = SavedRun.of(args.run)

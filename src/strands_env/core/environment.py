@@ -264,7 +264,11 @@ class Environment:
                     result = self._failed(error, Phase.SETUP)
                 else:
                     progress.phase = Phase.LOOP
-                    result = await self.step(action, cancel_signal=cancel_signal)
+                    # An override may be `step(self, action)`.
+                    options = {} if cancel_signal is None else {"cancel_signal": cancel_signal}
+                    result = await self.step(action, **options)
+                    if not isinstance(result, StepResult):
+                        raise TypeError(f"{type(self).__name__}.step() must return a StepResult, got {result!r}")
                     if (result.observation.history or []) == action.task_context.conversation_history:
                         result.observation.history = None
             finally:

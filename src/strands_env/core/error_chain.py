@@ -1,8 +1,10 @@
-"""The causes of an exception, through the SDK's wrapping."""
+"""The causes of an exception, through the SDK's wrapping, and its message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from pydantic import ValidationError
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
@@ -28,3 +30,16 @@ def root_cause(error: BaseException) -> BaseException:
         if not isinstance(inner, BaseException) or inner is error:
             return error
         error = inner
+
+
+def message_of(error: BaseException) -> str:
+    """The error's text; of a pydantic error its first complaint in one line: the field, what is wrong, the value."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False)
+    first, said = found[0], found[0]["msg"].removeprefix("Value error, ")
+    if first["type"] != "value_error":
+        said = f"{said[:1].lower()}{said[1:]}, got {first['input']!r:.100}"
+    where = ".".join(map(str, first["loc"]))
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{where}: {said}{more}" if where else f"{said}{more}"

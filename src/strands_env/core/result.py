@@ -272,6 +272,13 @@ class FunctionReward(RewardFunction):
             raise TypeError(
                 f"a reward function has an async compute(action, step_result) or is a plain function, got {function!r}"
             )
+        try:
+            inspect.signature(function).bind(None, None)
+        except ValueError:  # a built-in without a signature
+            pass
+        except TypeError as error:
+            name, takes = getattr(function, "__name__", repr(function)), inspect.signature(function)
+            raise TypeError(f"a reward function takes (action, step_result), got {name}{takes}") from error
         self.function = function
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
@@ -289,13 +296,16 @@ def as_reward_result(value: Any) -> RewardResult:
     """A reward function's value as a `RewardResult`.
 
     Raises:
-        TypeError: It is no result, number or None.
+        TypeError: It is not a result, a number or None.
+        ValueError: It is infinite or NaN.
     """
     if isinstance(value, RewardResult):
         return value
     if value is None:
         return RewardResult()
     if isinstance(value, Real | np.bool_):  # numpy's numbers are Real, its truth values are not
+        if not math.isfinite(value):
+            raise ValueError(f"a reward must be a finite number, or None to abstain, got {value!r}")
         return RewardResult(reward=float(value))
     raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
 

@@ -45,6 +45,9 @@ def _check_message(message: Any, info: ValidationInfo) -> Any:
         raise ValueError(
             f"a message is {{'role': ..., 'content': [blocks]}}, got {message!r}: give the content as a list of blocks"
         )
+    blocks = message if isinstance(message, list) else []
+    if not isinstance(message, str | dict | list) or not all(isinstance(block, dict) for block in blocks):
+        raise ValueError(f"expected text, a list of content blocks or a message, got {message!r:.100}")
     return message
 
 

@@ -30,7 +30,7 @@ from strands_sglang.tool_limiter import (
 )
 from strands_sglang.trajectory import LengthLimit
 
-from .error_chain import error_chain, root_cause
+from .error_chain import error_chain, message_of, root_cause
 
 
 class Phase(StrEnum):
@@ -97,7 +97,7 @@ class ToolErrorRecord:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        return message_of(error)
     except Exception as failure:
         return f"<its text cannot be had: {type(failure).__name__}>"
 

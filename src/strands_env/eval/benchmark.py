@@ -11,7 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import ValidationError
+
 from strands_env.core import Action, Environment, ModelFactory
+from strands_env.core.error_chain import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.source import Tasks
@@ -66,6 +69,8 @@ def read_rows(path: str | Path) -> Iterator[Row]:
         DatasetError: The file is missing, of another kind, or damaged.
     """
     file, name = Path(path), str(path)
+    if file.is_dir():
+        raise DatasetError(f"{name!r} is a folder: give a file that ends in .jsonl, .json or .parquet")
     if not file.is_file():
         raise DatasetError(f"found no data file at {name!r}")
     readers = {".jsonl": read_lines, ".json": _json_list, ".parquet": _parquet}
@@ -211,7 +216,7 @@ class Benchmark(Evaluator):
             yield action
         if self.rows_read == self.rows_left_out:
             found = f"none of its {self.rows_read} rows has what the benchmark needs; columns of the last: {_keys(row)}"
-            raise DatasetError(f"{self._name} has no tasks: {found if self.rows_read else 'there are no rows'}")
+            raise DatasetError(f"{self._source} has no tasks: {found if self.rows_read else 'there are no rows'}")
 
     def _action(self, row: Row, index: int) -> Action | None:
         try:
@@ -220,16 +225,24 @@ class Benchmark(Evaluator):
             raise
         except Exception as error:
             raise DatasetError(
-                f"row {index} of {self._name} cannot be made a task: {type(error).__name__}: {error}; "
-                f"its columns are {_keys(row)}"
+                f"row {index} of {self._source} cannot be made a task: {_why(error)}; its columns are {_keys(row)}"
             ) from error
         if action is not None and not isinstance(action, Action):
             raise DatasetError(f"row {index} of {self._name} must become an Action or None, got {action!r}")
         return action
 
     @property
+    def _source(self) -> str:
+        """Where the rows come from."""
+        return self._name if self.data_path is None else repr(str(self.data_path))
+
+    @property
     def _name(self) -> str:
         return self.benchmark_name or type(self).__name__
+
+
+def _why(error: Exception) -> str:
+    return message_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
 
 
 def _keys(row: Row) -> str:
