@@ -1,8 +1,9 @@
-"""Values as plain JSON that is the same for equal content on every machine, and names of what makes environments."""
+"""Plain values: as JSON that is the same for equal content on every machine, copied, and without secrets; names."""
 
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import hashlib
 import inspect
@@ -23,6 +24,7 @@ import orjson
 from pydantic import BaseModel
 
 _TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
+_IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None)))
 _LONGEST = 160
 _SECRET = re.compile(
     r"^token$|(?<!bos|eos|pad|unk|sep|cls|end)[_-]token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
@@ -84,6 +86,18 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
     if leaf is not None:
         return leaf(value)
     raise TypeError(f"{where} is {_shortened(repr(value))}, which has no comparable content")
+
+
+def copied(value: Any) -> Any:
+    """A deep copy, of JSON values at a tenth of the cost of `copy.deepcopy`; what occurs twice is copied twice."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind is dict:
+        return {key: item if type(item) in _IMMUTABLE else copied(item) for key, item in value.items()}
+    if kind is list:
+        return [item if type(item) in _IMMUTABLE else copied(item) for item in value]
+    return copy.deepcopy(value)
 
 
 def redacted(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import threading
@@ -23,6 +22,7 @@ from strands.types.tools import AgentTool
 from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
+from .content import copied
 from .deadline import to_the_end, within
 from .flat_loop import flatten_the_loop
 from .history import history_of, skip_unrecorded_messages
@@ -43,6 +43,7 @@ from .task import Action
 from .telemetry import rollout_span
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
 from .tokens import TokenObservation
+from .tool_specs import remember_tool_specs
 
 if TYPE_CHECKING:
     from .models import ModelFactory
@@ -207,7 +208,7 @@ class Environment:
         started = time.perf_counter()
         skip_unrecorded_messages()
         flatten_the_loop()
-        history = history_of(copy.deepcopy(action.task_context.conversation_history))
+        history = history_of(copied(action.task_context.conversation_history))
         try:
             model = self.model_factory()
             self._apply_budget(model)
@@ -351,6 +352,7 @@ class Environment:
         )
         registry = agent.tool_registry.registry
         registry.update({name: self._limited(tool) for name, tool in registry.items()})
+        remember_tool_specs(agent.tool_registry)
         return agent
 
     def _limited(self, tool: AgentTool) -> AgentTool:
@@ -500,9 +502,7 @@ class Environment:
 def _copied(result: StepResult) -> StepResult:
     """The result for code that is not ours: what it changes there, the record keeps. Tokens cannot be changed."""
     seen = result.observation
-    observation = seen.model_copy(
-        update={"messages": copy.deepcopy(list(seen.messages)), "metrics": copy.deepcopy(seen.metrics)}
-    )
+    observation = seen.model_copy(update={"messages": copied(list(seen.messages)), "metrics": copied(seen.metrics)})
     return result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
 
 

@@ -38,10 +38,11 @@ class History(list[Any]):
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
-        return self if _is_for_middleware_that_is_absent() else History(map(_copy_message, self))
+        return self if is_for_middleware_that_is_absent() else History(map(_copy_message, self))
 
 
-def _is_for_middleware_that_is_absent() -> bool:
+def is_for_middleware_that_is_absent() -> bool:
+    """Whether the `__deepcopy__` that asks makes a copy for model middleware, and the agent has none."""
     caller = sys._getframe(3)  # behind this function, `__deepcopy__` and `copy.deepcopy`
     if _MODEL_EXECUTION is None or caller.f_code is not _MODEL_EXECUTION:
         return False
