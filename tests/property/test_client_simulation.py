@@ -234,6 +234,9 @@ class Schedule:
         self.close_at = rng.uniform(0, 20) if rng.random() < 0.3 else None
         self.cancel_at = {call.number: rng.uniform(0, 12) for call in self.calls if rng.random() < 0.2}
         self.closed_at = float("inf")
+        if seed < len(FAULTS):  # each kind of fault alone and always, so that every limit of the table is come to
+            self.calls = [Call(0, random.Random(f"{seed} 0"), 1.0, [list(FAULTS)[seed]])]
+            self.max_retries, self.deadline, self.close_at, self.cancel_at = 8, None, None, {}
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
