@@ -226,7 +226,7 @@ def test_a_server_that_does_not_answer_is_named(graded, capsys, monkeypatch):
             return False
 
     monkeypatch.setattr(verify, "_client", lambda args: Gone())
-    assert main(["verify", graded, "--server", "http://x"]) == 2
+    assert main(["verify", graded, "--server", "http://x"]) == 1
     assert "no SGLang server answers at 'http://x'" in capsys.readouterr().err
 
 

@@ -129,7 +129,9 @@ def resolve(args: argparse.Namespace) -> dict[str, Any]:
         options.setdefault(name, None)
     options["sampling_seed"] = None if continued.get("is_unseeded") else options["seed"]
     if not options["benchmark"]:
-        raise EvalError("name a benchmark ('strands-env list' shows them), or --from-run RUN")
+        if args.resume and args.output:
+            raise EvalError(f"there is no run at {args.output!r} to resume: name a benchmark to start one")
+        raise EvalError("name a benchmark ('strands-env list' shows them), --data FILE, or --from-run RUN")
     return options
 
 

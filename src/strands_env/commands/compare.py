@@ -13,7 +13,7 @@ from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.report import write_comparison
-from strands_sglang.command_line import Exit, non_negative, number
+from strands_sglang.command_line import Exit, non_negative, number, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
     parser.add_argument(
-        "--resamples", type=int, default=10_000, metavar="N", help="sign flips to sample (default: 10000)"
+        "--resamples", type=positive, default=10_000, metavar="N", help="sign flips to sample (default: 10000)"
     )
     parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")

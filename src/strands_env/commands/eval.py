@@ -282,7 +282,7 @@ def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
         raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
     check_writable(path, option="--output")
     has_results = path.is_file() and path.stat().st_size > 0
-    if has_results and not evaluator.paths.run.exists():
+    if has_results and not evaluator.paths.run.exists() and not _are_results(path):
         raise EvalError(
             f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
         )
@@ -305,6 +305,14 @@ def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
                 f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
                 "--columns answer=NAME, or give a reward of your own with --reward or --env"
             )
+
+
+def _are_results(path: Path) -> bool:
+    try:
+        read_scores(path)
+    except StoreError:
+        return False
+    return True
 
 
 async def _evaluate(evaluator: Evaluator, executor: Executor | None, engine: Any) -> Exit:

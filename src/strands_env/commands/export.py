@@ -87,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
             wanted = ".parquet" if args.format == "samples" else ".parquet or .jsonl"
             raise EvalError(
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
+                f"{_other_formats(target)}"
             )
         saved = SavedRun.of(args.run)
         left: Counter[str] = Counter()
@@ -116,6 +117,10 @@ def run(args: argparse.Namespace) -> int:
         complain("export", "nothing was written: every rollout was left out, see above")
         return Exit.USAGE
     return Exit.OK
+
+
+def _other_formats(target: Path) -> str:
+    return f" (--format {', '.join(FORMATS)} write .jsonl too)" if target.suffix == ".jsonl" else ""
 
 
 def _rollouts(saved: SavedRun, reader: ResultReader, args: argparse.Namespace, left: Counter[str]) -> Iterator[Rollout]:

@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK
     root = Path(args.folder)
     if not root.is_dir():
-        complain("list", f"the folder {args.folder!r} does not exist")
+        is_file = f"{args.folder!r} is a file: give the folder the runs are in"
+        complain("list", is_file if root.exists() else f"the folder {args.folder!r} does not exist")
         return Exit.USAGE
     found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
     runs = [path for path in found if path.exists()]

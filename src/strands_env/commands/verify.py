@@ -21,7 +21,7 @@ from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import trajectories_of
 from strands_sglang.command_line import Exit, number, positive
-from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
 
 WORST = 10
 """Tokens that are shown."""
@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         if args.server is not None or args.model is not None:
             if args.server is not None and args.model is not None:
                 raise EvalError("give --server or --model, not both")
+            if not files.frames:
+                raise EvalError(f"{args.run!r} holds no tokens to score again: it was run with --no-tokens")
             _check_temperature(saved)
             mismatch = asyncio.run(_score(saved, args))
     except FileNotFoundError as error:
@@ -59,9 +61,12 @@ def run(args: argparse.Namespace) -> int:
     except StoreError as error:
         complain("verify", error)
         return Exit.REFUSED
-    except (EvalError, StrandsSGLangError, OSError) as error:
+    except (EvalError, ValueError) as error:  # a name that cannot be a model, an address that is none
         complain("verify", error)
         return Exit.USAGE
+    except (StrandsSGLangError, OSError) as error:
+        complain("verify", error)
+        return Exit.FAILED
     if args.json:
         say(json.dumps({"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}))
     else:
@@ -223,10 +228,11 @@ async def _vocab_size(client: Any, server: str, saved: SavedRun) -> int | None:
     """The server's number of ids: one beyond it would kill the server.
 
     Raises:
-        EvalError: It does not answer, or serves another model and does not say how many ids that has.
+        SGLangConnectionError: It does not answer.
+        EvalError: It serves another model and does not say how many ids that has.
     """
     if not await client.health():
-        raise EvalError(f"no SGLang server answers at {server!r}")
+        raise SGLangConnectionError(f"no SGLang server answers at {server!r}")
     size: int | None = await client.vocab_size()
     if size is None:
         served, own = (await client.get_model_info()).get("model_path"), saved.model.get("model_id")
@@ -286,7 +292,8 @@ def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
     if files.torn_bytes:
         say(f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off")
     for damage in files.damages[:WORST]:
-        where = f" line {damage.line}" if damage.line is not None else f" byte {damage.offset}"
+        place = f" byte {damage.offset}" if damage.offset is not None else ""
+        where = f" line {damage.line}" if damage.line is not None else place
         say(f"damaged     {damage.path}{where}: {damage.what}")
     if files.is_intact:
         say("files       whole")

@@ -241,7 +241,7 @@ def model_factory_from_args(
             if not sglang_base_url:
                 raise ValueError("the backend 'sglang' needs a server: give --sglang-base-url http://host:port")
             client = get_client(sglang_base_url)
-            path = tokenizer or _served_tokenizer(sglang_base_url)
+            path = _served_tokenizer(sglang_base_url, given=tokenizer)
             return sglang_model_factory(
                 tokenizer=_tokenizer(path),
                 client=client,
@@ -300,8 +300,8 @@ def _tokenizer(name: str) -> Any:
         ) from error
 
 
-def _served_tokenizer(base_url: str) -> str:
-    """Where the server's tokenizer is, in the server's own words; asked once, while the factory is made."""
+def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
+    """The tokenizer that is given, else the server's in its own words; a server that is down shows here, either way."""
     import urllib.error
     import urllib.request
 
@@ -310,6 +310,8 @@ def _served_tokenizer(base_url: str) -> str:
         with urllib.request.urlopen(url, timeout=10.0) as answer:
             info = json.load(answer)
     except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
+        if given is not None:  # a proxy may serve nothing but /generate
+            return given
         raise SGLangConnectionError(
             f"what answers at {base_url!r} is not an SGLang server: GET /get_model_info gives {error}; correct the "
             "address"
@@ -319,9 +321,11 @@ def _served_tokenizer(base_url: str) -> str:
             f"no SGLang server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct the "
             "address"
         ) from error
+    if given is not None:
+        return given
     if not isinstance(info, dict):
         raise SGLangConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
     path = info.get("tokenizer_path") or info.get("model_path")
     if not path:
-        raise ValueError(f"{url} names no tokenizer; give one with tokenizer=")
+        raise ValueError(f"{url} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(path)
