@@ -28,7 +28,7 @@ def group_advantages(
         epsilon: Added to the divisor.
 
     Returns:
-        One advantage a sample; 0.0 for a sample without a reward and for a group of one.
+        One advantage per sample; 0.0 for a sample without a reward and for a group of one.
 
     Raises:
         ValueError: The lengths differ.

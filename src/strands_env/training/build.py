@@ -1,6 +1,6 @@
 """Training samples out of step results and models.
 
-Splitting a rollout into samples: one sample a path of the trajectory forest. A sampled token carries loss in the first
+Splitting a rollout into samples: one sample per path of the trajectory forest. A sampled token carries loss in the first
 path that holds it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
 for, completions that a retry threw away; used paths own what they share with discarded ones, so nothing is lost.
 """
@@ -74,19 +74,16 @@ def samples_from_step(
     for trajectory in trajectories:
         if (trajectory.is_discarded and not include_discarded) or not (trajectory.trainable or include_untrainable):
             continue
-        tokens = trajectory.tokens
         samples.append(
-            TrainingSample(
-                **_arrays(tokens, trained=trajectory.trainable),
-                routed_experts=trajectory.routed_experts,
-                experts_shape=experts_shape,
-                kept=trajectory.sampling_mask,
-                media=tuple(trajectory.media),
-                token_rewards=_token_rewards(result.reward, tokens, placement) if trajectory is main else None,
-                agent_name=trajectory.agent_name,
+            _sample(
+                trajectory,
+                trajectory.tokens,
                 trainable=trajectory.trainable,
-                is_discarded=trajectory.is_discarded,
-                finish_reason=trajectory.finish_reason,
+                experts_shape=experts_shape,
+                agent_name=trajectory.agent_name,
+                token_rewards=_token_rewards(result.reward, trajectory.tokens, placement)
+                if trajectory is main
+                else None,
                 **shared,
             )
         )
@@ -130,24 +127,19 @@ def samples_from_model(
     samples = []
     for source in exported:
         tokens = TokenObservation.from_token_manager(source)
-        discarded = bool(getattr(source, "is_discarded", False))
-        if tokens is None or (discarded and not include_discarded):
+        if tokens is None or (getattr(source, "is_discarded", False) and not include_discarded):
             continue
         samples.append(
-            TrainingSample(
-                **_arrays(tokens, trained=trainable),
-                routed_experts=getattr(source, "routed_experts", None),
+            _sample(
+                source,
+                tokens,
+                trainable=trainable,
                 experts_shape=experts_shape,
-                kept=getattr(source, "sampling_mask", None),
-                media=tuple(getattr(source, "media", ())),
+                agent_name=getattr(source, "agent_name", None) or agent_name,
                 reward=reward,
                 group_id=group_id,
                 rollout_id=rollout,
-                agent_name=getattr(source, "agent_name", None) or agent_name,
-                trainable=trainable,
-                is_discarded=discarded,
                 status=status,
-                finish_reason=getattr(source, "finish_reason", None),
                 metadata=dict(metadata or {}),
             )
         )
@@ -162,19 +154,30 @@ def _exported(model: Any) -> Sequence[Any] | None:
     return None if manager is None else [manager]
 
 
-def _arrays(tokens: TokenObservation, *, trained: bool) -> dict[str, Any]:
+def _sample(
+    source: Any, tokens: TokenObservation, *, trainable: bool, experts_shape: tuple[int, int] | None, **fields: Any
+) -> TrainingSample:
+    """The sample of one path; `source` is the trajectory of a result or of a model, or a bare token manager."""
     logprobs = tokens.logprobs_array
     has_logprobs = not len(logprobs) or not np.isnan(logprobs).all()
     mask = tokens.loss_mask_array
     elsewhere = tokens.output_mask_array & (1 - mask)
-    return {
-        "token_ids": tokens.token_ids_array,
-        "prompt_length": tokens.prompt_length,
-        "loss_mask": mask if trained else np.zeros_like(mask),
-        "trained_elsewhere": elsewhere if trained and elsewhere.any() else None,
-        "logprobs": logprobs if has_logprobs else None,
-        "weight_versions": tokens.weight_versions,
-    }
+    return TrainingSample(
+        token_ids=tokens.token_ids_array,
+        prompt_length=tokens.prompt_length,
+        loss_mask=mask if trainable else np.zeros_like(mask),
+        trained_elsewhere=elsewhere if trainable and elsewhere.any() else None,
+        logprobs=logprobs if has_logprobs else None,
+        weight_versions=tokens.weight_versions,
+        routed_experts=getattr(source, "routed_experts", None),
+        experts_shape=experts_shape,
+        kept=getattr(source, "sampling_mask", None),
+        media=tuple(getattr(source, "media", ())),
+        trainable=trainable,
+        is_discarded=bool(getattr(source, "is_discarded", False)),
+        finish_reason=getattr(source, "finish_reason", None),
+        **fields,
+    )
 
 
 def _with_loss(samples: list[TrainingSample]) -> list[TrainingSample]:

@@ -44,14 +44,14 @@ def generator_output(
 
     Args:
         rollouts: The samples of every rollout.
-        trajectory_ids: `trajectory_ids` of the input batch, one a rollout. Needed for `step_wise`.
+        trajectory_ids: `trajectory_ids` of the input batch, one per rollout. Needed for `step_wise`.
         group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
             `group_id`, which a rollout without samples does not have.
         step_wise: Every path is a row of its own, the paths of a rollout together; otherwise one path stands for it.
-        token_rewards: Per-token rewards instead of one number a row.
+        token_rewards: Per-token rewards instead of one number per row.
         routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
         expander: `strands_sglang.media.image_expander(model)` of a model that sees: adds `pixel_values` and
-            `image_grid_thw`, a tensor a row, empty for a row without images. Rollouts with images are refused without.
+            `image_grid_thw`, a tensor per row, empty for a row without images. Rollouts with images are refused without.
         rollout_metrics: Metrics of the batch.
 
     Raises:
@@ -94,7 +94,7 @@ def generator_output(
 
 
 def _images(samples: Sequence[TrainingSample], expander: ProcessorExpander) -> dict[str, list[Any]]:
-    """`pixel_values` and `image_grid_thw`, a tensor a row: SkyRL takes no None among them."""
+    """`pixel_values` and `image_grid_thw`, a tensor per row: SkyRL takes no None among them."""
     rows = [image_tensors(sample, expander) if sample.media else None for sample in samples]
     some = next(row for row in rows if row is not None)
     empty = {name: tensor[:0] for name, tensor in some.items()}

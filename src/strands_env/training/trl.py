@@ -27,7 +27,7 @@ Prepare = Callable[[Any], Awaitable[None]]
 
 
 def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
-    """What a `rollout_func` returns, one row a rollout: prompt and completion ids, log-probabilities, `env_mask`.
+    """What a `rollout_func` returns, one row per rollout: prompt and completion ids, log-probabilities, `env_mask`.
 
     `env_mask` is 1 on tokens to train. A rollout that cannot be trained, or has no sample, has mask 0 and reward None,
     which TRL leaves out of its group's statistics.
@@ -58,7 +58,7 @@ def make_rollout_func(
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 
-    TRL hands over every prompt once a generation, that is `num_generations` times in a row. Each call has an event loop
+    TRL hands over every prompt once per generation, that is `num_generations` times in a row. Each call has an event loop
     of its own, so clients must not be tied to another.
 
     Args:

@@ -1,6 +1,6 @@
 """Models that see: what their text tower is fed where images stand, for the families with three-dimensional positions.
 
-The vision tower runs once an image; its output takes the place of the embeddings of the image's tokens. Positions of a
+The vision tower runs once per image; its output takes the place of the embeddings of the image's tokens. Positions of a
 prompt with images are the model's own (`get_rope_index`); sampled tokens continue them.
 """
 
@@ -160,7 +160,7 @@ class Vision:
 
 
 def _rows(features: Any) -> torch.Tensor:
-    """Features of one image as `[tokens, hidden]`: some releases give a list with an entry an image."""
+    """Features of one image as `[tokens, hidden]`: some releases give a list with an entry per image."""
     return torch.cat(list(features)) if isinstance(features, list | tuple) else features
 
 

@@ -221,7 +221,7 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
 
 
 def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
-    """The events of a stream: one delta a block."""
+    """The events of a stream: one delta per block."""
     body = answer(request, reply)
     blocks = body["content"]
     end = {"stop_reason": body["stop_reason"], "stop_sequence": body["stop_sequence"]}

@@ -43,7 +43,7 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
 
 @dataclass(slots=True)
 class Placement:
-    """What a chat template prints, asked once a pair of roles.
+    """What a chat template prints, asked once per pair of roles.
 
     Attributes:
         render: Renders chat messages to a prompt; raises `TemplateError` for what the template refuses or loses.

@@ -130,7 +130,7 @@ class WireReply:
         output_tokens: Number of sampled tokens.
         reasoning_tokens: Number of them that are reasoning.
         receipt: Proof by which the turn is recognised when the client returns it.
-        logprobs: One entry a sampled token, where asked for.
+        logprobs: One entry per sampled token, where asked for.
         prompt_ids: Ids of the whole prompt, where asked for.
         output_ids: Sampled ids, where asked for.
     """

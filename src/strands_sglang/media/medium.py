@@ -87,7 +87,7 @@ class ImageExpander(Protocol):
     """Knows which token stands for an image, and what an image expands to.
 
     Attributes:
-        placeholder_id: Id of the token that the chat template prints once an image.
+        placeholder_id: Id of the token that the chat template prints once per image.
         media_ids: Every id that stands for a medium of any kind, `placeholder_id` included: none may be in a text.
         fingerprint: Names the processor and its settings: equal fingerprints expand alike.
     """
@@ -110,7 +110,7 @@ def place_images(
     """The images of a prompt with the positions of their placeholders.
 
     Args:
-        ids: Ids appended by this prompt, one placeholder an image.
+        ids: Ids appended by this prompt, one placeholder per image.
         images: Data URLs, in the order in which the template printed them.
         expander: What knows placeholders and expansions; None where the model takes no images.
         blobs: Data URLs of this conversation by digest: equal images share one string.
@@ -135,7 +135,7 @@ def place_images(
     if len(found) != len(images):
         raise MediaError(
             f"the prompt has {len(found)} image placeholders for {len(images)} images: the chat template does not "
-            "print one placeholder an image, or a text spells the placeholder"
+            "print one placeholder per image, or a text spells the placeholder"
         )
     if any(later == index + 1 for (index, _), (later, _) in itertools.pairwise(found)):
         raise MediaError("the prompt has two image placeholders side by side, which servers cannot tell from one image")
@@ -188,7 +188,7 @@ def _spliced(values: array[T], media: Sequence[Medium], piece: Callable[[Medium]
 
 
 def collapsed_values(values: array[float], media: Sequence[Medium], missing: float) -> array[float]:
-    """The inverse of `expanded_values`: one value a token that is held, `missing` at placeholders."""
+    """The inverse of `expanded_values`: one value per token that is held, `missing` at placeholders."""
     if not media:
         return values
     out: array[float] = array("d")

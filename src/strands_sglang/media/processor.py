@@ -90,7 +90,7 @@ class ProcessorExpander:
         if not unproved and family not in PROVED_FAMILIES and not is_proved(self.fingerprint):
             raise MediaError(
                 f"images of the family {family!r} are not proved to be exact; `strands-sglang doctor --vision MODEL "
-                "--server URL` proves them against a server that runs the model, once a machine"
+                "--server URL` proves them against a server that runs the model, once per machine"
             )
         self._images = image_processor
         self._known: OrderedDict[bytes, Expansion] = OrderedDict()

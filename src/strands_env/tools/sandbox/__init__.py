@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .exceptions import SandboxError, SandboxUnavailableError
 from .judgment import Verdict, judge
 from .local import DEFAULT_MAX_SANDBOXES, CodeSandbox, Sandbox, SandboxSlots
-from .values import ExecutionResult, Isolation, Outcome, SandboxLimits
+from .values import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 
 __all__ = [
     "DEFAULT_MAX_SANDBOXES",

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from .exceptions import SandboxUnavailableError
-from .values import SandboxLimits
+from .values import SandboxLimits, SandboxUnavailableError
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""

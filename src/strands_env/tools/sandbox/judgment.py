@@ -13,9 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from . import bubblewrap
-from .exceptions import SandboxError
 from .local import MAX_OUTPUT_BYTES, Sandbox, SandboxSlots
-from .values import ExecutionResult, Isolation, Outcome
+from .values import ExecutionResult, Isolation, Outcome, SandboxError
 
 DEFAULT_JUDGE_SECONDS = 60.0
 """Seconds a judgment may take."""

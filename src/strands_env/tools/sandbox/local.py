@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from .cgroup import remove_stale_groups
-from .exceptions import SandboxError, SandboxUnavailableError
 from .process import Blueprint, SandboxProcess, isolation_from, make_blueprint
-from .values import ExecutionResult, Isolation, Outcome, SandboxLimits
+from .values import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 

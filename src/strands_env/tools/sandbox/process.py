@@ -25,9 +25,8 @@ from ...core.threads import default_threads
 from . import bubblewrap as _bubblewrap
 from .bubblewrap import Mode, PythonHome
 from .cgroup import ControlGroup, make_control_group
-from .exceptions import SandboxError, SandboxUnavailableError
 from .seccomp import seccomp_program
-from .values import Isolation, SandboxLimits
+from .values import Isolation, SandboxError, SandboxLimits, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,27 @@
-"""Limits of a sandbox, and what a call in it gives."""
+"""Limits of a sandbox, what a call in it gives, and the errors of sandboxes.
+
+SandboxError
+└── SandboxUnavailableError   isolation is unavailable here, or a sandbox did not start
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from strands.types.exceptions import ToolProviderException
+
 from ...core.limits import shorten
 
 MIB = 1 << 20
+
+
+class SandboxError(ToolProviderException):
+    """A failure of the sandbox itself, never of the code in it. Ends an episode as `TOOL_ERROR`."""
+
+
+class SandboxUnavailableError(SandboxError):
+    """Isolation is unavailable on this machine, or a sandbox could not be started; the message says what to do."""
 
 
 class Isolation(StrEnum):

@@ -132,7 +132,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
 
 
 def versions_of(source: TrainingSample) -> list[str]:
-    """The weight versions, one a call; two for a call that was resumed with other weights."""
+    """The weight versions, one per call; two for a call that was resumed with other weights."""
     return [span.version for span in source.weight_versions if span.version is not None]
 
 

@@ -134,7 +134,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         evaluation: Whether slime evaluates.
 
     Returns:
-        The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one a path. Only what is ABORTED
+        The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. Only what is ABORTED
         is always one sample.
 
     Raises:

@@ -32,7 +32,7 @@ def log_rollout(rollout_id: Any, args: Any, samples: Any, rollout_extra_metrics:
 
 
 def log_eval_rollout(rollout_id: Any, args: Any, data: Any, extra_metrics: Any) -> bool:
-    """Log an evaluation, one line a data set. For `--custom-eval-rollout-log-function-path`.
+    """Log an evaluation, one line per data set. For `--custom-eval-rollout-log-function-path`.
 
     Returns:
         False, so that slime's own metrics are logged as well.

@@ -40,7 +40,7 @@ def agent_loop_output(
     extra_fields: Mapping[str, Any] | None = None,
     expander: ProcessorExpander | None = None,
 ) -> dict[str, Any]:
-    """The fields of `AgentLoopOutput`. verl takes one output a rollout, so one path stands for it.
+    """The fields of `AgentLoopOutput`. verl takes one output per rollout, so one path stands for it.
 
     A rollout that may not be trained, or has no sample, is a row with mask 0 and score 0.0. verl's own advantages count
     that score; those of `register_advantage` leave the row out.
