@@ -1,7 +1,7 @@
 """Training samples out of step results and models.
 
-Splitting a rollout into samples: one sample per path of the trajectory forest. A sampled token carries loss in the first
-path that holds it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
+A rollout gives one sample per path of the trajectory forest. A sampled token carries loss in the first path that holds
+it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
 for, completions that a retry threw away; used paths own what they share with discarded ones, so nothing is lost.
 """
 

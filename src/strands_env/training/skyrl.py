@@ -51,7 +51,7 @@ def generator_output(
         token_rewards: Per-token rewards instead of one number per row.
         routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
         expander: `strands_sglang.media.image_expander(model)` of a model that sees: adds `pixel_values` and
-            `image_grid_thw`, a tensor per row, empty for a row without images. Rollouts with images are refused without.
+            `image_grid_thw`, a tensor per row, empty for a row without images. Without it, images are refused.
         rollout_metrics: Metrics of the batch.
 
     Raises:

@@ -39,7 +39,7 @@ def message_nodes(
         samples: The samples of the rollout.
         decode: Makes the texts of messages, which are empty without it. Nothing is trained on them.
         advantage: Advantage of the rollout, put on every trained token; None leaves it to the trainer.
-        routed_experts: Add routed experts, a row per token. The last token of a path was never fed: its row is a copy of
+        routed_experts: Add routed experts, a row per token. The last token of a path was never fed: its row copies
             the one before, as in verifiers.
 
     Raises:
