@@ -58,8 +58,8 @@ def make_rollout_func(
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 
-    TRL hands over every prompt `num_generations` times in a row. Each call has an event loop of its own, so clients must
-    not be tied to another.
+    TRL hands over every prompt `num_generations` times in a row. Each call has an event loop of its own, so clients
+    must not be tied to another.
 
     Args:
         run: Runs one rollout.

@@ -134,8 +134,8 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         evaluation: Whether slime evaluates.
 
     Returns:
-        The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. An ABORTED rollout is
-        always one sample.
+        The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. An ABORTED rollout
+        is always one sample.
 
     Raises:
         SlimeConfigError: The configuration is wrong.
