@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from strands_env.cli import main
+from strands_env.core import AgentTrajectory, TokenObservation
 from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
@@ -94,6 +95,33 @@ def test_a_sample_begins_with_what_the_model_saw_before_it(tmp_path, capsys):
     assert [role for role, _ in shown[2:]] == ["user", "assistant"]
     assert main(["view", str(tmp_path), "p/0"]) == 0
     assert "-- system\n   Be brief.\n-- user, given by the task\n   an earlier" in capsys.readouterr().out
+
+
+def test_a_task_that_no_model_was_given_is_not_shown_as_a_message_to_it():
+    made = sample(None)
+    made.step_result.observation.messages = []
+    (message,) = details(made, TokenTexts(None, 0), {})["messages"]
+    assert message["role"] == "the task, which no model was given"
+
+
+def test_first_prompt_is_the_environments_own_agents():
+    def spoken(agent: str, prompt: str, *, is_main: bool = False) -> AgentTrajectory:
+        ids = [*prompt.encode(), 33]
+        mask = [0] * len(prompt) + [1]
+        tokens = TokenObservation(token_ids=ids, prompt_length=len(prompt), loss_mask=mask)
+        return AgentTrajectory(agent_name=agent, tokens=tokens, is_main=is_main)
+
+    class Bytes:
+        def decode(self, ids, **options):
+            return bytes(ids).decode()
+
+        def encode(self, text, **options):
+            return list(text.encode())
+
+    made = sample(1.0)
+    made.step_result.trajectories = [spoken("user", "You buy"), spoken("agent", "You sell", is_main=True)]
+    shown = details(made, TokenTexts(Bytes(), 1000), {})
+    assert (shown["main"], shown["prompt"]) == (1, "You sell")
 
 
 def test_what_an_environment_composed_is_shown_in_place_of_the_task(tmp_path, capsys):

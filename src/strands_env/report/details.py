@@ -111,9 +111,13 @@ def details(
         system_prompt: System prompt of the run's environment.
     """
     result = sample.step_result
-    messages = result.observation.messages or [{"role": "user", "content": [{"text": sample.action.text}]}]
+    unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
+    messages = result.observation.messages or [unasked]
     truth = sample.action.task_context.ground_truth
     trajectories = trajectories_of(result)
+    main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
+    if main is None and len(trajectories) == 1 and result.observation.messages:
+        main = 0
     pictures = Pictures(texts)
     shown: dict[str, Any] = {
         "id": sample.id,
@@ -131,7 +135,8 @@ def details(
     }
     if trajectories and texts.take(sum(len(item.tokens) for item in trajectories)):
         shown["trajectories"] = [_trajectory(item, texts, vocabulary, sample, pictures) for item in trajectories]
-        shown["prompt"] = _prompt_text(trajectories[0], texts)
+        shown["main"] = main
+        shown["prompt"] = None if main is None else _prompt_text(trajectories[main], texts)
         shown["tree"] = branches([item.tokens.token_ids_array for item in trajectories])
     elif trajectories:
         shown["tokens_left_out"] = sum(len(item.tokens) for item in trajectories)

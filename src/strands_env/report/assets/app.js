@@ -80,7 +80,7 @@ function sampleCells(data, row) {
 
 function runTable(data, openSample) {
   const round = (value) => (isNumber(value) ? whole(value) : "–");
-  const id = { name: "Prompt", class: "mono", width: "minmax(110px, 1.1fr)", value: (row) => row.id, view: (row) => h("span", { title: row.id }, row.id) };
+  const id = { name: "Prompt", class: "mono", width: "minmax(110px, 1.1fr)", value: (row) => row.id, view: (row) => idView(row.id) };
   const reward = { name: "Reward", class: "num", width: "68px", value: (row) => row.reward, view: (row) => number(row.reward) };
   const samples = { name: "Samples", class: "cells", width: "minmax(100px, 1.4fr)", value: (row) => row.passed, view: (row) => sampleCells(data, row) };
   const more = [

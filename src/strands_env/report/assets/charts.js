@@ -1,6 +1,6 @@
 // Curves and bars.
 
-const W = 520, H = 210, PAD = { left: 40, right: 14, top: 10, bottom: 30 };
+const W = 520, H = 210, PAD = { left: 46, right: 14, top: 10, bottom: 38 };
 
 function ticks(low, high, count) {
   const step = Math.pow(10, Math.floor(Math.log10((high - low) / count || 1)));
@@ -31,8 +31,8 @@ function lineChart({ label, lines, xLabel, yRange, integer, dashed }) {
       s("text", { x: PAD.left - 7, y: y(value) + 4, "text-anchor": "end" }, short(value)),
     ]),
     ticks(x0, x1, 6).filter((value) => !integer || Number.isInteger(value)).map((value) =>
-      s("text", { x: x(value), y: H - 12, "text-anchor": "middle" }, value.toLocaleString("en"))),
-    s("text", { x: W - PAD.right, y: H, "text-anchor": "end" }, xLabel),
+      s("text", { x: x(value), y: H - 20, "text-anchor": "middle" }, value.toLocaleString("en"))),
+    s("text", { x: W - PAD.right, y: H - 1, "text-anchor": "end" }, xLabel),
     lines.map((line, i) => band(line) && s("path", { class: "band", style: { fill: lineColor(i) }, d: band(line) })),
     lines.map((line, i) => s("path", { class: i && dashed ? "line second" : "line", style: { stroke: lineColor(i) }, d: path(line.map((p) => [x(p[0]), y(p[1])])) })),
     lines.map((line, i) => (line.length > 24 ? null : line.map((p) => s("circle", { class: "dot", style: { fill: lineColor(i) }, cx: x(p[0]), cy: y(p[1]), r: 3 },
@@ -62,9 +62,9 @@ function histogram(data, label) {
       const center = PAD.left + (i + 0.5) * width;
       return [s("rect", { class: "bar-shape", x: center - wide / 2, y: H - PAD.bottom - height, width: wide, height, rx: 3 },
         s("title", null, `reward ${short(value)}: ${whole(data.counts[i])} samples`)),
-      i % every ? null : s("text", { x: center, y: H - 12, "text-anchor": "middle" }, short(value))];
+      i % every ? null : s("text", { x: center, y: H - 20, "text-anchor": "middle" }, short(value))];
     }),
-    s("text", { x: W - PAD.right, y: H, "text-anchor": "end" }, "reward"));
+    s("text", { x: W - PAD.right, y: H - 1, "text-anchor": "end" }, "reward"));
 }
 
 const LIMITS = new Set(["max_tool_iterations_reached", "max_tool_calls_reached", "max_tokens_reached", "token_budget_reached",

@@ -37,7 +37,7 @@ function comparisonRows(data) {
 
 function comparisonTable(data, open) {
   const mark = (value) => (isNumber(value) ? `${value > 0 ? "+" : ""}${number(value)}` : "–");
-  const columns = [{ name: "Prompt", class: "mono", width: "minmax(110px, 1.2fr)", value: (row) => row.id, view: (row) => row.id },
+  const columns = [{ name: "Prompt", class: "mono", width: "minmax(110px, 1.2fr)", value: (row) => row.id, view: (row) => idView(row.id) },
     ...data.runs.map((run, i) => ({ name: run.name, class: "num", width: "minmax(60px, 1fr)", wide: i > 1 ? 2 : false, value: (row) => row.means[i], view: (row) => number(row.means[i]) })),
     { name: "Change", class: "num", width: "76px", value: (row) => row.change, view: (row) => h("span", { class: `verdict ${row.change > 0 ? "good" : row.change < 0 ? "bad" : ""}` }, mark(row.change)) },
     { name: "Text", wide: true, width: "minmax(110px, 3fr)", view: (row) => row.text }, { name: "Expected", wide: 2, class: "mono soft", width: "minmax(60px, 1fr)", value: (row) => row.truth, view: (row) => row.truth ?? "" }];

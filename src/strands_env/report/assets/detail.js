@@ -31,18 +31,28 @@ const toolErrors = (sample) => (sample.tool_errors || []).map((error) => errorVi
 
 function promptView(sample) {
   if (!sample.prompt) return null;
-  const tokens = sample.trajectories[0].prompt;
+  const tokens = sample.trajectories[sample.main].prompt;
   return h("details", { class: "message", "data-testid": "prompt" }, h("summary", { class: "role" }, `first prompt, ${whole(tokens)} tokens, as the model read it`), h("div", { class: "block mono" }, sample.prompt));
 }
 
-const messagesTab = (sample) => [errorView(sample.error, "error"), errorView(sample.cleanup_error, "cleanup error"), toolErrors(sample), promptView(sample), sample.messages.map((message) => messageView(message, sample.images))];
+// The history before the task's own message, folded where it is long.
+function historyView(sample) {
+  const given = sample.messages.slice(0, sample.given || 0), system = given.filter((message) => message.role === "system");
+  const history = given.slice(system.length), view = (messages) => messages.map((message) => messageView(message, sample.images));
+  if (history.length <= 2) return view(given);
+  const by = history[0].role.replace(/^.*, /, "");
+  return [view(system), h("details", { class: "history", "data-testid": "history" }, h("summary", null, `${history.length} messages before, ${by}`), view(history))];
+}
+
+const messagesTab = (sample) => [errorView(sample.error, "error"), errorView(sample.cleanup_error, "cleanup error"), toolErrors(sample), promptView(sample), historyView(sample),
+  sample.messages.slice(sample.given || 0).map((message) => messageView(message, sample.images))];
 
 // A row a model call, with the tools it asked for.
 function turnsTab(sample) {
   const turns = sample.metrics.turns || [];
   if (!turns.length) return h("p", { class: "soft" }, "No times of single turns were recorded.");
   const said = sample.messages.slice(sample.given || 0).filter((message) => message.role === "assistant");
-  const main = (sample.trajectories || [])[0];
+  const main = (sample.trajectories || [])[sample.main];
   const outputs = main ? main.segments.filter(([isOutput]) => isOutput) : [];
   const meanLogprob = (i) => {
     if (outputs.length !== turns.length) return null;

@@ -1,5 +1,8 @@
 // A list of any length: only the rows in sight exist. Sorted by any column, filtered by any field.
 
+// An id, cut at its beginning where it is long: what tells ids apart is their end.
+const idView = (id) => h("span", { class: "id", title: id }, h("bdi", null, id));
+
 const ROW = 40;
 const OPERATORS = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b, "=": (a, b) => a === b, "!=": (a, b) => a !== b };
 

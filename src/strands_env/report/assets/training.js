@@ -31,7 +31,7 @@ function trainingRows(data) {
 
 function trainingTable(data, open) {
   const mark = (value) => (isNumber(value) ? `${value > 0 ? "+" : ""}${number(value)}` : "–");
-  const columns = [{ name: "Prompt", class: "mono", width: "minmax(110px, 1.2fr)", value: (row) => row.id, view: (row) => row.id },
+  const columns = [{ name: "Prompt", class: "mono", width: "minmax(110px, 1.2fr)", value: (row) => row.id, view: (row) => idView(row.id) },
     { name: "Last", class: "num", width: "60px", value: (row) => row.last, view: (row) => number(row.last) },
     { name: "Change", class: "num", width: "72px", value: (row) => row.change, view: (row) => h("span", { class: `verdict ${row.change > 0 ? "good" : row.change < 0 ? "bad" : ""}` }, mark(row.change)) },
     { name: "Steps", class: "num", wide: 2, width: "56px", value: (row) => row.seen, view: (row) => whole(row.seen) },
