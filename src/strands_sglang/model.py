@@ -10,8 +10,8 @@ import base64
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, Unpack, cast
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, Unpack
 
 import pydantic
 from strands.models import Model
@@ -24,7 +24,7 @@ from .conversation.callers import Callers
 from .conversation.cancel import CallCancelled
 from .conversation.generation import GenerateClient
 from .conversation.options import SGLangConfig
-from .conversation.reply import MalformedCalls, Reply, read_constrained
+from .conversation.reply import MalformedCalls, read_constrained
 from .exceptions import StructuredOutputError
 from .messages import format_messages, format_tool_specs
 from .tool_parsers import ToolParser
@@ -234,9 +234,8 @@ class SGLangModel(Model):
         self._callers.sampled(caller, turn)
         self.forest.delivering(turn)
         try:
-            for event in _reply_events(sampled.reply):
+            for event in _events(sampled):
                 yield event
-            yield _usage_event(sampled)
         except BaseException:  # the stream was closed: what the SDK has of the answer is thrown away
             self.forest.discard(turn)
             raise
@@ -294,34 +293,31 @@ def _attempt(invocation_state: Mapping[str, Any] | None) -> str | None:
     return None if cycle is None else str(cycle)
 
 
-def _reply_events(reply: Reply) -> Iterator[StreamEvent]:
-    """The SDK's events of a reply up to `messageStop`: one delta a block, every block closed."""
-    yield _event(messageStart={"role": "assistant"})
+def _events(sampled: SampledTurn) -> list[StreamEvent]:
+    """The SDK's events of a reply: one delta a block, every block closed, then stop reason, token counts and latency.
+
+    `inputTokens` is the whole prompt, cached tokens included. The latency is in milliseconds.
+    """
+    reply, completion = sampled.reply, sampled.turn.completion
+    events: list[Any] = [{"messageStart": {"role": "assistant"}}]
     if reply.reasoning:
-        yield from _block({}, {"reasoningContent": {"text": reply.reasoning}})
+        _add_block(events, {}, {"reasoningContent": {"text": reply.reasoning}})
     if reply.text:
-        yield from _block({}, {"text": reply.text})
+        _add_block(events, {}, {"text": reply.text})
     for call in reply.calls:
         start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
-        yield from _block(start, {"toolUse": {"input": json.dumps(call.input, ensure_ascii=False)}})
-    yield _event(messageStop={"stopReason": reply.stop_reason})
-
-
-def _usage_event(sampled: SampledTurn) -> StreamEvent:
-    """Token counts; `inputTokens` is the whole prompt, cached tokens included. Latency in milliseconds."""
-    completion, prompt = sampled.turn.completion, sampled.prompt_length
-    count = len(completion.output_ids)
+        _add_block(events, start, {"toolUse": {"input": json.dumps(call.input, ensure_ascii=False)}})
+    prompt, count = sampled.prompt_length, len(completion.output_ids)
     usage: dict[str, int] = {"inputTokens": prompt, "outputTokens": count, "totalTokens": prompt + count}
     if completion.cached_tokens is not None:
         usage["cacheReadInputTokens"] = completion.cached_tokens
-    return _event(metadata={"usage": usage, "metrics": {"latencyMs": round(1000 * (completion.latency or 0.0))}})
+    events.append({"messageStop": {"stopReason": reply.stop_reason}})
+    latency = round(1000 * (completion.latency or 0.0))
+    events.append({"metadata": {"usage": usage, "metrics": {"latencyMs": latency}}})
+    return events
 
 
-def _block(start: dict[str, Any], delta: dict[str, Any]) -> Iterator[StreamEvent]:
-    yield _event(contentBlockStart={"start": start})
-    yield _event(contentBlockDelta={"delta": delta})
-    yield _event(contentBlockStop={})
-
-
-def _event(**event: Any) -> StreamEvent:
-    return cast(StreamEvent, event)
+def _add_block(events: list[Any], start: dict[str, Any], delta: dict[str, Any]) -> None:
+    events.append({"contentBlockStart": {"start": start}})
+    events.append({"contentBlockDelta": {"delta": delta}})
+    events.append({"contentBlockStop": {}})

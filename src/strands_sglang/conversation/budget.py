@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..trajectory import LengthLimit
@@ -54,10 +53,18 @@ class Grant:
 
 
 class Share:
-    """The part of a budget that one call holds while it is in flight."""
+    """The part of a budget that one call holds while it is in flight; given back at the end of a `with` statement."""
 
     def __init__(self, budget: SharedBudget) -> None:
         self._budget = budget
+        self._holds = False
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._holds:
+            self._budget._give_back(self)
 
     async def hold(self, wanted: int | None, left: Callable[[], int]) -> Grant:
         """Hold tokens: as many as wanted, or the rest of the budget.
@@ -69,6 +76,7 @@ class Share:
             left: Tokens that are left but for what is held; raises when there are none.
         """
         while True:
+            self._holds = True  # before it does: whatever happens meanwhile, it is given back
             granted = self._budget._hold(self, wanted, left)
             if isinstance(granted, Grant):
                 return granted
@@ -84,19 +92,17 @@ class SharedBudget:
         self._held: dict[Share, int] = {}
         self._waiting: list[Future[None]] = []
 
-    @contextmanager
-    def share(self) -> Iterator[Share]:
-        """A call's share; given back at the end, when what was sampled has been recorded."""
-        share = Share(self)
-        try:
-            yield share
-        finally:
-            with self._lock:
-                self._held.pop(share, None)
-                waiting, self._waiting = self._waiting, []
-            for future in waiting:
-                if future.set_running_or_notify_cancel():
-                    future.set_result(None)
+    def share(self) -> Share:
+        """A call's share; give it back when what was sampled has been recorded."""
+        return Share(self)
+
+    def _give_back(self, share: Share) -> None:
+        with self._lock:
+            self._held.pop(share, None)
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
 
     def _hold(self, share: Share, wanted: int | None, left: Callable[[], int]) -> Grant | Future[None]:
         with self._lock:

@@ -44,6 +44,19 @@ class Caller:
     is_hooked: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What is known of the agent with a cancel signal.
+
+    Attributes:
+        id: Its identity.
+        agent: It, once it was seen.
+    """
+
+    id: str
+    agent: weakref.ref[Any] | None = None
+
+
 class Callers:
     """The agents that call one model.
 
@@ -55,8 +68,7 @@ class Callers:
     def __init__(self, model: Any, forest: TrajectoryForest) -> None:
         self._model = weakref.ref(model)
         self._forest = forest
-        self._ids: weakref.WeakKeyDictionary[threading.Event, str] = weakref.WeakKeyDictionary()
-        self._agents: weakref.WeakKeyDictionary[threading.Event, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[threading.Event, _Known] = weakref.WeakKeyDictionary()
         self._count = itertools.count()
         self._pending: dict[str, list[Turn]] = {}
         self._answers: dict[str, str] = {}
@@ -70,19 +82,20 @@ class Callers:
         """The caller of a model call, hooked if its agent is known."""
         if cancel_signal is None:
             return Caller()
-        signal: threading.Event = cancel_signal
+        known = self._known.get(cancel_signal)
+        if known is None:
+            known = self._known.setdefault(cancel_signal, _Known(id=f"agent-{next(self._count)}"))
         agent: Any = (invocation_state or {}).get("agent")
-        if agent is None or getattr(agent, "cancel_signal", None) is not signal:
-            agent = known() if (known := self._agents.get(signal)) is not None else None
+        if agent is None or getattr(agent, "cancel_signal", None) is not cancel_signal:
+            agent = known.agent() if known.agent is not None else None
         is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
-        if is_hooked and signal not in self._agents:
-            self._agents[signal] = weakref.ref(agent)
+        if is_hooked and known.agent is None:
+            known.agent = weakref.ref(agent)
             agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
             agent.add_hook(self._report_refused_result, AfterToolCallEvent)
             agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
             agent.add_hook(self._invocation_ended, AfterInvocationEvent)
-        caller_id = self._ids.setdefault(signal, f"agent-{next(self._count)}")
-        return Caller(name=getattr(agent, "name", None), id=caller_id, is_hooked=is_hooked)
+        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
 
     def sampled(self, caller: Caller, turn: Turn) -> None:
         """Wait for what becomes of an answer, and answer its malformed calls."""
@@ -94,12 +107,11 @@ class Callers:
 
     def _pending_of(self, agent: Any) -> list[Turn]:
         signal = getattr(agent, "cancel_signal", None)
-        caller_id = self._ids.get(signal) if signal is not None else None
-        return self._pending.get(caller_id, []) if caller_id is not None else []
+        known = self._known.get(signal) if signal is not None else None
+        return self._pending.get(known.id, []) if known is not None else []
 
     def _message_added(self, event: MessageAddedEvent) -> None:
-        pending = self._pending_of(event.agent)
-        if event.message["role"] != "assistant" or not pending:
+        if event.message["role"] != "assistant" or not (pending := self._pending_of(event.agent)):
             return
         kept = _turn_in(pending, event.message)
         if kept is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -29,7 +28,8 @@ class _Watcher:
     def __init__(self) -> None:
         self._watched: dict[asyncio.Task[Any], threading.Event] = {}
         self._poller: asyncio.Task[None] | None = None
-        self.signalled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.signalled: set[asyncio.Task[Any]] = set()
+        """Tasks that were cancelled for their signal and have not noticed yet."""
 
     def add(self, task: asyncio.Task[Any], signal: threading.Event) -> None:
         self._watched[task] = signal
@@ -60,11 +60,15 @@ _lock = threading.RLock()
 
 def _watcher() -> _Watcher:
     """The watcher of this event loop, there as long as it has something to watch."""
-    with _lock:
-        for loop in list(_watchers):
-            if loop.is_closed():  # without ending its tasks
-                _watchers.pop(loop, None)
-        return _watchers.setdefault(asyncio.get_running_loop(), _Watcher())
+    running = asyncio.get_running_loop()
+    found = _watchers.get(running)
+    if found is None:
+        with _lock:
+            for loop in list(_watchers):
+                if loop.is_closed():  # without ending its tasks
+                    _watchers.pop(loop, None)
+            found = _watchers.setdefault(running, _Watcher())
+    return found
 
 
 def _forget(loop: asyncio.AbstractEventLoop, watcher: _Watcher) -> None:

@@ -272,7 +272,8 @@ class Conversation:
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
             SGLangClientError: The call failed.
         """
-        await self.read_images(request.messages)
+        if self._expander is not None:
+            await self.read_images(request.messages)
         return await self.sample(self.prepare(request), cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Messages) -> None:

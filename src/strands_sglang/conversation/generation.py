@@ -7,8 +7,9 @@ import logging
 import math
 import time
 from array import array
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ..client.answer import GenerateAnswer, ScoredPrompt, read_answer
 from ..client.request import GenerateRequest
@@ -20,6 +21,7 @@ from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .experts import ExpertRows
 from .options import AbortPolicy
 from .stops import StopRule
+from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ class CallPlan:
         expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
         abort_policy: What to do when the server aborts.
         abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
-        stops: Where the server would have ended by itself what it aborted.
+        tokens: The tokenizer.
+        stop_ids: Stop tokens that ended earlier turns.
     """
 
     held: int
@@ -85,9 +88,10 @@ class CallPlan:
     score_prompt: bool
     experts_required: bool
     expert_row_bytes: int | None
-    abort_policy: AbortPolicy
+    abort_policy: AbortPolicy | Literal["resume", "surface"]
     abort_timeout: float | None
-    stops: StopRule
+    tokens: TokenizerAdapter
+    stop_ids: Collection[int]
 
 
 async def generate(client: GenerateClient, request: GenerateRequest, plan: CallPlan) -> Completion:
@@ -109,7 +113,7 @@ async def generate(client: GenerateClient, request: GenerateRequest, plan: CallP
     """
     output = _Output(request, plan)
     budget: int = request.fields["sampling_params"]["max_new_tokens"]
-    waits = pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
+    waits: Iterator[float] | None = None
     deadline: float | None = None
     closings = getattr(client, "closings", None)
     while True:
@@ -120,12 +124,13 @@ async def generate(client: GenerateClient, request: GenerateRequest, plan: CallP
         output.append(answer)
         if answer.finish.type is not FinishType.ABORT:
             return output.completion(answer.finish)
-        if (ended := _own_end(output, plan.stops, before, budget)) is not None:
+        stops = StopRule(plan.tokens, request.fields["sampling_params"], plan.stop_ids)
+        if (ended := _own_end(output, stops, before, budget)) is not None:
             return output.completion(ended)
-        if plan.abort_policy is AbortPolicy.SURFACE:
+        if plan.abort_policy == AbortPolicy.SURFACE:
             return output.completion(answer.finish)
         now = time.monotonic()
-        if len(output.ids) > before or deadline is None:
+        if len(output.ids) > before or deadline is None or waits is None:
             waits = pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
             deadline = now + (math.inf if plan.abort_timeout is None else plan.abort_timeout)
         if now >= deadline:
@@ -231,8 +236,12 @@ class _Output:
         else:
             self._logprobs.extend(answer.output_logprobs)
         self._spans += (
-            WeightSpan(version=span.version, start=offset + span.start, end=offset + span.end)
-            for span in answer.weight_spans
+            answer.weight_spans
+            if not offset
+            else [
+                WeightSpan(version=span.version, start=offset + span.start, end=offset + span.end)
+                for span in answer.weight_spans
+            ]
         )
         if answer.rid is not None:
             self._rids.append(answer.rid)

@@ -75,7 +75,7 @@ class Prompt:
     @property
     def tokens(self) -> int:
         """Number of tokens, as the server counts them."""
-        return len(self.ids) + sum(medium.growth for medium in self.media)
+        return len(self.ids) + sum([medium.growth for medium in self.media])
 
 
 class PromptBuilder:
@@ -330,7 +330,7 @@ class PromptBuilder:
     def estimate_tokens(self, messages: Sequence[Mapping[str, Any]], *more: str | None) -> int:
         """A guess at the length of texts, from the characters a token of this episode has had so far (4 at first)."""
         ratio = self._characters / self._encoded if self._encoded else 4.0
-        return round(sum(map(_text_length, (*messages, *more))) / ratio)
+        return round(_text_length([*messages, *more]) / ratio)
 
 
 def _root_key(dialect: bytes, messages: list[ChatMessage]) -> bytes | None:
@@ -366,10 +366,16 @@ def _stub(turn: Turn) -> ChatMessage:
 
 
 def _text_length(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, (dict, Mapping)):
-        return sum(map(_text_length, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_text_length, value))
-    return 0 if value is None or isinstance(value, bytes) else len(str(value))
+    """Number of characters of all texts in plain data; other values count as they are printed, bytes do not count."""
+    length, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            length += len(value)
+        elif isinstance(value, (dict, Mapping)):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif value is not None and not isinstance(value, bytes):
+            length += len(str(value))
+    return length

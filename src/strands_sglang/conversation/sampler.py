@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import marshal
 from array import array
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..client.request import GenerateRequest
-from ..client.sampling import CONTEXT_RESERVE, GRAMMAR_KEYS, bound_max_new_tokens
+from ..client.request import GenerateRequest, PromptIds
+from ..client.sampling import CONTEXT_RESERVE, GRAMMAR_KEYS, bound_max_new_tokens, check_vocabulary
 from ..exceptions import ContextOverflowError, SGLangContextLengthError, TokenBudgetReachedError
 from ..media import expanded_ids, moved
 from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn
@@ -19,7 +20,6 @@ from .generation import CallPlan, GenerateClient, generate
 from .options import AbortPolicy, SGLangConfig
 from .path import HeldPath, HeldPaths
 from .prompts import Dialect, Prompt
-from .stops import StopRule
 from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class Sampler:
         self._paths = HeldPaths()
         self._epoch = forest.epoch
         self._lacks_experts = False
+        self._checked: tuple[tuple[bytes, int | None, Collection[str]] | None, Mapping[str, Any]] = None, {}
+        """What the last sampling parameters were checked by, and what came of it."""
 
     def _path(self, parent: Turn | None) -> HeldPath:
         if self._epoch != self._forest.epoch:
@@ -103,20 +105,23 @@ class Sampler:
         params["max_new_tokens"] = bound_max_new_tokens(bounds.reply, 0, None, _least(bounds, sampled=True))
         if params.get("min_new_tokens", 0) > params["max_new_tokens"]:
             params["min_new_tokens"] = params["max_new_tokens"]
-        sent = {**config["request_fields"], **(fields or {}), "sampling_params": params, "routing_key": routing_key}
+        extra_fields = {**config["request_fields"], **(fields or {})}
         media, proof = call.prompt.media, None
         if seen := path.media + moved(media, len(path.ids)):
-            sent["image_data"] = [medium.data for medium in seen]
+            extra_fields["image_data"] = [medium.data for medium in seen]
             # The first request with images shows how the server expands them, as does each that asks to see it.
-            if not path.media or sent.get("return_prompt_token_ids"):
-                sent["return_prompt_token_ids"] = True
+            if not path.media or extra_fields.get("return_prompt_token_ids"):
+                extra_fields["return_prompt_token_ids"] = True
                 proof = expanded_ids(array(TOKEN_TYPECODE, path.ids.tolist()) + call.prompt.ids, seen)
         score_prompt = _scores_prompt(config, path.tokens, call.prompt.tokens)
-        request = GenerateRequest.checked(
+        request = self._request(
             self._paths.extended(path, call.prompt.ids),
-            {**sent, **_returned(config, path.tokens, score_prompt)},
-            vocab_size=vocab_size,
+            params,
+            _returned(config, path.tokens, score_prompt),
+            extra_fields,
             extra_sampling_keys=getattr(client, "extra_sampling_keys", ()),
+            routing_key=routing_key,
+            vocab_size=vocab_size,
             growth=path.growth + call.prompt.tokens - len(call.prompt.ids),
         )
         plan = CallPlan(
@@ -128,9 +133,10 @@ class Sampler:
             experts_required=config["require_routed_experts"],
             expert_row_bytes=path.expert_row_bytes,
             # A grammar starts over in a resumed request, so constrained output is never resumed.
-            abort_policy=AbortPolicy.SURFACE if params.keys() & GRAMMAR_KEYS else AbortPolicy(config["abort_policy"]),
+            abort_policy=AbortPolicy.SURFACE if params.keys() & GRAMMAR_KEYS else config["abort_policy"],
             abort_timeout=config["abort_timeout"],
-            stops=StopRule(self._tokens, params, path.stop_ids),
+            tokens=self._tokens,
+            stop_ids=path.stop_ids,
         )
         try:
             completion = await generate(client, request, plan)
@@ -145,6 +151,51 @@ class Sampler:
             return completion
         bound = bounds.tightest(params["max_new_tokens"])
         return replace(completion, finish=replace(completion.finish, limited_by=bound))
+
+    def _request(
+        self,
+        prompt: PromptIds,
+        params: dict[str, Any],
+        returned: dict[str, Any],
+        extra_fields: dict[str, Any],
+        *,
+        extra_sampling_keys: Collection[str],
+        routing_key: str,
+        vocab_size: int | None,
+        growth: int,
+    ) -> GenerateRequest:
+        """A checked request. Sampling parameters that are those of the last call, types included, were checked then.
+
+        Args:
+            prompt: The prompt.
+            params: Sampling parameters.
+            returned: Fields that say what is recorded, of this module's own making.
+            extra_fields: Any others.
+            extra_sampling_keys: Sampling parameters to let through unchecked.
+            routing_key: Session affinity key.
+            vocab_size: Number of ids the model takes, or None.
+            growth: Tokens by which images make the server's prompt longer.
+        """
+        try:
+            rules = marshal.dumps(params, 2), vocab_size, extra_sampling_keys
+        except ValueError:  # no plain data: the checks say what is wrong, or make such data of it
+            rules = None
+        known, checked = self._checked
+        if rules is None or rules != known or extra_fields:
+            fields = {**extra_fields, **returned, "sampling_params": params, "routing_key": routing_key}
+            request = GenerateRequest.checked(
+                prompt, fields, vocab_size=vocab_size, extra_sampling_keys=extra_sampling_keys, growth=growth
+            )
+            self._checked = rules, request.fields["sampling_params"]
+            return request
+        check_vocabulary(prompt.highest, vocab_size)
+        return GenerateRequest(
+            prompt=prompt,
+            fields={"sampling_params": dict(checked), **returned},
+            routing_key=routing_key,
+            vocab_size=vocab_size,
+            growth=growth,
+        )
 
     def _check_experts(self, completion: Completion) -> None:
         missing = completion.routed_experts is None and completion.finish.type is not FinishType.ABORT

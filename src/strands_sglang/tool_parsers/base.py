@@ -259,15 +259,24 @@ class ToolParser(ABC):
             return block.end if block else None
 
         segments = self.cut(text, read, in_reasoning=in_reasoning)
-        drafts = [
-            draft for segment in segments if segment.kind is SegmentKind.BLOCK for draft in blocks[segment.start].drafts
-        ]
-        calls = tuple(_result(index, draft) for index, draft in enumerate(drafts))
-        unclosed = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None
+        drafts: list[Draft] = []
+        visible: list[str] = []
+        thoughts: list[str] = []
+        unclosed: str | None = None
+        for segment in segments:
+            if segment.kind is SegmentKind.BLOCK:
+                drafts += blocks[segment.start].drafts
+            elif segment.kind is SegmentKind.TEXT:
+                visible.append(text[segment.start : segment.end])
+            elif segment.kind is SegmentKind.REASONING:
+                thoughts.append(text[segment.start : segment.end])
+            elif segment.kind is SegmentKind.UNCLOSED:
+                unclosed = text[segment.start : segment.end]
+        calls = tuple([_result(index, draft) for index, draft in enumerate(drafts)])
         return ParseOutput(
             calls=calls,
-            text=reasoning.join(text, segments, SegmentKind.TEXT),
-            reasoning=reasoning.join(text, segments, SegmentKind.REASONING, separator="\n"),
+            text="".join(visible),
+            reasoning="\n".join(thoughts),
             unclosed=unclosed,
             unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
             ends_in_reasoning=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),

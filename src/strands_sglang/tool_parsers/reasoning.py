@@ -71,24 +71,6 @@ BlockFinder = Callable[[int], int]
 """Takes an offset of visible text, gives the first begin of a block at or behind it, or the length of the text."""
 
 
-class _Finder:
-    """Finds the next occurrence of a marker; never searches the same stretch twice."""
-
-    __slots__ = ("_at", "_marker", "_text")
-
-    def __init__(self, text: str, marker: str) -> None:
-        self._text = text
-        self._marker = marker
-        self._at = -1
-
-    def next(self, position: int) -> int:
-        """Offset of the first marker at or behind `position`; the length of the text when there is none."""
-        if self._at < position:
-            found = self._text.find(self._marker, position)
-            self._at = len(self._text) if found < 0 else found
-        return self._at
-
-
 def scan(
     text: str,
     *,
@@ -119,35 +101,44 @@ def scan(
         if end > start:
             segments.append(Segment(kind=kind, start=start, end=end))
 
-    opening = _Finder(text, think_tokens[0]) if think_tokens else None
-    closing = _Finder(text, think_tokens[1]) if think_tokens else None
-    find_begin = _Finder(text, begin_marker).next if isinstance(begin_marker, str) else begin_marker
-    close_size = len(think_tokens[1]) if think_tokens else 0
+    def find(marker: str | None, position: int) -> int:
+        found = -1 if marker is None else text.find(marker, position)
+        return size if found < 0 else found
+
+    opening, closing = think_tokens or (None, None)
+    close_size = len(closing or "")
     position = start = 0
+    open_at = begin_at = close_at = -1  # the next of each; no stretch is searched twice
     reasoning_seen = inside = in_reasoning and think_tokens is not None
     while position < size:
-        if inside and closing:
-            close_at = closing.next(position)
+        if close_at < position and (inside or not reasoning_seen):
+            close_at = find(closing, position)
+        if inside:
             add(SegmentKind.REASONING, position, close_at)
-            add(SegmentKind.TAG, close_at, min(size, close_at + close_size))
             position = start = min(size, close_at + close_size)
+            add(SegmentKind.TAG, close_at, position)
             inside = False
             continue
-        open_at = opening.next(position) if opening else size
-        begin_at = find_begin(position) if find_begin and read_block else size
-        close_at = closing.next(position) if closing and not reasoning_seen else size
-        first = min(open_at, begin_at, close_at)
+        if open_at < position:
+            open_at = find(opening, position)
+        if read_block is None:
+            begin_at = size
+        elif callable(begin_marker):
+            begin_at = begin_marker(position)
+        elif begin_at < position:
+            begin_at = find(begin_marker, position)
+        first = min(open_at, begin_at, size if reasoning_seen else close_at)
         if first == size:
             break
-        if first == close_at:
-            segments = []
+        if first == close_at and not reasoning_seen:
+            segments.clear()
             add(SegmentKind.REASONING, 0, first)
-            add(SegmentKind.TAG, first, first + close_size)
             position = start = first + close_size
+            add(SegmentKind.TAG, first, position)
             reasoning_seen = True
-        elif first == open_at and think_tokens:
+        elif first == open_at:
             add(SegmentKind.TEXT, start, first)
-            position = start = first + len(think_tokens[0])
+            position = start = first + len(opening or "")
             add(SegmentKind.TAG, first, position)
             reasoning_seen = inside = True
         elif read_block:

@@ -263,7 +263,7 @@ class TrajectoryForest:
                 attempt=location.attempt,
                 is_constrained=is_constrained,
                 start=parent.end if parent is not None else 0,
-                growth=(parent.growth if parent is not None else 0) + sum(medium.growth for medium in media),
+                growth=(parent.growth if parent is not None else 0) + sum([medium.growth for medium in media]),
             )
             records.turns.append(turn)
             records.contexts.append(location.context)
