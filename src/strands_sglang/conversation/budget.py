@@ -6,13 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..trajectory import LengthLimit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The bounds on the length of one turn, each in remaining tokens; None where unbounded.
 
     Attributes:
@@ -39,8 +38,7 @@ class Bounds:
         return LengthLimit.REPLY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(NamedTuple):
     """What a call may sample.
 
     Attributes:

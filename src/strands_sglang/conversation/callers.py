@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 
@@ -29,8 +29,7 @@ from ..trajectory import ReplyPrint, TrajectoryForest, Turn
 from .options import RefusedResults
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(NamedTuple):
     """Who makes a call.
 
     Attributes:

@@ -8,8 +8,7 @@ import math
 import time
 from array import array
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..client.answer import GenerateAnswer, ScoredPrompt, read_answer
 from ..client.request import GenerateRequest
@@ -63,8 +62,7 @@ def _takes_requests(client: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallPlan:
+class CallPlan(NamedTuple):
     """How the answers to a call are read and joined.
 
     Attributes:

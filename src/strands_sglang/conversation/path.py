@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..client.request import PromptIds
 from ..media import Medium, moved
@@ -18,8 +18,7 @@ _PROMPTS = 8
 """Prompts of calls whose turns are not held yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPath:
+class HeldPath(NamedTuple):
     """The turns that a call extends.
 
     Attributes:
@@ -30,7 +29,7 @@ class HeldPath:
         expert_row_bytes: Bytes of routed experts of one token, or None if unknown.
     """
 
-    ids: PromptIds = field(default_factory=PromptIds)
+    ids: PromptIds = PromptIds()
     media: tuple[Medium, ...] = ()
     growth: int = 0
     stop_ids: frozenset[int] = frozenset()
@@ -103,7 +102,7 @@ class HeldPaths:
             self._paths.move_to_end(turn)
         for later in reversed(missing):
             before, ids, prompt = self._prompts.pop(id(later.prompt_ids), (None, None, PromptIds()))
-            if ids is not later.prompt_ids or before != path.ids:
+            if ids is not later.prompt_ids or before is not path.ids:
                 prompt = path.ids.followed_by(later.prompt_ids)
             path = path.followed_by(later, prompt)
         if missing:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from strands.types.content import Messages
 from strands.types.tools import ToolSpec
@@ -58,8 +58,7 @@ class Dialect:
         return CallIdForm.FUNCTION if self.needs_function_ids else CallIdForm.of(self.renderer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(NamedTuple):
     """What a call appends to its path.
 
     Attributes:

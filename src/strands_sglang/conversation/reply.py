@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pydantic
 
@@ -91,8 +91,7 @@ class Reply:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadReply:
+class ReadReply(NamedTuple):
     """A completion, read.
 
     Attributes:

@@ -6,8 +6,8 @@ import logging
 import marshal
 from array import array
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from ..client.request import GenerateRequest, PromptIds
 from ..client.sampling import CONTEXT_RESERVE, GRAMMAR_KEYS, bound_max_new_tokens, check_vocabulary
@@ -25,8 +25,7 @@ from .tokenizer import TokenizerAdapter
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedCall:
+class RenderedCall(NamedTuple):
     """A located and rendered model call.
 
     Attributes:
@@ -235,7 +234,7 @@ class Sampler:
             return bounds
         wanted = [bound for bound in (requested, _least(bounds)) if bound is not None]
         grant = await share.hold(min(wanted, default=None), left_of_episode)
-        return replace(bounds, sampled=grant.tokens if grant.is_rest else None)
+        return bounds._replace(sampled=grant.tokens if grant.is_rest else None)
 
 
 async def _ask(client: GenerateClient, name: str) -> int | None:

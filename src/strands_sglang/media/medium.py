@@ -160,7 +160,7 @@ def _medium(url: str, position: int, expander: ImageExpander, blobs: MutableMapp
 
 def moved(media: Sequence[Medium], offset: int) -> tuple[Medium, ...]:
     """The images with `offset` added to their positions."""
-    return tuple(replace(medium, position=medium.position + offset) for medium in media)
+    return tuple([replace(medium, position=medium.position + offset) for medium in media])
 
 
 def expanded_ids(ids: array[int], media: Sequence[Medium]) -> array[int]:

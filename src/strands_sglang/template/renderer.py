@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from strands_sglang.exceptions import LostContentError, TemplateError
 from strands_sglang.template.boundary import Plant, Vocabulary
@@ -344,8 +344,7 @@ class DeltaRenderer:
         return printed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SampledEnd:
+class _SampledEnd(NamedTuple):
     """How the sampled ids end, see `DeltaRenderer.delta`."""
 
     emitted: str | None

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from strands_sglang.exceptions import ToolParserError, did_you_mean
 from strands_sglang.tool_parsers import reasoning
@@ -110,8 +110,7 @@ class Draft:
     span: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """A call block: where it ends and which calls it holds.
 
     Attributes:

@@ -51,11 +51,11 @@ class CallKeys:
         name = call.get(self.name)
         if not isinstance(name, str) or not name.strip():
             return malformed(f'the call has no "{self.name}"; expected {self.shape}')
-        known = [key for key in (self.name, self.arguments, self.id) if key]
-        extra = sorted(call.keys() - set(known))
+        extra = [key for key in call if key not in (self.name, self.arguments, self.id)]
         if extra:
+            known = [key for key in (self.name, self.arguments, self.id) if key]
             listed = ", ".join(f'"{key}"' for key in known[:-1])
-            return malformed(f'unexpected key {extra[0]!r}; expected only {listed} and "{known[-1]}"', name)
+            return malformed(f'unexpected key {min(extra)!r}; expected only {listed} and "{known[-1]}"', name)
         arguments = call.get(self.arguments, {})
         if not isinstance(arguments, dict):
             return malformed("the arguments are not a JSON object", name)

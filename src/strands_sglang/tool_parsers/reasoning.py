@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from strands_sglang.exceptions import ToolParserError
 
@@ -34,8 +35,7 @@ class SegmentKind(StrEnum):
     """A tool-call block whose end marker never came: everything from its begin marker on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of the text; the segments of a text tile it without gap or overlap.
 
     Attributes:

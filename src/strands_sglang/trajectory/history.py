@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -41,8 +41,7 @@ class RootReason(StrEnum):
     """The caller, or the reasoning policy `branch`, asked for a fresh prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class Walk(NamedTuple):
     """How far a history could be followed.
 
     Attributes:

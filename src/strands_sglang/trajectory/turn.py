@@ -27,6 +27,9 @@ class FinishType(StrEnum):
     """The server named no reason, or one this package does not know: the turn may not be complete."""
 
 
+_FINISH_TYPES = {str(member): member for member in FinishType}
+
+
 class LengthLimit(StrEnum):
     """Which bound on the length of a turn was the tightest."""
 
@@ -69,7 +72,7 @@ class Finish:
         if not isinstance(reason, dict):
             return cls(type=FinishType.UNKNOWN)
         kind = reason.get("type")
-        known = FinishType(kind) if kind in {member.value for member in FinishType} else FinishType.UNKNOWN
+        known = _FINISH_TYPES.get(kind, FinishType.UNKNOWN) if isinstance(kind, str) else FinishType.UNKNOWN
         matched = reason.get("matched")
         message = reason.get("message")
         if message is None and known is FinishType.UNKNOWN:
