@@ -271,7 +271,7 @@ class WorkerPool:
             self._all.discard(worker)
 
     def close(self) -> None:
-        """Kill all workers and end all threads; requests under way fail. A later request starts anew."""
+        """Kill all workers and end all threads; requests under way fail. A later request starts new ones."""
         with self._lock:
             if self._pid != os.getpid():
                 return

@@ -25,7 +25,7 @@ _AMOUNT = re.compile(r"\s*[-+]?[\d.,/]*\d\s+(?!(?:sin|cos|tan|log|exp|sqrt)\b)[A
 
 
 def plain(text: str) -> str:
-    """A number in exponent form (`1e-05`) in digits, for `e` is a constant to the parser; other text as it is."""
+    """A number in exponent form (`1e-05`) in digits, for `e` is a constant to the parser; other text unchanged."""
     return format(Decimal(text.strip()), "f") if _EXPONENT.fullmatch(text) else text
 
 

@@ -183,7 +183,7 @@ class EnvironmentContract(ABC):
         self._run(run())
 
     def test_tools_called_wrongly_give_tool_results(self) -> None:
-        """Calls without arguments, and of a tool that does not exist, are answered, and the loop goes on."""
+        """Calls without arguments, and of a tool that does not exist, are answered, and the loop continues."""
 
         async def run() -> None:
             async with self.make_env(lambda: ScriptedModel(["done"])) as env:

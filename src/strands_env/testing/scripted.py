@@ -96,7 +96,7 @@ class ScriptedModel(Model):
         return self._config
 
     def reset(self) -> None:
-        """Forget all tokens; the script goes on."""
+        """Forget all tokens; the script continues."""
         self._seen = 0
         if self.token_manager is not None:
             self.token_manager.reset()

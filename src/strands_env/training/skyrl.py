@@ -50,7 +50,7 @@ def generator_output(
         step_wise: Every path is a row of its own, the paths of a rollout together; otherwise one path stands for it.
         token_rewards: Per-token rewards instead of one number per row.
         routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
-        expander: `strands_sglang.media.image_expander(model)` of a model that sees: adds `pixel_values` and
+        expander: `strands_sglang.media.image_expander(model)` of a vision model: adds `pixel_values` and
             `image_grid_thw`, a tensor per row, empty for a row without images. Without it, images are refused.
         rollout_metrics: Metrics of the batch.
 

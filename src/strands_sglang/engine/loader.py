@@ -51,7 +51,7 @@ class LoadedModel:
     tokenizer: Any
     """`transformers.PreTrainedTokenizerFast`."""
     image_processor: Any = None
-    """Image processor of a model that sees."""
+    """Image processor of a vision model."""
 
 
 def cache_dir() -> Path:
@@ -178,10 +178,10 @@ def load_model(
     """Load a model for the engine.
 
     Args:
-        model: `"smollm2"` (the default model), `"tiny"` (a tiny random one), `"tiny-vision"` (one that sees), a Hugging
-            Face id, a folder, or a loaded `PreTrainedModel`, of which a copy is used.
+        model: `"smollm2"` (the default model), `"tiny"` (a tiny random one), `"tiny-vision"` (a vision model), a
+            Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
-        image_processor: Image processor of a loaded model that sees; by default that of its folder.
+        image_processor: Image processor of a loaded vision model; by default that of its folder.
         dtype: Type of the weights, such as `"float32"` or `"bfloat16"`.
 
     Raises:

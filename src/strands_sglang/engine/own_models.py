@@ -10,7 +10,7 @@ from typing import Any
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
 
 OWN_MODELS = ("smollm2", "tiny", "tiny-vision")
-"""Names that `EmbeddedEngine` knows: the default model, a tiny random one, and one that sees."""
+"""Names that `EmbeddedEngine` knows: the default model, a tiny random one, and a tiny vision model."""
 EXPECTED = "give smollm2, tiny, a folder with a model and its tokenizer, or a hub id such as Qwen/Qwen3-0.6B"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -43,7 +43,7 @@ def check_model_name(name: str) -> None:
 
 
 def own_tokenizer(name: str) -> Any:
-    """The tokenizer of one of our models (extra `local`); the default model is fetched where it is not there yet.
+    """The tokenizer of one of our models (extra `local`); the default model is fetched if it is not cached.
 
     Raises:
         ModelLoadError: It cannot be fetched.

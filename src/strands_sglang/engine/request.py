@@ -51,7 +51,7 @@ class Request:
     future: Future[dict[str, Any]] = field(default_factory=Future)
 
     seen: Any = None
-    """The prompt's images (`vision.SeenPrompt`), if there are any; `prompt` is the expanded one then."""
+    """The prompt's images (`vision.SeenPrompt`), if any; `prompt` is then the expanded one."""
     prompt_keys: list[int] | None = None
     """What stands for the prompt where prefixes are compared, if that is not its ids."""
     matcher: Any = None

@@ -7,7 +7,7 @@ takes another path for few rows than for many: `row_multiple` is the number of r
 same bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
 
 Linear layers compute on weights laid out once for oneDNN. PyTorch hands a float32 product with few rows to MKL, which
-lays the weights out anew on every call, and takes slow paths on processors of other makers. With the layout done
+lays the weights out again on every call, and takes slow paths on processors of other vendors. With the layout done
 beforehand (by the operators that PyTorch's own compiler uses) decoding was 2.5 to 3 times as fast, for a second copy of
 the weights in memory.
 """
@@ -65,7 +65,7 @@ class Runner:
                 f"expected a model that does, such as Llama, Qwen or Mistral"
             )
         AttentionInterface.register(ATTENTION, _packed_attention)
-        self._text_tower = getattr(model.model, "language_model", None)  # of a model that sees
+        self._text_tower = getattr(model.model, "language_model", None)  # of a vision model
         (self._text_tower or model).set_attn_implementation(ATTENTION)
         self.device = next(model.parameters()).device
         if self.device.type == "cpu":
@@ -105,7 +105,7 @@ class Runner:
         return list(logits[: sum(counts)].float().cpu().split(counts))
 
     def _forward_seeing(self, segments: Sequence[Segment], row: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        """The step of a model that sees: images in place of embeddings, and positions in three dimensions."""
+        """The step of a vision model: images in place of embeddings, and positions in three dimensions."""
         tower: Any = self._text_tower
         embeddings = tower.embed_tokens(row)
         positions = torch.zeros(3, 1, row.shape[1], dtype=torch.long)
@@ -210,7 +210,7 @@ class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-
     """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight."""
 
     def pack(self) -> None:
-        """Lay the weight out anew."""
+        """Lay the weight out again."""
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
 
     def forward(self, input: Any) -> Any:

@@ -104,4 +104,4 @@ def _draw(logprobs: torch.Tensor, params: SamplingParams, uniform: float) -> int
 def _invert(probs: torch.Tensor, uniform: float) -> int:
     cumulative = probs.cumsum(0)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
-    return min(index, int(probs.nonzero()[-1]))  # rounding may point behind the last possible token
+    return min(index, int(probs.nonzero()[-1]))  # rounding may point past the last possible token

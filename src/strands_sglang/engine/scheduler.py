@@ -33,7 +33,7 @@ LOOK_AHEAD = 64
 WORTH_WAITING = 32
 """A request waits if a running prompt will soon offer it this many more cached tokens."""
 STEP_BUDGET = CHUNK
-"""Prompt tokens of a step; a step that reaches it admits nobody else."""
+"""Prompt tokens of a step; a step that reaches it admits no more requests."""
 
 
 class Scheduler:
@@ -199,7 +199,7 @@ class Scheduler:
         return self._stop_token_ids | request.params.stop_token_ids
 
     def _finish_reason(self, request: Request) -> dict[str, Any] | None:
-        """Why the request ends with its newest token, in the server's order of checks; None if it goes on."""
+        """Why the request ends with its newest token, in the server's order of checks; None if it continues."""
         params, token = request.params, request.output[-1]
         if params.stop:
             # A token adds at least a byte, so the match lies in this many tokens; two more for cut characters.
@@ -274,7 +274,7 @@ class Scheduler:
         return True
 
     def set_weight_version(self, version: str, *, weights_changed: bool) -> None:
-        """Name the weights anew; tokens sampled from now on carry the name."""
+        """Rename the weights; tokens sampled from now on carry the new name."""
         self.weight_version = version
         if weights_changed:
             self._stale.update(self.running)

@@ -34,7 +34,7 @@ class SeenImage:
         offset: Position of its first token.
         length: Number of its tokens.
         features: What stands in place of its tokens' embeddings, `[length, hidden]`.
-        deep: What is added behind the first layers, one `[length, hidden]` a layer (DeepStack); empty in most families.
+        deep: What is added after the first layers, one `[length, hidden]` per layer (DeepStack); usually empty.
     """
 
     digest: bytes
@@ -57,7 +57,7 @@ class SeenPrompt:
         ids: Expanded ids.
         images: The images in order.
         positions: Time, height and width of every token, `[3, len(ids)]`.
-        shift: What is added to an index behind the prompt to give its position.
+        shift: Added to an index after the prompt to give its position.
     """
 
     ids: list[int]

@@ -5,7 +5,7 @@ all in one, volatile lines in the system prompt, system messages in the middle. 
 see goes; whatever it cannot print where it stands is placed by a rule that looks at the message and at what precedes
 it, never at what follows, so that a held prefix cannot change.
 
-The whole history comes with every request: what equals a message of the request before is taken over, by a comparison
+The whole history comes with every request: messages equal to those of the request before are reused, after a comparison
 in C instead of a reading in Python.
 """
 
@@ -217,7 +217,7 @@ class Reading:
         return read
 
     def arrange(self, messages: list[Any], placement: Placement, call_ids: dict[str, str]) -> Arranged:
-        """The canonical form of messages; it goes on from the last one where they begin with its messages."""
+        """The canonical form of messages, continued from the last one where they begin with its messages."""
         count = len(self.messages)
         if count and messages[:count] == self.messages:
             arranged = arrange(messages, placement, call_ids, after=self.arranged, start=count)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"key of the session routes; better given as {ADMIN_KEY_VARIABLE}, which no process list shows",
     )
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
-    parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for so long")
+    parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
     )
@@ -73,7 +73,7 @@ def _misused(args: argparse.Namespace) -> str | None:
     if args.model and args.tokenizer:
         return "--tokenizer would have no effect: the model of --model brings its own; leave it out"
     if args.chat_template and not os.path.isfile(args.chat_template):
-        return f"--chat-template: there is no file {args.chat_template!r}"
+        return f"--chat-template: no such file: {args.chat_template!r}"
     return None
 
 

@@ -12,7 +12,7 @@ from .session import Session
 
 
 def rows_of(session: Session) -> list[dict[str, Any]]:
-    """One row a trajectory. Images are left out: their number says that there are some."""
+    """One row per trajectory. Images are left out; `images` has their number."""
     counters = session.counters
     rows = []
     for trajectory in session.trajectories:

@@ -452,7 +452,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. aiohttp unpacks it, counting what comes out, or answers 400 to what it cannot unpack."""
     encoding = request.headers.get("Content-Encoding", "identity").lower()
     if encoding not in _ENCODINGS:
-        raise Refused(f"bodies encoded as {encoding!r} are not taken; send gzip, deflate or plain", status=415)
+        raise Refused(f"bodies encoded as {encoding!r} are not supported; send gzip, deflate or plain", status=415)
     if request.content_type != "application/json":
         raise Refused("the content type must be application/json", status=415)
     try:

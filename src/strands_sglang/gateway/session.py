@@ -2,7 +2,7 @@
 
 A request is put into canonical form, located and rendered; that alone decides whether it is new. An equal request
 in flight is joined, an answer that was never delivered whole is given again, and anything else is sampled. Sampling
-belongs to the session, not to the connection: it ends early only when nobody waits for it any more.
+belongs to the session, not to the connection: it ends early only when no client waits for it any more.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Session:
     def history(self) -> list[Message]:
         """The conversation of the main agent with its last reply, as Strands messages.
 
-        Requests without tools (titles, summaries) count only where there are no others.
+        Requests without tools (titles, summaries) count only without others.
         """
         last = self._last
         return [] if last is None else list(last[1])
@@ -256,7 +256,7 @@ class Session:
         return answer
 
     def _again(self, key: bytes, asker: Asker) -> Answer | None:
-        """An answer to be given again: one that was not read, or one of which the client says so."""
+        """An answer to give again: one that was not read, or that the client says it did not get."""
         return self._undelivered.pop(key, None) or (self._delivered.get(key) if asker.is_retry else None)
 
     def delivered(self, answer: Answer) -> None:
@@ -283,7 +283,7 @@ class Session:
             return
         if not answer.task.done():
             answer.task.cancel()
-            self._in_flight.pop(answer.key, None)  # the same request, coming now, is sampled anew
+            self._in_flight.pop(answer.key, None)  # an equal request from now on is sampled again
         else:
             self._set_aside(answer)
 
@@ -411,7 +411,7 @@ class Session:
             if self._in_flight.get(key) is answer:
                 del self._in_flight[key]
             if not done.cancelled():
-                done.exception()  # seen, also where nobody waits any more
+                done.exception()  # retrieved, even if no client waits any more
             if answer.turn is None:
                 return
             self._answered.add(key)
@@ -439,7 +439,7 @@ class Session:
         return reply
 
     def _set_aside(self, answer: Answer) -> None:
-        """Keep an answer that nobody got, for the client that asks again."""
+        """Keep an answer that no client got, for a retry."""
         if answer.turn is None:
             return
         _count(answer.counters, "undelivered")

@@ -36,7 +36,7 @@ async def send(
     hold: float,
     ping_interval: float,
 ) -> web.StreamResponse:
-    """Wait for a reply and write it. The task goes on when this call is cancelled.
+    """Wait for a reply and write it. The task continues when this call is cancelled.
 
     Args:
         request: The HTTP request.

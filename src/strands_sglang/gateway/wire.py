@@ -163,7 +163,7 @@ class WireDialect:
         answer: Request and reply to the body of the answer.
         events: Request and reply to the events of a stream.
         error: Refusal to the body of the answer.
-        error_event: Refusal to the event that ends a stream which has begun.
+        error_event: Refusal to the event that ends a started stream.
         ping: What keeps an idle stream open.
         call_prefix: Prefix of the ids of calls.
         overflow_in_stream: Whether a prompt that does not fit is reported as an event of the stream, not as a status.
@@ -380,7 +380,7 @@ def image_data(kind: str, data: str) -> dict[str, Any]:
 
 
 def tool_use(call_id: Any, name: Any, arguments: Any, where: str) -> dict[str, Any]:
-    """A call of the history. Text that is not a JSON object is kept as it is."""
+    """A call of the history. Text that is not a JSON object is kept unchanged."""
     if isinstance(arguments, str):
         try:
             value = orjson.loads(arguments) if arguments.strip() else {}

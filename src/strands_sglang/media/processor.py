@@ -1,7 +1,7 @@
 """Expansion of images by the image processor of a Hugging Face model.
 
-Only families for which it was proved, against a genuine server, that its expansion equals ours are taken: the Qwen-VL
-families, and whatever `strands-sglang doctor --vision` has proved on this machine.
+Only families whose expansion was proved equal to a genuine server's are accepted: the Qwen-VL
+families, and those that `strands-sglang doctor --vision` has proved on this machine.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProcessorExpander:
         family: The model's type, `config.model_type`.
         placeholder_id: Id of the token that stands for an image.
         other_media_ids: Ids that stand for media of other kinds.
-        unproved: Take a family that nobody has proved; for the proof itself.
+        unproved: Accept a family without a proof; for the proof itself.
 
     Raises:
         MediaError: A family that is not proved.

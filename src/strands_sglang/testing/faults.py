@@ -86,7 +86,7 @@ def answer(reply: Reply | None = None, *, headers: Mapping[str, str] | None = No
 
 
 def raw_answer(payload: Any, *, headers: Mapping[str, str] | None = None) -> Fault:
-    """Exactly this body with status 200: bytes as they are, anything else as JSON."""
+    """Exactly this body with status 200: bytes verbatim, anything else as JSON."""
 
     async def fault(call: ServerCall) -> web.StreamResponse:
         if isinstance(payload, bytes):
@@ -97,7 +97,7 @@ def raw_answer(payload: Any, *, headers: Mapping[str, str] | None = None) -> Fau
 
 
 def status(code: int, body: Any = "", *, headers: Mapping[str, str] | None = None) -> Fault:
-    """An error status with any body: text as it is, anything else as JSON."""
+    """An error status with any body: text verbatim, anything else as JSON."""
 
     async def fault(call: ServerCall) -> web.StreamResponse:
         if isinstance(body, str):
@@ -257,7 +257,7 @@ def close_after() -> Fault:
 
 
 def not_http(data: bytes = b"\x00\x01 this is not HTTP\r\n\r\n") -> Fault:
-    """Bytes that are no HTTP answer."""
+    """Bytes that are not an HTTP answer."""
 
     async def fault(call: ServerCall) -> web.StreamResponse:
         if call.request.transport is not None:

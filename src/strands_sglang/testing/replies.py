@@ -26,7 +26,7 @@ class Reply:
         cached_tokens: Prompt tokens found in the cache.
         weight_version: Version of the weights, or None to leave it out.
         weight_versions: Spans `{"version", "start", "end"}`; one span of `weight_version` by default.
-        meta: Further keys of `meta_info`, such as `routed_experts`; they replace what is there.
+        meta: Further keys of `meta_info`, such as `routed_experts`; they replace the defaults.
     """
 
     text: str | None = None

@@ -168,7 +168,7 @@ class HarnessEnvironment(Environment):
             "port": _PORT,
         }
         code = Path(__file__).with_name("launch.py").read_text(encoding="utf-8")
-        # JSON in a Python string literal: null and true are no Python.
+        # JSON in a Python string literal: null and true are not Python.
         call = f"{code}\nlaunch(json.loads({json.dumps(json.dumps(job))}))\n"
         result = await self.sandbox.run_trusted(
             call, timeout=self.sandbox.limits.wall_seconds, output_bytes=_OUTPUT_BYTES

@@ -35,7 +35,7 @@ class ControlGroup:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def oom_kills(self) -> int:
-        """How many processes the kernel ended for want of memory."""
+        """Processes that the kernel killed for lack of memory."""
         folder = self.folders["memory"]
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError):

@@ -230,7 +230,7 @@ class SandboxProcess:
 
     @property
     def oom_kills(self) -> int:
-        """Processes the kernel has ended so far for want of memory."""
+        """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._own.group is None else self._own.group.oom_kills()
 
     async def request(

@@ -4,7 +4,7 @@ The program is classic BPF, as `seccomp(2)` takes it. It closes four gaps: new n
 the kernel), sockets of families that no network namespace confines (vsock reaches the hypervisor), calls such as
 `ptrace` and `bpf`, and what escapes the watch over processes: memory that belongs to none (`memfd_create`, System V
 shared memory, semaphores and queues) and the machine-wide number of asynchronous I/O contexts, which one sandbox could
-take up alone. Elsewhere than on x86-64 and 64-bit ARM there is no filter.
+take up alone. Only x86-64 and 64-bit ARM have a filter.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class RolloutClient:
         control: State of the rollout.
         records: Where answers with top-p data are kept.
         counters: Where `meta_info` is summed up.
-        pictures: What expands the images of prompts, for a model that sees.
+        pictures: What expands the images of prompts, for a vision model.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RolloutClient:
         """
         while True:
             await self._control.gate(self._seen(input_ids, fields))
-            with contextlib.suppress(_HeldError):  # stopped before a token came: it starts anew after the resumption
+            with contextlib.suppress(_HeldError):  # stopped before a token came: it starts over after the resumption
                 return await self._generate(input_ids, **fields)
 
     def _seen(self, input_ids: Sequence[int], fields: Mapping[str, Any]) -> Sequence[int]:
@@ -272,7 +272,7 @@ class Episode:
         records: Top-p data of its calls.
         counters: Sums over its calls.
         suspensions: How often it was suspended.
-        successes: Training rollouts that had gone well when it began.
+        successes: Training rollouts that had succeeded when it began.
         scores: Whether its environment has a reward function.
         config_error: What makes every rollout of this configuration fail, where that was found out on the way.
     """
@@ -324,7 +324,7 @@ class Episode:
         if not self.control.suspends:
             await self.cancel()
             return
-        self.control.paused = True  # until slime asks for the rollout again, whatever its flag says meanwhile
+        self.control.paused = True  # until slime asks for the rollout again, whatever its flag says until then
         self.suspensions += 1
 
     async def cancel(self) -> None:

@@ -38,7 +38,7 @@ class Failure:
     Attributes:
         error: What went wrong.
         reason: How the rollout ended.
-        successes: Training rollouts that had gone well when it began; None for the number when slime called.
+        successes: Training rollouts that had succeeded when it began; None for the number when slime called.
         has_waited: It was suspended meanwhile.
     """
 
@@ -56,11 +56,11 @@ class Failure:
 class FailureStreak:
     """Counts failures of rollouts that began after the last good one.
 
-    Rollouts run at the same time, and what fails fails fast: so it does not count if another has gone well since it
-    began, and the run does not end before all that ran beside the first failure have ended too.
+    Rollouts run at the same time, and failures come fast: so one does not count if another rollout has succeeded since
+    it began, and the run does not end before all that ran beside the first failure have ended too.
 
     Attributes:
-        successes: Rollouts that went well so far. A rollout keeps the number at its start.
+        successes: Rollouts that succeeded so far. A rollout keeps the number at its start.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class FailureStreak:
             self._beside_first.discard(rollout)
 
     def reset(self) -> None:
-        """A rollout went well."""
+        """A rollout succeeded."""
         self.successes += 1
         self._count = 0
 
@@ -91,7 +91,7 @@ class FailureStreak:
             rollout: What failed.
             error: Its error.
             limit: Number of failures in a row that end the run; 0 for none.
-            successes: Rollouts that had gone well when this one began.
+            successes: Rollouts that had succeeded when this one began.
 
         Raises:
             FailureStreakError: It is the last that is allowed; the count starts again.

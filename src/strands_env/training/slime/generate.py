@@ -207,7 +207,7 @@ def _resumed(call: Call) -> Episode | None:
     SUSPENDED.expire(call.settings.max_suspension)
     if episode is None or episode.has_failed:
         return None
-    episode.control.is_aborted = lambda: _is_stopping(call)  # slime may have made its state anew
+    episode.control.is_aborted = lambda: _is_stopping(call)  # slime may have replaced its state
     episode.control.sample = call.sample
     return episode
 

@@ -115,16 +115,16 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
 
 @functools.cache
 def _trackers(names: str | None, project: str, folder: str | None) -> tuple[BackgroundTracker, ...]:
-    """The trackers of this process, begun with the first rollout logged; one that does not start is left out."""
-    begun, place = [], Path(folder or ".")
+    """The trackers of this process, started with the first rollout logged; one that does not start is left out."""
+    started, place = [], Path(folder or ".")
     for kind in filter(None, (name.strip() for name in (names or "").split(","))):
         try:
             tracker = make_tracker(kind, project=project, name=place.resolve().name, folder=place)
         except TrackerError as error:
             logger.warning("tracker=<%s>, error=<%s> | tracker left out", kind, error)
         else:
-            begun.append(BackgroundTracker(tracker))
-    return tuple(begun)
+            started.append(BackgroundTracker(tracker))
+    return tuple(started)
 
 
 def _write_wandb(kind: str, rollout_id: Any, metrics: Mapping[str, float | None], shown: Sequence[Any]) -> None:

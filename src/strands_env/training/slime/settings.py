@@ -43,10 +43,10 @@ class SlimeSettings:
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
         trackers: Names of experiment trackers that the rollout logger reports to, separated by commas (`mlflow`,
-            `tensorboard`, `trackio`, `wandb`); a run of W&B that slime has begun needs none.
+            `tensorboard`, `trackio`, `wandb`); a run of W&B that slime has started needs none.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
         max_failures: Number of training rollouts in a row that fail, after which the run ends with
-            `FailureStreakError`; 0 for no limit. A failure counts if no rollout of this process has gone well since
+            `FailureStreakError`; 0 for no limit. A failure counts if no rollout of this process has succeeded since
             it began.
         retries: Further attempts of a rollout that failed, each in a fresh environment. A time-out is not tried again.
         min_usable: Usable rollouts that a group must have, or none of it is trained.
@@ -262,7 +262,7 @@ class Call:
         needs: Data that the trainer needs of every sample.
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample, and the rollout a list of them.
-        successes: Training rollouts that had gone well when slime called.
+        successes: Training rollouts that had succeeded when slime called.
         failures: What the last attempt failed of.
     """
 

@@ -54,7 +54,7 @@ def agent_loop_output(
         experts_shape: `(layers, top_k)` where every row must have routed experts.
         status: How a rollout without samples ended.
         extra_fields: Added to `extra_fields`.
-        expander: `strands_sglang.media.image_expander(model)` of a model that sees: adds the images as
+        expander: `strands_sglang.media.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
 
     Raises:

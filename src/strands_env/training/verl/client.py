@@ -25,7 +25,7 @@ class ServerManagerClient:
         sampling_params: What verl handed to `run`.
         stop_token_ids: Ids that end a turn. vLLM's servers call a reply that ends with one and a reply that was cut
             `completed` alike.
-        response_length: Tokens a path may have after its first prompt, tool results included; None is no limit.
+        response_length: Tokens a path may have after its first prompt, tool results included; None for no limit.
 
     Attributes:
         seconds: Spent in calls.

@@ -1,4 +1,4 @@
 """The programs that run inside a sandbox, with the sandbox's own interpreter and the standard library only.
 
-This folder is shown in the sandbox as it is, and imported from there; nothing in it may import anything outside it.
+This folder is mounted in the sandbox unchanged, and imported from there; nothing in it may import anything outside it.
 """

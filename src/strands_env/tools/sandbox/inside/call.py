@@ -1,7 +1,7 @@
 """Calls one function of a Python file and prints what it returns, as a program of its own.
 
 The request comes on standard input, as `encode` wrote it: `file`, `function`, `args`, `kwargs`, `marker`. The answer is
-the last line of the output, after the marker. All of this runs beside the judged code: nobody trusts it.
+the last line of the output, after the marker. All of this runs beside the judged code, so nothing here is trusted.
 """
 
 from __future__ import annotations

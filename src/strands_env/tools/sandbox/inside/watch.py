@@ -130,7 +130,7 @@ class Watch:
                 return
 
     def _read(self, seconds: float) -> bool:
-        """Read what there is, waiting at most so long; whether there was something."""
+        """Read what is available within this time; whether there was something."""
         poller = select.poll()
         for descriptor in (self.host.wakeup, *self.open):
             poller.register(descriptor, select.POLLIN)
