@@ -167,12 +167,12 @@ class _Rewarded:
     """A factory whose environments have another reward function."""
 
     def __init__(self, factory: EnvFactory, reward_fn: Any) -> None:
-        self._factory = factory
+        self.inner = factory
         self._takes_action = takes_action(factory)
         self.reward_fn = reward_fn
 
     async def __call__(self, action: Action) -> Environment:
-        env: Environment = await make_environment(self._factory, action, self._takes_action)
+        env: Environment = await make_environment(self.inner, action, self._takes_action)
         env.reward_fn = self.reward_fn
         return env
 

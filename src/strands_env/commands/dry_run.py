@@ -17,6 +17,7 @@ from strands.types.tools import AgentTool
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core.rollout import run_environment, takes_action
 from strands_env.testing import ScriptedModel
+from strands_sglang import SGLangModel, TemplateError, ToolParserError
 from strands_sglang.testing import ScriptedClient
 
 ANSWER = "This is a dry run."
@@ -123,6 +124,7 @@ def quick_findings(env_factory: Any) -> list[Finding]:
     Args:
         env_factory: The factory.
     """
+    env_factory = getattr(env_factory, "inner", env_factory)
     if takes_action(env_factory):
         return []
     try:
@@ -139,7 +141,24 @@ def quick_findings(env_factory: Any) -> list[Finding]:
         given = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
         return findings
-    return findings + tool_findings(given)
+    findings = tool_findings(given)
+    return findings or template_findings(env, given)
+
+
+def template_findings(env: Environment, tools: Iterable[Any]) -> list[Finding]:
+    """What the model's chat template cannot express: no rollout would get past its first prompt."""
+    try:
+        model: Any = env.model_factory()
+    except Exception:  # it says so in the run
+        return []
+    if not isinstance(model, SGLangModel):
+        return []
+    specs = [tool.tool_spec for tool in tools if isinstance(tool, AgentTool)]
+    try:
+        model.conversation.render([{"role": "user", "content": "Hello"}], specs)
+    except (TemplateError, ToolParserError) as error:
+        return [_error(f"the chat template: {error} ('strands-sglang doctor' shows more)")]
+    return []
 
 
 def tool_findings(given: Any) -> list[Finding]:

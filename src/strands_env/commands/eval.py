@@ -87,7 +87,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         status = asyncio.run(_evaluate(evaluator, executor, engine))
     except (StoreError, ConfigMismatchError) as error:
-        return _fail(error, Exit.REFUSED)
+        is_disk = isinstance(error.__cause__, OSError)
+        saved = "; what was written before stays: make room, then continue with --resume" if is_disk else ""
+        return _fail(f"{error}{saved}", Exit.REFUSED)
     except TooManyFailuresError as error:
         status = _fail(error, Exit.GAVE_UP)
     except Exception as error:
@@ -479,6 +481,6 @@ def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any
     return {name: value for name, value in metrics.items() if str(value) != str(usual.get(name))}, None
 
 
-def _fail(error: BaseException, status: Exit) -> Exit:
+def _fail(error: BaseException | str, status: Exit) -> Exit:
     complain("eval", error)
     return status

@@ -104,6 +104,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         complain("export", error)
         return Exit.USAGE
+    except OSError as error:
+        complain("export", f"cannot write {args.output!r}: {error.strerror or error}; no file was left behind")
+        return Exit.REFUSED
     except EvalError as error:
         complain("export", error)
         return Exit.USAGE if "--output" in str(error) else Exit.REFUSED

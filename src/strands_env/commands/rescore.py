@@ -7,7 +7,9 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -75,6 +77,9 @@ def run(args: argparse.Namespace) -> int:
             if not changes.all_failed:
                 _move(partial, target)
         return _show(saved, target, changes, after, args)
+    except KeyboardInterrupt:
+        complain("rescore", "interrupted: nothing was written")
+        return Exit.INTERRUPTED
     except FileNotFoundError as error:
         complain("rescore", f"there are no results at {error.filename!r}")
         return Exit.USAGE
@@ -212,13 +217,17 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
 
 @contextmanager
 def _whole_or_nothing(target: StorePaths) -> Iterator[StorePaths]:
-    """Files beside the new run's own, for as long as it is scored; what is not moved is removed."""
+    """Files beside the new run's own, for as long as it is scored; what is not moved is removed, on SIGTERM too."""
     folder = target.results.parent
     is_new = not folder.exists()
     partial = StorePaths.of(folder / f".{target.results.stem}.{uuid.uuid4().hex}.jsonl")
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main else None
     try:
         yield partial
     finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
         for path in (partial.results, partial.tokens, partial.run):
             path.unlink(missing_ok=True)
         if is_new:

@@ -211,6 +211,8 @@ class Environment:
         history = history_of(copied(action.task_context.conversation_history))
         try:
             model = self.model_factory()
+            if isinstance(model, str | type):
+                raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
             self._apply_budget(model)
         except Exception as error:
             return self._failed(error, Phase.SETUP)

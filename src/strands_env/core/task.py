@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, model_validator
 
 from .jsonable import StoredModel, decode_stored, encode
 
@@ -39,6 +39,16 @@ class TaskContext(StoredModel):
     conversation_history: JsonMessages = Field(default_factory=list)
 
 
+def _check_fields(data: Any) -> Any:
+    """Refuse a field that would be dropped: the reward would miss it without a word."""
+    if isinstance(data, dict) and (unknown := data.keys() - {"message", "task_context"}):
+        name = min(unknown, key=str)
+        raise ValueError(
+            f"an Action has a message and a task_context, got {name!r} too: write task_context=TaskContext({name}=...)"
+        )
+    return data
+
+
 def _check_message(message: Any, info: ValidationInfo) -> Any:
     message = decode_stored(message, info)
     if isinstance(message, dict) and not isinstance(message.get("content"), list):
@@ -67,6 +77,8 @@ class Action(StoredModel):
         PlainSerializer(encode, when_used="json"),
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
+
+    _fields = model_validator(mode="before")(_check_fields)
 
     @property
     def prompt(self) -> str | list[dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from strands_env.core import Action
 from strands_env.core.content import name_of
+from strands_env.core.rollout import takes_action
 from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
 from strands_env.eval.groups import Grouping, GroupPolicy
 from strands_env.eval.identity import fixed_seed
@@ -18,6 +20,7 @@ from strands_env.eval.sample import EvalSample
 from strands_env.eval.sampling import RetryPolicy, Sampler
 from strands_env.eval.source import Tasks, contained
 from strands_env.eval.store import RecordFile, ResultReader, RunConfig, StoredSamples, StorePaths
+from strands_sglang.exceptions import refuse_unknown
 
 
 class Evaluator:
@@ -58,6 +61,7 @@ class Evaluator:
         last_loss: Why the last of them was lost, in words; None without one.
 
     Raises:
+        TypeError: An unknown option, or an `env_factory` that cannot be called.
         ValueError: An option is out of range, or two contradict each other.
     """
 
@@ -87,7 +91,13 @@ class Evaluator:
         keep_results: bool = True,
         fsync_interval: float | None = 0.0,
         progress: Progress | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            names = inspect.signature(Evaluator.__init__).parameters.keys() - {"self", "unknown"}
+            refuse_unknown(f"{type(self).__name__}()", unknown, names)
+        if env_factory is not None:
+            takes_action(env_factory)  # what is no factory shows here
         if (env_factory is None) == (executor is None):
             raise ValueError("give exactly one of env_factory (rollouts in this process) and executor (elsewhere)")
         if metrics_fns is not None and metric_fns is not None:
@@ -110,6 +120,9 @@ class Evaluator:
         self.n_samples_per_prompt = n_samples_per_prompt
         self.max_concurrency = max_concurrency
         self.keep_tokens = keep_tokens
+        for function in metrics_fns or metric_fns or ():
+            if not callable(function):
+                raise TypeError(f"metrics_fns must be functions of the results, got {function!r}")
         self.metrics_fns: list[MetricFunction] = list(metrics_fns or metric_fns or ())
         self.paths = None if output_path is None else StorePaths.of(output_path)
         self.config = dict(config or {})
@@ -158,6 +171,8 @@ class Evaluator:
         """
         if self._run is not None:
             raise RuntimeError("this evaluator is running already: make another one, with another output path")
+        if isinstance(actions, Action):
+            raise TypeError("run() takes several actions: write run([action])")
         with contained():
             tasks = self.load_dataset() if actions is None else actions
         options = RunOptions(

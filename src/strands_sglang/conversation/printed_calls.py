@@ -192,7 +192,7 @@ def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
     shown = f"prints calls as {printed.texts[0]!r}" if printed.texts else "prints no structured calls"
     raise ToolParserError(
         f"no tool parser was given and none can be chosen: this chat template {shown}; "
-        f"pass tool_parser=get_tool_parser(name) with one of {names}"
+        f"pass tool_parser= with one of {', '.join(names)}"
     )
 
 

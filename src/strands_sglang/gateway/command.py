@@ -120,6 +120,7 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:
     """Client, tokenizer and the model's name."""
     if args.model:
+        check_model_name(args.model)  # before the engine loads torch
         from ..engine.engine import EmbeddedEngine
 
         more = {} if args.context_length is None else {"context_length": args.context_length}

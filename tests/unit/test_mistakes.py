@@ -1,0 +1,372 @@
+"""Mistakes people make: each is one sentence with the next step, an exit status that tells what, and no traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from provider_support import Replay, tokenizer
+from strands import tool
+
+from strands_env.cli import main as strands_env
+from strands_env.core import Action, Environment, RewardResult, StepResult, TaskContext
+from strands_env.core.models import sglang_model_factory
+from strands_env.eval import Evaluator, read_results
+from strands_env.testing import ScriptedModel
+from strands_sglang import SGLangModel
+from strands_sglang.cli import main as strands_sglang
+from strands_sglang.gateway import Gateway
+from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
+
+HERE = __name__
+
+
+def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """The exit status, also of what the parser of arguments refuses."""
+    try:
+        return command(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+# ---- strands-sglang --------------------------------------------------------------------------------------------------
+
+PLACES = "neither a folder nor a hub id: give smollm2, tiny"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("gatway", "unknown command 'gatway' (did you mean 'gateway'?); there are doctor, drift, gateway, serve"),
+        ("gateway", "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME"),
+        ("gateway --base-url http://x", "--base-url needs --tokenizer"),
+        ("gateway --base-url http://x --tokenizer /no/such", PLACES),
+        ("gateway --model tinyy", "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        ("gateway --model tiny --tokenizer x", "--tokenizer would have no effect"),
+        ("gateway --model tiny --sampling {bad", "not JSON"),
+        ("gateway --model tiny --port 99999", "expected a port from 0 to 65535, got '99999'"),
+        ("gateway --model tiny --host 0.0.0.0", "can be reached from other machines: give --admin-key KEY"),
+        ("gateway --model tiny --chat-template /no/file", "there is no file '/no/file'"),
+        ("gateway --model tiny --modell x", "unrecognized arguments: --modell x (did you mean '--model'?)"),
+        ("serve --model ./no/such", PLACES),
+        ("serve --threads 0", "at least 1, got '0'"),
+        ("doctor", "the following arguments are required: source"),
+        ("doctor tinyy", "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        ("drift", "the following arguments are required: run"),
+    ],
+)
+def test_wrong_usage_of_strands_sglang(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(strands_sglang, arguments.split()) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+# ---- strands-env -----------------------------------------------------------------------------------------------------
+
+
+@tool
+def add(a: int) -> int:
+    """Add."""
+    return a
+
+
+@tool(name="add")
+def add_again(a: int) -> int:
+    """Add once more."""
+    return a
+
+
+class Twins(Environment):
+    def get_tools(self) -> list[Any]:
+        return [add, add_again]
+
+
+class NoTools(Environment):
+    def get_tools(self) -> Any:
+        return None
+
+
+class ResetWithArguments(Environment):
+    async def reset(self, seed: int) -> None:  # type: ignore[override]
+        pass
+
+
+class WithoutSuper(Environment):
+    def __init__(self, model_factory: Any) -> None:
+        self.box = model_factory
+
+
+class NoResult(Environment):
+    async def step(self, action: Action) -> Any:  # type: ignore[override]
+        return None
+
+
+class OwnStep(Environment):
+    """What users of other versions write: a step that knows nothing of a signal."""
+
+    async def step(self, action: Action) -> StepResult:  # type: ignore[override]
+        return await super().step(action)
+
+
+async def asynchronous(model_factory: Any) -> Any:
+    return lambda: Environment(model_factory=model_factory)
+
+
+def environment_itself(model_factory: Any) -> Any:
+    return Environment(model_factory=model_factory)
+
+
+def models(model_factory: Any) -> Any:
+    return lambda: model_factory()
+
+
+def one_argument(action: Any) -> float:
+    return 1.0
+
+
+def not_a_number(action: Any, result: Any) -> float:
+    return float("nan")
+
+
+def raising(action: Any, result: Any) -> float:
+    raise ValueError("boom")
+
+
+def bare_template(model_factory: Any) -> Any:
+    """A model whose tokenizer has no chat template."""
+    bare = copy.deepcopy(tokenizer())
+    bare.chat_template = None
+    factory = sglang_model_factory(tokenizer=bare, client=Replay([]))
+    return lambda: Environment(model_factory=factory)
+
+
+TASKS = f"{HOOKS}:three_tasks"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add', of which the agent keeps only the last"),
+        ([TASKS, "--env", f"{HERE}:Twins", "--reward", "exact"], "2 tools are named 'add'"),
+        ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() returned None: write 'return [...]'"),
+        ([TASKS, "--env", f"{HERE}:ResetWithArguments"], "is called without arguments, but needs seed"),
+        ([TASKS, "--env", f"{HERE}:WithoutSuper"], "must call super().__init__(model_factory=model_factory, ...)"),
+        ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
+        ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
+        ([TASKS, "--env", f"{HERE}:models"], "the factory must make an Environment, got ScriptedModel"),
+        ([TASKS, "--env", f"{HERE}:bare_template"], "no usable chat template"),
+        ([TASKS, "--env", "envs/mine.py"], "is a file: write it as a module, 'envs.mine:create_env_factory'"),
+        ([TASKS, "--env", "./mine.py:Mine"], "write it as a module, 'mine:Mine'"),
+        ([TASKS], "only gives tasks and has no environment of its own: name one with --env"),
+        ([TASKS, "--env", HOOKS, "--reward", f"{HERE}:one_argument"], "takes (action, step_result), got one_argument("),
+        (["--data", "number.jsonl"], "message: expected text, a list of content blocks or a message, got 5"),
+        (["--data", "noanswer.jsonl"], "has no column for the answer, so no reward could score it"),
+        (["--data", "empty.jsonl"], "'empty.jsonl' has no tasks: there are no rows"),
+        (["--data", "."], "'.' is a folder: give a file"),
+        (["good.jsonl"], "'good.jsonl' is a file of data: give it as --data good.jsonl"),
+        (["--data", "good.jsonl", "-o", "good.jsonl"], "--output is 'good.jsonl', the data: give a folder"),
+        (["arithmetic", "-o", "good.jsonl"], "exists and holds no results of a run: give a folder"),
+        (["--resume", "-o", "nowhere"], "there is no run at 'nowhere' to resume"),
+        (["arithmetic", "--tempature", "1"], "unrecognized arguments: --tempature 1 (did you mean '--temperature'?)"),
+        (["arithmetic", "--hlep"], "--hlep (did you mean '--help'?)"),
+    ],
+)
+def test_a_run_that_cannot_go_well_does_not_begin(
+    arguments: list[str], message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"good": '{"question": "q", "answer": 1}', "number": '{"question": 5, "answer": 1}',
+                       "noanswer": '{"question": "q"}', "empty": ""}.items():  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    given = [*arguments, *FAST] if "-o" in arguments else [*arguments, *FAST, "-o", "out"]
+    assert run(strands_env, ["eval", *given]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "local", "--model", "tinyy"], "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        (["--backend", "local", "--model", "/no/such"], PLACES),
+        (["--backend", "local", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
+        (["--backend", "sglang"], "needs a server: give --base-url"),
+        (["--backend", "openai"], "needs a model: give --model-id"),
+    ],
+)
+def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(
+    arguments: list[str], message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate("arithmetic", *arguments, "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--tokenizer", "tiny"]])
+def test_a_server_that_is_down_is_a_failure_and_not_wrong_usage(
+    more: list[str], tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--backend", "sglang", "--base-url", "http://127.0.0.1:9", *more]
+    assert evaluate("arithmetic", *options, "-q", "-o", str(tmp_path / "out")) == 1
+    assert "no SGLang server answers at 'http://127.0.0.1:9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["check", "arithmetic", "--model", "/no/such"], 2, PLACES),
+        (["check", "arithmetic", "--model", "none"], 0, ""),
+        (["verify", "{run}", "--server", "x"], 2, "base_url='x': expected an address"),
+        (["verify", "{run}", "--model", "tinyy"], 2, "unknown model 'tinyy'"),
+        (["list", "{run}/results.jsonl"], 2, "is a file: give the folder the runs are in"),
+        (["export", "{run}", "-o", "x.jsonl"], 2, "(--format trl, verl, slime, sft write .jsonl too)"),
+        (["compare", "{run}", "{run}", "--resamples", "-1"], 2, "at least 1, got '-1'"),
+        (["rescore", "{run}", "--reward", f"{HERE}:no_such", "-o", "{run}"], 2, f"module '{HERE}' has no 'no_such'"),
+        (["rescore", "{run}", "--reward", f"{HERE}:raising", "-o", "{new}"], 2, "for every sample, with the error"),
+        (["rescore", "{run}", "--reward", f"{HERE}:not_a_number", "-o", "{new}"], 2, "nothing was written"),
+    ],
+)
+def test_wrong_usage_of_a_run(
+    arguments: list[str], status: int, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_mine(tmp_path / "run") == 0
+    capsys.readouterr()
+    places = {"{run}": str(tmp_path / "run"), "{new}": str(tmp_path / "new")}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    assert run(strands_env, arguments) == status
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failed_rescore_is_not_in_the_way_of_the_next(tmp_path: Any) -> None:
+    assert run_mine(tmp_path / "run") == 0
+    options = ["rescore", str(tmp_path / "run"), "-q", "-o", str(tmp_path / "new"), "--reward"]
+    assert strands_env([*options, f"{HERE}:raising"]) == 2
+    assert strands_env([*options, "exact"]) == 0
+    assert len(list(read_results(tmp_path / "new"))) == 3
+
+
+def test_a_reward_that_is_not_a_number_is_told_in_our_words(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--env", HOOKS, "--reward", f"{HERE}:not_a_number", *FAST, "-o", str(tmp_path)]
+    assert evaluate(TASKS, *options) == 2
+    assert "a reward must be a finite number, or None to abstain, got nan" in capsys.readouterr().err
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """What a full disk looks like: no file grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_full_disk_keeps_what_was_written(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with files_of_at_most(4000):
+        assert run_mine(tmp_path / "out", "-n", "4") == 3
+    assert "what was written before stays: make room, then continue with --resume" in capsys.readouterr().err
+    assert run_mine(tmp_path / "out", "-n", "4", "--resume") == 0
+    assert len(list(read_results(tmp_path / "out"))) == 12
+    pytest.importorskip("pyarrow")
+    with files_of_at_most(100):
+        assert strands_env(["export", str(tmp_path / "out"), "-o", str(tmp_path / "x.parquet")]) == 3
+    assert "no file was left behind" in capsys.readouterr().err
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_made_environment_is_not_made_again_inside_itself(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert strands_env(["init", "inner_game"]) == 0
+    monkeypatch.chdir(tmp_path / "inner_game")
+    assert strands_env(["init", "inner_game"]) == 2
+    assert "this folder holds inner_game.py already" in capsys.readouterr().err
+
+
+# ---- from Python -----------------------------------------------------------------------------------------------------
+
+
+def gateway(**options: Any) -> Gateway:
+    return Gateway(client=Replay([]), tokenizer=tokenizer(), **options)
+
+
+def model(**options: Any) -> SGLangModel:
+    return SGLangModel(client=Replay([]), tokenizer=tokenizer(), **options)
+
+
+def environment(**options: Any) -> Environment:
+    return Environment(model_factory=lambda: ScriptedModel(["x"]), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: environment(max_tool_itres=7), TypeError, r"'max_tool_itres' \(did you mean 'max_tool_iters'\?\)"),
+        (lambda: environment(reward_fn=one_argument), TypeError, r"takes \(action, step_result\), got one_argument"),
+        (lambda: Evaluator(environment, n_samples_per_promt=2), TypeError, "did you mean 'n_samples_per_prompt'"),
+        (lambda: Evaluator(environment()), TypeError, "env_factory must be a function that makes an environment"),
+        (lambda: Evaluator(environment, metrics_fns=[1]), TypeError, "metrics_fns must be functions"),
+        (lambda: Action(message="q", ground_truth=3), ValueError, r"task_context=TaskContext\(ground_truth=...\)"),
+        (lambda: Action(message=None), ValueError, "expected text, a list of content blocks or a message"),
+        (lambda: gateway(bogus=1), TypeError, r"Gateway\(\) got an unexpected keyword argument 'bogus'; there are"),
+        (lambda: gateway(admin_keyy=1), TypeError, "did you mean 'admin_key'"),
+        (lambda: gateway().open(labels="x"), TypeError, "labels must be a mapping, such as a dict, got 'x'"),
+        (lambda: gateway().open(limits={"max_request": 1}), ValueError, "did you mean 'max_requests'"),
+        (lambda: model(temperature=1.0), TypeError, r"write sampling_params=\{'temperature': 1.0\}"),
+        (lambda: model(tool_parser="hermess"), ValueError, "did you mean 'hermes'"),
+        (lambda: sglang_model_factory(tokenizer=0, client=0, tool_parser="hermess"), ValueError, "did you mean"),
+    ],
+)
+def test_wrong_options_in_python(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+async def test_one_action_is_not_several() -> None:
+    with pytest.raises(TypeError, match=r"write run\(\[action\]\)"):
+        await Evaluator(environment).run(Action(message="q"))  # type: ignore[arg-type]
+
+
+async def test_the_name_of_a_model_is_no_model() -> None:
+    result = await Environment(model_factory=lambda: "gpt").step(Action(message="q"))  # type: ignore[arg-type,return-value]
+    assert result.error is not None and "must return a model, an instance, got 'gpt'" in result.error.message
+
+
+async def test_a_step_may_be_overridden_without_a_signal() -> None:
+    result = await OwnStep(model_factory=lambda: ScriptedModel(["x"])).rollout(Action(message="q"))
+    assert result.observation.final_response == "x"
+
+
+async def test_a_step_without_a_result_is_named() -> None:
+    with pytest.raises(TypeError, match=r"NoResult.step\(\) must return a StepResult, got None"):
+        await NoResult(model_factory=lambda: ScriptedModel(["x"])).rollout(Action(message="q"))
+
+
+async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator() -> None:
+    def score(action: Action, result: StepResult) -> RewardResult:
+        return RewardResult(reward="high")  # type: ignore[arg-type]
+
+    result = await environment(reward_fn=score).step(Action(message="q", task_context=TaskContext(id="a")))
+    assert result.error is not None
+    assert result.error.message.startswith("reward: input should be a valid number")
+    assert "pydantic.dev" not in result.error.message
+    json.dumps(result.error.message)
