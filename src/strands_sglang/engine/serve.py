@@ -8,6 +8,7 @@ import signal
 import sys
 
 from strands_sglang.command_line import Exit, non_negative, port, positive
+from strands_sglang.engine.own_models import ModelLoadError, UnknownModelError, check_model_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +37,13 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace) -> int:
     from aiohttp import web
 
+    try:
+        check_model_name(args.model)  # before the engine loads torch
+    except UnknownModelError as error:
+        sys.stderr.write(f"strands-sglang serve: {error}\n")
+        return Exit.USAGE
     from strands_sglang.engine.engine import EmbeddedEngine
     from strands_sglang.engine.http import LOOPBACK_HOSTS, create_app
-    from strands_sglang.engine.own_models import ModelLoadError
 
     try:
         engine = EmbeddedEngine(
