@@ -54,8 +54,11 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
     Raises:
         TypeError: A part has no comparable content, and `leaf` is not given; the message names the part.
     """
-    if value is None or (type(value) is str and value.isascii()):  # most values, at a tenth of the cost
+    kind = type(value)  # most values, at a tenth of the cost
+    if value is None or kind is bool or (kind is str and value.isascii()):
         return value
+    if kind is dict:
+        return _object(value, where, leaf)
     match value:
         case Enum():
             return plain(value.value, where, leaf)

@@ -101,7 +101,9 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     cancelled: asyncio.CancelledError | None = None
     while not task.done() and (ends is None or loop.time() < ends):
         try:
-            await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
+            await asyncio.sleep(0)  # most cleanups have nothing to wait for, and need no timer
+            if not task.done():
+                await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
         except asyncio.CancelledError as error:
             cancelled = error
     if not task.done():

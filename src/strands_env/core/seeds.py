@@ -20,12 +20,9 @@ _BITS = 53
 
 def derive_seed(*parts: int | str | bytes) -> int:
     """A seed that depends on all parts and tells nothing about them: 53 bits of blake2b."""
-    hasher = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        hasher.update(len(data).to_bytes(8, "little"))
-        hasher.update(data)
-    return int.from_bytes(hasher.digest(), "little") >> (64 - _BITS)
+    encoded = (part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass") for part in parts)
+    data = b"".join(len(part).to_bytes(8, "little") + part for part in encoded)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> (64 - _BITS)
 
 
 class RolloutSeed:

@@ -36,11 +36,8 @@ _LONGEST = 120
 
 def digest(*parts: bytes) -> str:
     """32 hexadecimal digits of blake2b over the parts, each with its length so that none runs into the next."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
-    return hasher.hexdigest()
+    data = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def task_digest(action: Action) -> str:

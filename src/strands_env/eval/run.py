@@ -253,10 +253,9 @@ class Run:
         if seed is not None:
             changes[SEED_FIELD] = sample_seed(seed, job.prompt, job.index)
         action = task.model_copy(update={"task_context": task.task_context.model_copy(update=changes)})
-        sample = await sampler.sample(action, self._retried)
-        sample.id, sample.index = job.id, job.index
-        sample.prompt_id, sample.task_digest = job.prompt.id, job.prompt.digest
-        return sample
+        prompt = job.prompt
+        identity = {"id": job.id, "index": job.index, "prompt_id": prompt.id, "task_digest": prompt.digest}
+        return await sampler.sample(action, self._retried, **identity)
 
     def _retried(self) -> None:
         self._state.retries += 1

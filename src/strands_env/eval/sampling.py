@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from strands_env.core import (
     Action,
@@ -131,12 +132,13 @@ class Sampler:
         self._keep_tokens = keep_tokens
         self._validate = validate
 
-    async def sample(self, action: Action, on_retry: Callable[[], None] | None = None) -> EvalSample:
+    async def sample(self, action: Action, on_retry: Callable[[], None] | None = None, **identity: Any) -> EvalSample:
         """Run one sample.
 
         Args:
             action: The task.
             on_retry: Called before a rollout is repeated.
+            **identity: Fields of the sample that say which one it is.
         """
         started = time.perf_counter()
         attempts = 0
@@ -158,7 +160,7 @@ class Sampler:
                 pause,
             )
             await asyncio.sleep(pause)
-        if not self._keep_tokens:
+        if not self._keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = None
             result.trajectories = []
         sample = EvalSample(
@@ -166,8 +168,10 @@ class Sampler:
             step_result=result,
             attempts=attempts,
             duration_s=round(time.perf_counter() - started, 6),
+            **identity,
         )
-        sample.aborted = lost or escaped or not self._validate(sample)
+        if lost or escaped or not self._validate(sample):
+            sample.aborted = True
         return sample
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
