@@ -7,7 +7,7 @@
 resume of all. Environments answer at once with equal messages of 2 kB, so all time is the evaluator's. The runs are
 interleaved, each in a fresh process; the median of the passes is shown, one JSON line a case.
 
-Make the other Python with: python3.12 -m venv DIR && DIR/bin/pip install strands-env==0.7.3 orjson numpy
+Make the other Python with: python3.12 -m venv DIR && DIR/bin/pip install strands-env==0.7.3 orjson numpy httptools
 """
 
 from __future__ import annotations
