@@ -159,13 +159,13 @@ for _ in range(10):
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
 @pytest.mark.parametrize("code", [MEMFD, SYSTEM_V], ids=["memfd", "system-v"])
-async def test_memory_of_no_process_is_not_to_be_had(own_watch: Sandbox, code: str) -> None:
+async def test_memory_of_no_process_is_unavailable(own_watch: Sandbox, code: str) -> None:
     result = await own_watch.run_python(code)
     assert "[Errno 38]" in result.stderr
 
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
-async def test_semaphores_and_queues_of_system_v_are_not_to_be_had(own_watch: Sandbox) -> None:
+async def test_semaphores_and_queues_of_system_v_are_unavailable(own_watch: Sandbox) -> None:
     code = (
         "import ctypes\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"

@@ -133,8 +133,8 @@ async def test_what_is_no_exception_is_an_error_result_too(kind: str, raised: Ba
     assert "tool" in text_of(result)
 
 
-async def test_sync_tool_that_never_returns_is_an_error_result() -> None:
-    release = threading.Event()
+def hanging(release: threading.Event) -> Any:
+    """A sync tool that returns once it is released."""
 
     @tool
     def hang() -> str:
@@ -142,6 +142,12 @@ async def test_sync_tool_that_never_returns_is_an_error_result() -> None:
         release.wait()
         return "late"
 
+    return hang
+
+
+async def test_sync_tool_that_never_returns_is_an_error_result() -> None:
+    release = threading.Event()
+    hang = hanging(release)
     threads = DaemonThreads(4)
     result = await run(with_limits(hang, timeout=0.1, threads=threads))
     assert result["status"] == "error"
@@ -209,13 +215,7 @@ async def test_cancelling_the_agent_cancels_the_tool() -> None:
 
 async def test_stuck_threads_do_not_block_other_tools() -> None:
     release = threading.Event()
-
-    @tool
-    def hang() -> str:
-        """Hang."""
-        release.wait()
-        return "late"
-
+    hang = hanging(release)
     stuck = [asyncio.create_task(run(with_timeout(hang, 5))) for _ in range(60)]  # more than asyncio's pool has
     await asyncio.sleep(0)
     assert text_of(await asyncio.wait_for(run(with_limits(add), a=1, b=1), 4)) == "2"
@@ -225,13 +225,7 @@ async def test_stuck_threads_do_not_block_other_tools() -> None:
 
 async def test_full_threads_are_named_in_the_error() -> None:
     release = threading.Event()
-
-    @tool
-    def hang() -> str:
-        """Hang."""
-        release.wait()
-        return "late"
-
+    hang = hanging(release)
     threads = DaemonThreads(1)
     first = asyncio.create_task(run(with_limits(hang, timeout=60, threads=threads)))
     while threads.running == 0:
