@@ -219,7 +219,8 @@ def test_a_turn_makes_the_same_calls_whatever_the_length() -> None:
 
 
 def test_calls_of_a_turn_stay_bounded() -> None:
-    assert sum(work_at(LONG).calls.values()) <= 1_000
+    """560 when this was written; each costs 0.1 to 0.5 microseconds, and more once caches are cold."""
+    assert sum(work_at(LONG).calls.values()) <= 620
 
 
 def test_no_template_runs_once_the_step_is_compiled() -> None:

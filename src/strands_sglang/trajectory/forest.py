@@ -98,6 +98,8 @@ class _Records:
     """The context of every turn."""
     by_input: dict[bytes, list[Turn]] = field(default_factory=dict)
     by_reply: dict[tuple[tuple[str, ...], str], list[Turn]] = field(default_factory=dict)
+    """The first `sorted_turns` turns by call ids and text."""
+    sorted_turns: int = 0
     by_step: dict[tuple[str | None, str], list[Turn]] = field(default_factory=dict)
     fates: dict[int, _Fate] = field(default_factory=dict)
     current: Turn | None = None
@@ -106,6 +108,13 @@ class _Records:
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
     memory: HistoryMemory = field(default_factory=HistoryMemory)
+
+    def with_reply(self, observed: ReplyPrint) -> list[Turn]:
+        """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
+        for turn in self.turns[self.sorted_turns :]:
+            self.by_reply.setdefault((turn.reply.call_ids, turn.reply.text), []).append(turn)
+        self.sorted_turns = len(self.turns)
+        return self.by_reply.get((observed.call_ids, observed.text), [])
 
 
 class TrajectoryForest:
@@ -268,7 +277,6 @@ class TrajectoryForest:
             records.turns.append(turn)
             records.contexts.append(location.context)
             records.by_input.setdefault(location.key, []).append(turn)
-            records.by_reply.setdefault((reply.call_ids, reply.text), []).append(turn)
             if turn.attempt is not None:
                 records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
             records.given_ids.update([call.id for call in turn.calls])
@@ -437,7 +445,7 @@ class _Follower:
     def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
         """Why an assistant message is no turn at its place; a sample of its agent that stands in it has been used."""
         observed = ReplyPrint.observed(message)
-        known = [] if observed is None else self.records.by_reply.get((observed.call_ids, observed.text), [])
+        known = [] if observed is None else self.records.with_reply(observed)
         own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]
         own = [turn for turn in own if turn.agent_id == self.agent_id]
         if observed is not None and (turn := self._likeliest(own, observed)) is not None:
