@@ -349,7 +349,7 @@ def test_watch_ends_when_all_samples_are_there(tmp_path, capsys):
     assert run_mine(tmp_path) == 0
     capsys.readouterr()
     assert main(["watch", str(tmp_path)]) == 0
-    assert "3/3 samples" in capsys.readouterr().out
+    assert "3/3 samples, mean reward" in capsys.readouterr().out  # no speed before there is one to measure
     assert main(["watch", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["finished"] is True
 

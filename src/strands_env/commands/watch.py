@@ -195,13 +195,15 @@ class Follower:
         done = len(counts.samples)
         per_second, tokens = self.rates
         eta = (total - done) / per_second if total is not None and per_second else None
+        speed = f"{per_second:.2f}/s, {tokens:,.0f} tokens/s, eta {format_seconds(eta)}, "
+        if len(self._looks) == 1:  # nothing to measure between
+            speed = ""
         rewards = counts.rewards
         mean = format_number(sum(rewards) / len(rewards)) if rewards else "-"
         changed = datetime.fromtimestamp(self._file.stat().st_mtime).astimezone().isoformat(" ", "seconds")
         shown = [
             f"{self._saved.name}  {self._file}",
-            f"{done}/{'?' if total is None else total} samples, {per_second:.2f}/s, {tokens:,.0f} tokens/s, "
-            f"eta {format_seconds(eta)}, mean reward {mean}",
+            f"{done}/{'?' if total is None else total} samples, {speed}mean reward {mean}",
             f"reward      {curve(rewards)}",
             f"last change {changed}",
         ]
