@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -85,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     except (EvalError, ValueError, TypeError, OSError) as error:
         return _fail(error, Exit.USAGE)
     try:
+        gc.collect()
+        gc.freeze()  # no collection walks again what was imported
         status = asyncio.run(_evaluate(evaluator, executor, engine))
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)

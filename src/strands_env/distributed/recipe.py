@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -56,4 +57,7 @@ def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Await
         recipe: Makes the environment factory, once.
         on_environment: Called with the description of the first environment.
     """
-    return LocalExecutor(recipe.env_factory(), on_environment)
+    env_factory = recipe.env_factory()
+    gc.collect()
+    gc.freeze()  # the process is ours: no collection walks again what was imported for the environment
+    return LocalExecutor(env_factory, on_environment)
