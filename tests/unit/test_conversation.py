@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +15,7 @@ from provider_support import Replay, add, call, completion, tokenizer
 from strands import Agent
 
 from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.conversation.backend import Backend
 from strands_sglang.conversation.reply import MalformedCalls, Reply
 from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.model import SGLangModel
@@ -230,3 +232,31 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
         assert reply.calls[0].id in tokenizer().decode(client.prompts[-1])
         prompts.append(client.prompts[-1])
     assert prompts[0] == prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("characters", "is_parallel", "off_loop"), [(50, True, True), (50, False, False), (49, True, False)]
+)
+async def test_long_new_texts_are_prepared_on_a_thread(
+    characters: int, is_parallel: bool, off_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strands_sglang.conversation.conversation._OFF_LOOP_CHARACTERS", 50)
+    threads: list[int] = []
+    prepare = Conversation.prepare
+
+    def noted(self: Conversation, request: TurnRequest) -> Any:
+        threads.append(threading.get_ident())
+        return prepare(self, request)
+
+    monkeypatch.setattr(Conversation, "prepare", noted)
+    monkeypatch.setattr(Backend, "is_parallel", is_parallel)
+    messages = [user("Short."), {"role": "assistant", "content": [{"text": "Ok. " * 50}]}]
+    result = {"toolUseId": "1", "status": "success", "content": [{"text": "a" * 20}, {"json": {"b": 1}}]}
+    new = [{"role": "user", "content": [{"toolResult": result}]}, user("a" * (characters - 20))]
+    request = TurnRequest(messages=[*messages, *new])
+    conversation, client = make(["Fine."])
+    expected = Conversation(tokenizer=tokenizer(), client=client).prepare(request).call.prompt.ids.tolist()
+    threads.clear()
+    await conversation.turn(request)
+    assert client.requests[0].input_ids == expected
+    assert [thread != threading.get_ident() for thread in threads] == [off_loop]

@@ -138,12 +138,6 @@ def test_a_tokenizer_that_cannot_encode_literally_refuses() -> None:
         TokenizerAdapter(Foreign()).encode(f"a{STOP}", [(1, 1 + len(STOP))])
 
 
-async def test_long_texts_are_encoded_off_the_loop_with_the_same_ids() -> None:
-    tokens = TokenizerAdapter(tokenizer())
-    text = "word and word " * 1000
-    assert await tokens.encode_async(text) == tokens.encode(text)
-
-
 @pytest.mark.parametrize(("policy", "stops"), [("split", 1), ("allow", 2)])
 async def test_a_model_lets_users_forge_control_tokens_only_where_allowed(policy: str, stops: int) -> None:
     client = ScriptedClient([completion("Fine.")], tokenizer=tokenizer())

@@ -126,9 +126,14 @@ class Backend:
         rust = self._rust
         return rust.truncation is None and rust.padding is None and not rust.encode_special_tokens
 
+    @property
+    def is_parallel(self) -> bool:
+        """Whether threads can encode at the same time, as the Rust tokenizer lets them."""
+        return self._encodes_alike and self._is_untouched
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text; nothing is added at the ends."""
-        if self._encodes_alike and self._is_untouched:
+        if self.is_parallel:
             return self._rust_encode(text)
         return _class_encode(self._tokenizer(), text)
 

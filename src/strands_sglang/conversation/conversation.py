@@ -54,6 +54,10 @@ from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
+_OFF_LOOP_CHARACTERS = 20_000
+"""New texts of this length are rendered and encoded on a thread: the Rust tokenizer takes 5 ms and more for them, in
+which other rollouts get on."""
+
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
 
@@ -226,8 +230,9 @@ class Conversation:
 
     def reset(self) -> None:
         """Start a new episode: trajectories, call ids and budgets start over; calls in flight are dropped."""
-        self.forest.reset()
-        self._prompts.reset()
+        with self._lock:  # a thread may be preparing a call
+            self.forest.reset()
+            self._prompts.reset()
         self._budget = SharedBudget()
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
@@ -274,7 +279,11 @@ class Conversation:
         """
         if self._expander is not None:
             await self.read_images(request.messages)
-        return await self.sample(self.prepare(request), cancel_signal=cancel_signal)
+        if _new_characters(request.messages) >= _OFF_LOOP_CHARACTERS and self._tokens.backend.is_parallel:
+            prepared = await asyncio.to_thread(self.prepare, request)
+        else:
+            prepared = self.prepare(request)
+        return await self.sample(prepared, cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Messages) -> None:
         """Resize and expand in a thread whatever images of a history are new, so that `prepare` holds no event loop.
@@ -479,6 +488,19 @@ class Conversation:
             self._prompts.calls.remember(call)
             if call.error is not None:
                 self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
+
+
+def _new_characters(messages: Messages) -> int:
+    """Length of the texts behind the last reply."""
+    count = 0
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            break
+        for block in message["content"]:
+            result: Any = block.get("toolResult")
+            for each in (block,) if result is None else result["content"]:
+                count += len(each.get("text") or "")
+    return count
 
 
 def _image_data(block: Mapping[str, Any]) -> Any:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..template.control_tokens import Span
 from ..trajectory import pack_ids
 from .backend import Backend, backend_of
 
 logger = logging.getLogger(__name__)
-
-OFF_LOOP_CHARACTERS: Final = 8_000
-"""Texts this long take the Rust tokenizer 3 to 8 ms; handing one to a thread costs 0.1 ms."""
 
 
 class TokenizerAdapter:
@@ -50,12 +46,6 @@ class TokenizerAdapter:
         if literal:
             return pack_ids(self.backend.encode_literal(text, literal))
         return pack_ids(self.backend.encode(text))
-
-    async def encode_async(self, text: str, literal: Sequence[Span] = ()) -> array[int]:
-        """`encode`, in a thread when the text is long, so that other rollouts go on meanwhile."""
-        if len(text) < OFF_LOOP_CHARACTERS:
-            return self.encode(text)
-        return await asyncio.to_thread(self.encode, text, literal)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids with every special token kept and no clean-up."""
