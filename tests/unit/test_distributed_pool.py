@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strands_env.core import Action, Environment, StepResult
+from strands_env.core import Action, StepResult
 from strands_env.distributed import QuarantinedTaskError, WorkerLostError
 from strands_env.distributed.pool import MAX_STARTS, WorkerPool
 from strands_env.distributed.recipe import Recipe, make_runner
@@ -108,7 +108,7 @@ def test_a_worker_keeps_what_was_imported_from_the_garbage_collector(monkeypatch
 
     def make() -> Any:
         steps.append("made")
-        return Environment
+        return lambda: None
 
     make_runner(Recipe(make=make, arguments={}), noted)
     assert steps == ["made", "frozen"]
