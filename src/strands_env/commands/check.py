@@ -24,7 +24,7 @@ from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.source import Tasks, contained, stream
 from strands_env.testing import ScriptedModel
 from strands_sglang.command_line import Exit, json_object
-from strands_sglang.engine.own_models import why_not_loaded
+from strands_sglang.engine.own_models import ModelLoadError
 from strands_sglang.exceptions import SGLangClientError
 from strands_sglang.testing import ScriptedClient
 
@@ -140,8 +140,8 @@ def models_of(tokenizer: str | None) -> ModelFactory:
         if tokenizer is None:
             return lambda: ScriptedModel(lambda messages: ANSWER)
         raise
-    except Exception as error:
-        raise EvalError(f"the tokenizer {name!r} cannot be loaded: {why_not_loaded(error)}") from error
+    except ModelLoadError as error:
+        raise EvalError(str(error)) from error
     client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=loaded)
     return sglang_model_factory(tokenizer=loaded, client=client)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from strands.models import Model
 
 from strands_sglang.client.shared import get_client, get_tokenizer
-from strands_sglang.engine.own_models import why_not_loaded
+from strands_sglang.engine.own_models import ModelLoadError
 from strands_sglang.exceptions import SGLangConnectionError
 
 from .seeds import RolloutSeed, SeededClient
@@ -293,11 +293,8 @@ def _with_max_tokens(sampling_params: Mapping[str, Any] | None) -> dict[str, Any
 def _tokenizer(name: str) -> Any:
     try:
         return get_tokenizer(name)
-    except OSError as error:
-        raise ValueError(
-            f"the tokenizer {name!r} cannot be loaded: {why_not_loaded(error)}; give another with "
-            "--tokenizer, a folder or a hub id"
-        ) from error
+    except ModelLoadError as error:
+        raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
 
 
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:

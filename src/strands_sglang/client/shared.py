@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from ..engine.own_models import is_own_model, own_tokenizer
+from ..engine.own_models import ModelLoadError, check_model_name, is_own_model, own_tokenizer, why_not_loaded
 from ..exceptions import SGLangRequestError
 from .client import SGLangClient
 
@@ -101,6 +101,7 @@ def _count(args: Any, name: str) -> int | None:
 def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
     if is_own_model(path):
         return own_tokenizer(path)
+    check_model_name(path)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -108,7 +109,10 @@ def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
             f"get_tokenizer({path!r}) needs transformers, which is not installed: "
             "pip install 'strands-rollout[hf]' (or the extra 'local')"
         ) from error
-    return AutoTokenizer.from_pretrained(path, **{name: _thaw(value) for name, value in options})
+    try:
+        return AutoTokenizer.from_pretrained(path, **{name: _thaw(value) for name, value in options})
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
 
 
 def _get_tokenizer(path: str, **options: Any) -> Any:
@@ -120,6 +124,7 @@ def _get_tokenizer(path: str, **options: Any) -> Any:
 
     Raises:
         ImportError: `transformers` is not installed; the message names the extra.
+        ModelLoadError: There is no such tokenizer.
     """
     return _make_tokenizer(str(path), tuple(sorted((name, _freeze(value)) for name, value in options.items())))
 

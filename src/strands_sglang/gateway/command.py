@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ..command_line import Exit, json_object, port, positive, seconds
-from ..engine.own_models import check_model_name, why_not_loaded
+from ..engine.own_models import check_model_name
 from ..exceptions import StrandsSGLangError
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
@@ -129,11 +129,7 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     from ..client import SGLangClient
     from ..client.shared import get_tokenizer
 
-    check_model_name(args.tokenizer)
-    try:
-        tokenizer = get_tokenizer(args.tokenizer)
-    except OSError as error:
-        raise ValueError(f"the tokenizer {args.tokenizer!r} cannot be loaded: {why_not_loaded(error)}") from error
+    tokenizer = get_tokenizer(args.tokenizer)
     client = await stack.enter_async_context(SGLangClient(args.base_url))
     return client, tokenizer, args.tokenizer
 
