@@ -53,7 +53,7 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
         ("gateway --model tiny --sampling {bad", "not JSON"),
         ("gateway --model tiny --port 99999", "expected a port from 0 to 65535, got '99999'"),
         ("gateway --model tiny --host 0.0.0.0", "can be reached from other machines: give --admin-key KEY"),
-        ("gateway --model tiny --chat-template /no/file", "there is no file '/no/file'"),
+        ("gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
         ("gateway --model tiny --modell x", "unrecognized arguments: --modell x (did you mean '--model'?)"),
         ("serve --model ./no/such", PLACES),
         ("serve --threads 0", "at least 1, got '0'"),
