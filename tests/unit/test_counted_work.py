@@ -50,7 +50,7 @@ class PostingClient:
         self._payloads = [orjson.dumps(_payload(each)) for each in ids]
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        self.bodies.append(sum(map(len, request.body("0" * 32, request.encode_fields()))))
+        self.bodies.append(len(b"".join(request.body("0" * 32, request.encode_fields()))))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"
         if self.on_call is not None:

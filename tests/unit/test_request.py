@@ -16,13 +16,22 @@ from strands_sglang.exceptions import SGLangRequestError
 @pytest.mark.parametrize("ids", [[3, 1, 2], (3, 1, 2), array("i", [3, 1, 2]), np.array([3, 1, 2], dtype=np.int32)])
 def test_ids_of_any_kind_are_the_same_text(ids: Any) -> None:
     prompt = PromptIds.of(ids)
-    assert (prompt.json, len(prompt), prompt.highest) == (b"3,1,2", 3, 3)
+    assert (b"".join(prompt.pieces), len(prompt), prompt.highest, prompt.size) == (b"3,1,2", 3, 3, 5)
     assert prompt.tolist() == [3, 1, 2]
 
 
 def test_a_prompt_grows_by_text() -> None:
     grown = PromptIds().followed_by(array("i", [7, 8])).followed_by(array("i")).followed_by(array("i", [1]))
-    assert grown == PromptIds.of([7, 8, 1])
+    assert (grown.tolist(), len(grown), grown.highest) == ([7, 8, 1], 3, 8)
+
+
+def test_pieces_are_shared_and_joined_in_time() -> None:
+    grown = PromptIds()
+    for token in range(100):
+        before, grown = grown, grown.followed_by(array("i", [token, 5]))
+        assert b"".join(grown.pieces) == b",".join(b"%d,5" % each for each in range(token + 1))
+        assert grown.size == len(b"".join(grown.pieces)) and len(grown.pieces) <= 32
+        assert len(grown.pieces) == 1 or grown.pieces[:-1] == before.pieces
 
 
 def test_what_follows_is_checked() -> None:
@@ -42,4 +51,4 @@ def test_a_body_is_the_json_of_the_request() -> None:
 
 def test_ids_beyond_the_vocabulary_are_refused_without_a_look_at_each() -> None:
     with pytest.raises(SGLangRequestError, match="outside the vocabulary of 9"):
-        GenerateRequest.checked(PromptIds(json=b"1,9", length=2, highest=9), {}, vocab_size=9)
+        GenerateRequest.checked(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)

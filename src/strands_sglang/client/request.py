@@ -24,19 +24,25 @@ So a caller that may not sample any more (a trainer updates the weights) stops a
 """
 
 
-@dataclass(frozen=True, slots=True)
+_PIECES = 32
+"""Pieces of a prompt's text that are kept apart; more are joined."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PromptIds:
     """Token ids of a prompt, each known to be an integer of at least 0.
 
     Attributes:
-        json: The ids in JSON, without the brackets.
+        pieces: The ids in JSON, without the brackets, in pieces: a longer prompt shares those of the shorter one.
         length: Number of ids.
         highest: The largest id, or -1 where there is none: what a vocabulary is compared with.
+        size: Bytes of all pieces.
     """
 
-    json: bytes = b""
+    pieces: tuple[bytes, ...] = ()
     length: int = 0
     highest: int = -1
+    size: int = 0
 
     @classmethod
     def of(cls, ids: Sequence[int] | array[int] | Any) -> PromptIds:
@@ -51,7 +57,8 @@ class PromptIds:
         plain: Any = ids.tolist() if isinstance(ids, array) else ids
         highest = validate_input_ids(plain)
         plain = plain.tolist() if hasattr(plain, "tolist") else plain
-        return cls(json=orjson.dumps(plain)[1:-1], length=len(plain), highest=highest)
+        text = orjson.dumps(plain)[1:-1]
+        return cls((text,), len(plain), highest, len(text))
 
     def followed_by(self, ids: array[int]) -> PromptIds:
         """These ids and further ones; only the further ones are checked and encoded.
@@ -62,26 +69,21 @@ class PromptIds:
         if not ids:
             return self
         values = ids.tolist()
-        text = orjson.dumps(values)[1:-1]
+        text = orjson.dumps(values)
         if b"-" in text:
-            return self + PromptIds.of(ids)  # says what is wrong
-        return self + PromptIds(json=text, length=len(values), highest=max(values))
-
-    def __add__(self, other: PromptIds) -> PromptIds:
-        if not (self.length and other.length):
-            return self if self.length else other
-        return PromptIds(
-            json=b"%b,%b" % (self.json, other.json),
-            length=self.length + other.length,
-            highest=max(self.highest, other.highest),
-        )
+            PromptIds.of(ids)  # says what is wrong
+        piece = b",%b" % text[1:-1] if self.length else text[1:-1]
+        pieces = (*self.pieces, piece)
+        if len(pieces) > _PIECES:
+            pieces = (b"".join(pieces),)
+        return PromptIds(pieces, self.length + len(values), max(self.highest, max(values)), self.size + len(piece))
 
     def __len__(self) -> int:
         return self.length
 
     def tolist(self) -> list[int]:
         """The ids as a fresh list."""
-        ids: list[int] = orjson.loads(b"[%b]" % self.json)
+        ids: list[int] = orjson.loads(b"".join((b"[", *self.pieces, b"]")))
         return ids
 
 
@@ -181,4 +183,4 @@ class GenerateRequest:
             rid: Id of the attempt.
             encoded_fields: What `encode_fields` returned, which all attempts share.
         """
-        return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', self.prompt.json, b"]}"
+        return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', *self.prompt.pieces, b"]}"

@@ -111,7 +111,7 @@ class HeldPaths:
 
     def _keep(self, turn: Turn, path: HeldPath) -> None:
         self._paths[turn] = path
-        self._bytes += len(path.ids.json)
+        self._bytes += path.ids.size
         if turn.parent is not None:  # it has been extended; a second extension walks back from here
             self._drop(turn.parent)
         while self._bytes > _CAPACITY_BYTES and len(self._paths) > 1:
@@ -120,4 +120,4 @@ class HeldPaths:
     def _drop(self, turn: Turn) -> None:
         path = self._paths.pop(turn, None)
         if path is not None:
-            self._bytes -= len(path.ids.json)
+            self._bytes -= path.ids.size
