@@ -326,17 +326,21 @@ async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.request(Target.of("GET", server.url.replace("https", "http"), {}), limit=LIMIT)
 
 
-async def test_close_ends_what_is_under_way() -> None:
+@pytest.mark.parametrize("connected", [True, False])
+async def test_close_ends_what_is_under_way(connected: bool) -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     server = RawServer(hang)
     async with serving(server) as client:
         task = asyncio.create_task(ask(client, server))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while not (client._busy if connected else client._addresses):
+                await asyncio.sleep(0)
         client.close()
         with pytest.raises(ConnectionLostError):
             await task
+        assert not client._busy and not client._idle
 
 
 def test_sockets_of_a_loop_that_is_over_are_closed_without_it() -> None:

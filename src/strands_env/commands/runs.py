@@ -13,6 +13,7 @@ from strands_env.eval import EvalError, Prices
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.report.details import trajectories_of
 from strands_sglang.drift import DriftTotals
+from strands_sglang.engine.own_models import UnknownModelError
 
 PRICES = ("price_input", "price_output", "price_cached_input")
 """Names of the options of prices."""
@@ -131,7 +132,8 @@ class SavedRun:
             return RunTokenizer(tokenizer=get_tokenizer(name))
         except Exception as error:
             if given is not None:
-                raise EvalError(str(error)) from error
+                cannot = f"the tokenizer {given!r} cannot be loaded: " if isinstance(error, UnknownModelError) else ""
+                raise EvalError(f"{cannot}{error}") from error
             note = f"Tokens are shown as ids: the run's tokenizer {name!r} cannot be loaded ({type(error).__name__})."
             return RunTokenizer(tokenizer=None, note=note)
 

@@ -349,6 +349,9 @@ class HTTPClient:
         connection = None if fresh else self._reused(target)
         if connection is None:
             connection = await self._connect(target, connect_timeout or self._connect_timeout, deadline)
+            if self._is_closed:
+                connection.close()
+                raise ConnectionLostError("the client was closed")
         if noted is not None:
             noted.connected = True
             noted.reused = connection.is_used
