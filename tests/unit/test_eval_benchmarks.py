@@ -140,7 +140,7 @@ def test_parquet_and_json_are_read_too(tmp_path):
         ("d.jsonl", b'{"a": 1}\n\xff\xfe\n', "line 2 of .* is not JSON: 'utf-8' codec"),
         ("d.json", b"{}", "a JSON list"),
         ("d.json", b'[{"problem":', "cannot be read as .json"),
-        ("d.json", b"[1, 2]", "item 0 of .* must be a JSON object"),
+        ("d.json", b"[1, 2]", "row 1 of .* must be a JSON object"),
         ("d.parquet", b"xx", "cannot be read as .parquet|need 'pyarrow'"),
         ("d.csv", b"", "ends in .jsonl"),
     ],
@@ -169,8 +169,8 @@ def test_rows_without_a_task_are_counted(tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(lambda row: row["question"], r"row 0 of .*d.jsonl.* KeyError: 'question'; its columns are a, b"),
-     (lambda row: "text", r"row 0 of mine must become an Action or None, got 'text'")],
+    [(lambda row: row["question"], r"line 1 of .*d.jsonl.* KeyError: 'question'; its columns are a, b"),
+     (lambda row: "text", r"line 1 of .* must become an Action or None, got 'text'")],
 )  # fmt: skip
 def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):
     class Mine(Benchmark):

@@ -262,7 +262,7 @@ def test_damaged_tokens_of_one_sample_hide_no_other(two_runs, capsys):
 
 def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
     assert main(["report", two_runs[0], "--tokenizer", "./nowhere"]) == 3
-    assert "'./nowhere' cannot be loaded" in capsys.readouterr().err
+    assert "'./nowhere' is neither a folder" in capsys.readouterr().err
 
 
 def test_no_command_is_wrong_usage(capsys):

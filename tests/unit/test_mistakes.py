@@ -202,6 +202,8 @@ def test_a_run_that_cannot_go_well_does_not_begin(
         (["--backend", "local", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
         (["--backend", "sglang"], "needs a server: give --base-url"),
         (["--backend", "openai"], "needs a model: give --model-id"),
+        (["--model", "tiny", "--temperature", "-1"], "sampling_params['temperature']=-1.0: expected a finite number"),
+        (["--model", "tiny", "--sampling", '{"top_q": 1}'], "did you mean 'top_p'?"),
     ],
 )
 def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(
@@ -210,6 +212,48 @@ def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(
     assert evaluate("arithmetic", *arguments, "-o", str(tmp_path / "out")) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "message"),
+    [
+        ("harbor", "has no environment of its own: name one"),
+        ("tau2-mock", "tau2-bench is not installed"),
+        ("bfcl", "bfcl needs its data: pip install"),
+        ("bfcl-multi-turn", "bfcl-multi-turn needs its simulators"),
+        ("gpqa-diamond", "data sets of the hub need the package 'datasets'"),
+    ],
+)
+def test_what_a_benchmark_lacks_is_told_before_a_model_is_loaded(
+    benchmark: str, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    for package in ("tau2", "bfcl_eval", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert evaluate(benchmark, "--model", "tiny", "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+
+
+def test_another_configuration_is_refused_before_a_model_is_loaded(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate("arithmetic", *FAST, "--limit", "1", "-o", str(tmp_path)) == 0
+    capsys.readouterr()
+    changed = ["--backend", "local", "--model", "tiny", "--temperature", "0.5"]
+    assert evaluate("arithmetic", *changed, "--resume", "-o", str(tmp_path)) == 3
+    err = capsys.readouterr().err
+    assert "model.backend: 'scripted' in the file, now 'local'" in err and "loading" not in err
+
+
+def test_every_row_of_a_local_file_is_tried_before_a_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text('{"question": "q", "answer": 1}\n\n{"question": 5, "answer": 1}\n')
+    assert evaluate("--data", str(data), *FAST, "-o", str(tmp_path / "out")) == 2
+    assert f"line 3 of {str(data)!r} cannot be made a task" in capsys.readouterr().err
+    data.write_text('{"question": "q", "answer": 1}\n\n5\n')
+    assert evaluate("--data", str(data), *FAST, "-o", str(tmp_path / "out")) == 2
+    assert f"line 3 of {str(data)!r} must be a JSON object" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--tokenizer", "tiny"]])

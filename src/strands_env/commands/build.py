@@ -153,6 +153,12 @@ def _env_factory(
                 f"the environment hook {env!r} must return a function that makes environments, got {made!r}{advice}"
             )
         return cast(EnvFactory, made)
+    return _benchmark_environment(benchmark, options, make_models)
+
+
+def _benchmark_environment(
+    benchmark: str, options: dict[str, Any], make_models: Callable[[], ModelFactory]
+) -> EnvFactory:
     evaluator = load_evaluator(benchmark)
     if not issubclass(evaluator, Benchmark):
         raise EvalError(f"{benchmark!r} has no environment of its own: name one (--env module:function)")
@@ -161,6 +167,53 @@ def _env_factory(
     what = f"the environment of {benchmark!r}"
     factory = _called(what, evaluator.environment, make_models(), **options)
     return _tried(what, cast(EnvFactory, factory), when=bool(options))
+
+
+class _ModelNeededError(Exception):
+    """The environment wants the model that is not loaded yet."""
+
+
+class _NotLoaded:
+    """Stands for the model factory while an environment is tried without a model."""
+
+    def __call__(self) -> Any:
+        raise _ModelNeededError
+
+    def __getattr__(self, name: str) -> Any:
+        raise _ModelNeededError
+
+
+def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | None) -> None:
+    """Make a benchmark's own environment without a model, so that a missing package is reported before one is loaded.
+
+    Args:
+        benchmark: Its name.
+        options: Options of the environment.
+
+    Raises:
+        EvalError: It has none, or it cannot be made.
+    """
+    try:
+        _benchmark_environment(benchmark, dict(options or {}), lambda: cast(ModelFactory, _NotLoaded()))
+    except EvalError as error:
+        if not isinstance(error.__cause__, _ModelNeededError):
+            raise
+
+
+def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
+    """Refuse sampling parameters that an SGLang server or the embedded engine would refuse.
+
+    Raises:
+        EvalError: One is unknown, or its value is out of range.
+    """
+    if backend not in ("local", "sglang"):
+        return
+    from strands_sglang.client.sampling import validate_sampling_params
+
+    try:
+        validate_sampling_params(params)
+    except SGLangClientError as error:
+        raise EvalError(str(error)) from error
 
 
 class _Rewarded:

@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +19,9 @@ from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.build import (
     HOOK,
     REWARDS,
+    check_benchmark_environment,
     check_named_models,
+    check_sampling,
     load_evaluator,
     load_object,
     load_reward,
@@ -50,7 +52,6 @@ from strands_env.eval.executor import Executor
 from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.source import contained
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang import get_tool_parser
 from strands_sglang.command_line import Exit
@@ -118,8 +119,11 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
     check_named_models(options["backend"], options["model_id"], options["tokenizer"])
     if options["tool_parser"] is not None:
         get_tool_parser(options["tool_parser"])
+    check_sampling(options["backend"], sampling)
     if options["env"] is not None:
         load_object(options["env"], HOOK)  # a wrong name is said here, in one sentence
+    else:
+        check_benchmark_environment(options["benchmark"], options["env_config"])
     compared = {name: value for name, value in model.items() if name not in ("base_url", "script_delay")}
     config = {
         "model": compared,
@@ -293,23 +297,24 @@ def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
         )
     if has_results and not resume:
         raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
+    if has_results:
+        evaluator.run_config().compare()
     if resume and not path.exists() and not evaluator.paths.run.exists():
         complain("eval", f"note: there is nothing to resume at {str(path)!r}: a new run is started")
 
 
 def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
-    """Read the first task of a local file: what is wrong with it is said before anything is made or shown."""
-    if isinstance(evaluator, Benchmark) and evaluator.data_path is not None:
-        with contained():
-            tasks = evaluator.load_dataset()
-            first = next(iter(tasks), None) if isinstance(tasks, Iterable) else None
-        known_reward = options["reward"] is None or options["reward"] in REWARDS
-        needs_answer = isinstance(evaluator, DataBenchmark) and options["env"] is None and known_reward
-        if needs_answer and first is not None and first.task_context.ground_truth is None:
-            raise EvalError(
-                f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
-                "--columns answer=NAME, or give a reward of your own with --reward or --env"
-            )
+    """Read what of the tasks is near: what is wrong with them is said before anything is made or shown."""
+    if not isinstance(evaluator, Benchmark):
+        return
+    first = evaluator.check_data()
+    known_reward = options["reward"] is None or options["reward"] in REWARDS
+    needs_answer = isinstance(evaluator, DataBenchmark) and options["env"] is None and known_reward
+    if needs_answer and first is not None and first.task_context.ground_truth is None:
+        raise EvalError(
+            f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
+            "--columns answer=NAME, or give a reward of your own with --reward or --env"
+        )
 
 
 def _are_results(path: Path) -> bool:

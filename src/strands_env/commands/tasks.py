@@ -49,7 +49,7 @@ class DataBenchmark(Benchmark):
         question = used["question"]
         if question is None:
             raise DatasetError(
-                f"row {index} has no column for the question; there are {', '.join(row)}: name it with "
+                f"{self.place(index)} has no column for the question; there are {', '.join(row)}: name it with "
                 "--columns question=NAME,answer=NAME"
             )
         if row[question] in (None, ""):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +19,14 @@ from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.error_chain import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.evaluator import Evaluator
-from strands_env.eval.source import Tasks
+from strands_env.eval.source import Tasks, contained
 
 logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
+
+CHECKED_ROWS = 100_000
+"""Rows of a local file that are tried before a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +45,27 @@ class HubDataset:
     name: str | None = None
     size: int | None = None
 
+    def check(self) -> None:
+        """Check that the hub can be read from here, without asking it.
+
+        Raises:
+            DatasetError: `datasets` is missing.
+        """
+        if find_spec("datasets") is None:
+            raise DatasetError(
+                "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
+                "or give a local file as data_path (--data)"
+            )
+
     def rows(self) -> Iterator[Row]:
         """Its rows, streamed.
 
         Raises:
             DatasetError: `datasets` is missing, or the hub does not give it.
         """
-        try:
-            from datasets import load_dataset
-        except ImportError as error:
-            raise DatasetError(
-                "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
-                "or give a local file as data_path (--data)"
-            ) from error
+        self.check()
+        from datasets import load_dataset
+
         try:
             yield from load_dataset(self.path, self.name, split=self.split, streaming=True)
         except Exception as error:
@@ -100,9 +113,9 @@ def _json_list(file: Path) -> Iterator[Row]:
     listed = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(listed, list):
         raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
-    for number, row in enumerate(listed):
+    for number, row in enumerate(listed, 1):
         if not isinstance(row, dict):
-            raise DatasetError(f"item {number} of {str(file)!r} must be a JSON object, got {type(row).__name__}")
+            raise DatasetError(f"row {number} of {str(file)!r} must be a JSON object, got {type(row).__name__}")
         yield row
 
 
@@ -143,6 +156,8 @@ class Benchmark(Evaluator):
 
     dataset: ClassVar[HubDataset | None] = None
     """Where the rows are."""
+    has_local_rows: ClassVar[bool] = False
+    """Whether `rows` needs nothing from elsewhere even without `data_path`, so that the first can be tried early."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
@@ -178,6 +193,32 @@ class Benchmark(Evaluator):
         if self.dataset is None:
             raise DatasetError(f"{self._name} needs a local file: give data_path (--data)")
         return self.dataset.rows()
+
+    def check_data(self) -> Action | None:
+        """Check before a run what can be known of the data without asking the hub.
+
+        Of a local file all tasks up to `limit` and `CHECKED_ROWS` are made; of other local data the first.
+
+        Returns:
+            The first task, where it was read.
+
+        Raises:
+            DatasetError: The data cannot be read, a row is no task, or a package is missing.
+        """
+        if self.dataset is not None and self.data_path is None:
+            self.dataset.check()
+            return None
+        if self.data_path is None and not self.has_local_rows and type(self).rows is not Benchmark.rows:
+            return None
+        is_file = self.data_path is not None and Path(self.data_path).is_file()
+        with contained():
+            tasks = self.load_dataset()
+            if not isinstance(tasks, Iterable):
+                return None
+            checked = islice(tasks, CHECKED_ROWS if is_file else 1)
+            first = next(checked, None)
+            deque(checked, maxlen=0)
+        return first
 
     def count(self) -> int | None:
         """Number of tasks of `dataset`, None where only reading them would tell."""
@@ -225,11 +266,24 @@ class Benchmark(Evaluator):
             raise
         except Exception as error:
             raise DatasetError(
-                f"row {index} of {self._source} cannot be made a task: {_why(error)}; its columns are {_keys(row)}"
+                f"{self.place(index)} cannot be made a task: {_why(error)}; its columns are {_keys(row)}"
             ) from error
         if action is not None and not isinstance(action, Action):
-            raise DatasetError(f"row {index} of {self._name} must become an Action or None, got {action!r}")
+            raise DatasetError(f"{self.place(index)} must become an Action or None, got {action!r}")
         return action
+
+    def place(self, index: int) -> str:
+        """Where a row is, for an error: `line 3 of 'tasks.jsonl'`, elsewhere `row 3 of ...`; both count from 1.
+
+        Args:
+            index: Its index among all rows.
+        """
+        file = Path(str(self.data_path))
+        if type(self).rows is Benchmark.rows and file.suffix == ".jsonl" and file.is_file():
+            with file.open("rb") as lines:
+                numbers = (number for number, line in enumerate(lines, 1) if line.strip())
+                return f"line {next(islice(numbers, index, None), index + 1)} of {self._source}"
+        return f"row {index + 1} of {self._source}"
 
     @property
     def _source(self) -> str:

@@ -334,7 +334,8 @@ async def _all(work: list[Any]) -> None:
             for item in work:
                 group.create_task(item)
     except BaseExceptionGroup as failures:
-        raise _first(failures) from None
+        first = _first(failures)
+        raise first from first.__cause__  # not of the group; its own cause stays
 
 
 def _first(failure: BaseException) -> BaseException:

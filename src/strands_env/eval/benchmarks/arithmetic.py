@@ -46,6 +46,7 @@ class ArithmeticEvaluator(Benchmark):
     """Arithmetic with a calculator, generated from a seed; runs on the embedded model."""
 
     benchmark_name = "arithmetic"
+    has_local_rows = True
     default_sampling: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 64, "temperature": 0.0}
 
     @classmethod

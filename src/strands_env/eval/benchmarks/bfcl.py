@@ -245,6 +245,7 @@ class BFCLEvaluator(Benchmark):
     """BFCL, single turns: 3,491 questions of eleven categories; data from bfcl-eval or --data FOLDER."""
 
     benchmark_name = "bfcl"
+    has_local_rows = True
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:

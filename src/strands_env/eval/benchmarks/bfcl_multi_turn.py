@@ -239,6 +239,7 @@ class BFCLMultiTurnEvaluator(Benchmark):
     """BFCL, several turns: 800 tasks of four categories; needs bfcl-eval, its data or --data FOLDER."""
 
     benchmark_name = "bfcl-multi-turn"
+    has_local_rows = True
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:

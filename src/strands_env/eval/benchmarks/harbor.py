@@ -22,6 +22,7 @@ class HarborEvaluator(Benchmark):
     """Folders of tasks in Harbor's format (Terminal-Bench 2, SWE-style); needs --data FOLDER and --env."""
 
     benchmark_name = "harbor"
+    has_local_rows = True
 
     def rows(self) -> Iterator[Row]:
         """One row a task folder: a folder with `task.toml` and `instruction.md`, here or in `tasks/`.

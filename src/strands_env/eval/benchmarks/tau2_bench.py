@@ -414,6 +414,7 @@ def _history(messages: Sequence[Any], requestor: str) -> list[Any]:
 class Tau2Evaluator(Benchmark):
     """A domain of tau2-bench; needs tau2-bench from GitHub, and a model for the user."""
 
+    has_local_rows = True
     domain: ClassVar[str]
 
     @classmethod

@@ -68,8 +68,7 @@ class RunConfig:
                 )
             self._save()
             return
-        if lines := differences(saved["config"], self.config):
-            raise ConfigMismatchError(str(self.path), lines)
+        self.compare(saved)
         self.environment = saved["environment"]
         before = saved["about"]
         self.about |= {"started": before.get("started"), "wall_s": before.get("wall_s", 0.0)}
@@ -79,6 +78,20 @@ class RunConfig:
         elif len(earlier) > 1:
             self.about |= {"earlier_versions": earlier[:-1]}
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
+
+    def compare(self, saved: Mapping[str, Any] | None = None) -> None:
+        """Compare with the saved configuration, if there is one. Blocks; writes nothing.
+
+        Args:
+            saved: The saved document, where it was read already.
+
+        Raises:
+            ConfigMismatchError: The saved one is another.
+        """
+        if saved is None and self.path is not None:
+            saved = load_run(self.path)
+        if saved is not None and (lines := differences(saved["config"], self.config)):
+            raise ConfigMismatchError(str(self.path), lines)
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
         """Compare the first environment of this run with the one of the saved results, or save it. Blocks.
