@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -34,6 +35,11 @@ def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys):
     assert "3 of 3 prompts, 3 scored" in capsys.readouterr().out
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_nothing_stays_frozen_for_the_last_collection_of_the_interpreter(tmp_path):
+    assert run_mine(tmp_path) == 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_hook_a_function_of_tasks_and_a_configuration(tmp_path, capsys):

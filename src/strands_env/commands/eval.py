@@ -87,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
     except (EvalError, ValueError, TypeError, OSError) as error:
         return _fail(error, Exit.USAGE)
     try:
-        gc.collect()
-        gc.freeze()  # no collection walks again what was imported
-        status = asyncio.run(_evaluate(evaluator, executor, engine))
+        with _frozen_imports():
+            status = asyncio.run(_evaluate(evaluator, executor, engine))
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)
         saved = "; what was written before stays: make room, then continue with --resume" if is_disk else ""
@@ -101,6 +100,20 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _fail(error, Exit.USAGE)
     return _show(evaluator, status, options, as_json=args.json, trackers=trackers)
+
+
+@contextlib.contextmanager
+def _frozen_imports() -> Iterator[None]:
+    """Let no collection walk again what was imported.
+
+    The interpreter's last collection must: what it cannot free, nanobind reports as leaked (Triton's, with torch).
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) -> tuple[Evaluator, Executor | None, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -59,5 +60,6 @@ def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Await
     """
     env_factory = recipe.env_factory()
     gc.collect()
+    atexit.register(gc.unfreeze)  # for the interpreter's last collection: nanobind reports what it cannot free
     gc.freeze()  # the process is ours: no collection walks again what was imported for the environment
     return LocalExecutor(env_factory, on_environment)
