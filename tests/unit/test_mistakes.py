@@ -136,6 +136,10 @@ def not_a_number(action: Any, result: Any) -> float:
     return float("nan")
 
 
+def abstaining(action: Any, result: Any) -> None:
+    return None
+
+
 def raising(action: Any, result: Any) -> float:
     raise ValueError("boom")
 
@@ -301,6 +305,28 @@ def test_a_failed_rescore_is_not_in_the_way_of_the_next(tmp_path: Any) -> None:
     assert strands_env([*options, f"{HERE}:raising"]) == 2
     assert strands_env([*options, "exact"]) == 0
     assert len(list(read_results(tmp_path / "new"))) == 3
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_rescore_that_scores_nothing_writes_nothing(
+    more: list[str], tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_mine(tmp_path / "run") == 0
+    new = tmp_path / "new"
+    assert strands_env(["rescore", str(tmp_path / "run"), "-o", str(new), "--reward", f"{HERE}:abstaining", *more]) == 2
+    said = "nothing was scored: of 3 samples there are 3 whose reward function abstained"
+    assert said in capsys.readouterr().err
+    assert not new.exists()
+
+
+def test_rescore_names_the_line_of_a_reward_that_raised(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_mine(tmp_path / "run") == 0
+    options = ["rescore", str(tmp_path / "run"), "-q", "-o", str(tmp_path / "new"), "--reward", f"{HERE}:raising"]
+    line = raising.__code__.co_firstlineno + 1
+    assert strands_env(options) == 2
+    assert f"the reward raised ValueError at {__file__}:{line}, in raising" in capsys.readouterr().err
+    assert strands_env([*options, "-v"]) == 2
+    assert "Traceback (most recent call last):" in capsys.readouterr().err
 
 
 def test_a_reward_that_is_not_a_number_is_told_in_our_words(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

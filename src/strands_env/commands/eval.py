@@ -10,7 +10,6 @@ import json
 import logging
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,10 +30,10 @@ from strands_env.commands.build import (
 from strands_env.commands.dry_run import Level, quick_findings
 from strands_env.commands.progress import TrackedProgress, announced, make_display
 from strands_env.commands.runs import SavedRun, prices_of
-from strands_env.commands.summary import summary_lines
+from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.tasks import DataBenchmark, FunctionBenchmark, columns_of
 from strands_env.commands.terminal import check_writable, complain, format_number, say
-from strands_env.core import Phase, TerminationReason
+from strands_env.core import TerminationReason
 from strands_env.eval import (
     ConfigMismatchError,
     EvalError,
@@ -44,7 +43,6 @@ from strands_env.eval import (
     ScoreTable,
     StoreError,
     TooManyFailuresError,
-    read_results,
     summarize,
 )
 from strands_env.eval.benchmark import Benchmark
@@ -66,7 +64,6 @@ SAME_FAILURES = 10
 """First samples that have to fail alike for a run to be given up."""
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
-_WITHOUT_REWARD = "whose environment has no reward function"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -453,33 +450,7 @@ def _ending(
             )
         return Exit.INCOMPLETE, f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume"
     assert evaluator.paths is not None
-    return (Exit.OK, None) if summary.scored else _unscored(evaluator.paths.results, summary.samples)
-
-
-def _unscored(path: Path, samples: int) -> tuple[Exit, str]:
-    """Why nothing was scored. Without a reward function that is as it should be, with one it is not."""
-    why: Counter[str] = Counter()
-    said: str | None = None
-    is_rewards = False
-    for sample in read_results(path):
-        result = sample.step_result
-        if sample.reward is not None:
-            why["whose prompt the group policy leaves out"] += 1
-        elif sample.aborted or result.termination_reason.is_failure:
-            if said is None and result.error is not None:
-                said = f"{result.error.type}: {result.error.message}"
-                is_rewards = result.error.where is Phase.REWARD
-            why[f"that ended with {result.termination_reason.value}"] += 1
-        else:
-            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
-    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
-    status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
-    complaint = f"nothing was scored: of {samples} samples there are {reasons}"
-    if said is not None:
-        complaint += f" ({said})"
-    if is_rewards:
-        complaint += f"; fix the reward, then score the saved rollouts again: strands-env rescore {path.parent}"
-    return status, complaint
+    return (Exit.OK, None) if summary.scored else nothing_scored(evaluator.paths.results, summary.samples)
 
 
 def _may_pass(summary: RunSummary) -> bool:

@@ -7,21 +7,24 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
+import sysconfig
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from strands_env.commands.build import load_reward, make_env_factory
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun, add_prices
-from strands_env.commands.summary import summary_lines
+from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import check_writable, complain, format_number, say
-from strands_env.core import Environment, Phase, RewardResult, TerminationReason
+from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
 from strands_env.core.content import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summarize
@@ -31,6 +34,7 @@ from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunCon
 from strands_sglang.command_line import Exit, json_object, number, positive
 from strands_sglang.exceptions import SGLangClientError
 
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 PREVIOUS = "previous_reward"
 """Where the info of a new reward holds the old one."""
 
@@ -74,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
             )
             changes = asyncio.run(rescoring.run(make_display(quiet=args.quiet or args.json)))
             after = read_scores(partial.results)
-            if not changes.all_failed:
+            if changes.samples and not changes.all_failed and not summarize(after).scored:
+                _, changes.complaint = nothing_scored(partial.results, changes.samples)
+            if changes.is_useful:
                 _move(partial, target)
         return _show(saved, target, changes, after, args)
     except KeyboardInterrupt:
@@ -102,16 +108,25 @@ class Changes:
         samples: All samples.
         changed: Those with another reward, or with one where there was none, or the other way round.
         failed: Those that the new reward could not score.
+        error: What the new reward raised first.
+        complaint: Why nothing was scored, if nothing was.
     """
 
     samples: int = 0
     changed: int = 0
     failed: int = 0
+    error: ErrorRecord | None = None
+    complaint: str | None = None
 
     @property
     def all_failed(self) -> bool:
         """Whether the new reward could score none of them."""
         return 0 < self.samples == self.failed
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether there are new scores to keep."""
+        return not self.all_failed and self.complaint is None
 
 
 def unscored(sample: EvalSample) -> EvalSample:
@@ -185,7 +200,9 @@ class _Rescoring:
         self._changes.samples += 1
         self._changes.changed += before.reward != after.reward
         error = after.step_result.error
-        self._changes.failed += error is not None and error.where is Phase.REWARD
+        if error is not None and error.where is Phase.REWARD and not after.aborted:
+            self._changes.failed += 1
+            self._changes.error = self._changes.error or error
         self._state.done += 1
         self._state.count(after)
 
@@ -293,7 +310,7 @@ def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTa
     after = summarize(scores, **options)
     if args.json:
         shown: Mapping[str, Any] = {
-            "results": None if changes.all_failed else str(target.results),
+            "results": str(target.results) if changes.is_useful else None,
             "changed": changes.changed,
             "failed": changes.failed,
             "before": before.to_dict(),
@@ -304,9 +321,28 @@ def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTa
         say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
         old, new = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
         say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {new} now")
-        if not changes.all_failed:
+        if changes.is_useful:
             say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
+    if changes.error is not None:
+        _say_where(changes.error, verbose=args.verbose)
     if changes.all_failed:
         complain("rescore", "the reward failed for every sample, with the error above: nothing was written; fix it")
-        return Exit.USAGE
-    return Exit.OK
+    elif changes.complaint is not None:
+        complain("rescore", f"{changes.complaint}; nothing was written")
+    return Exit.OK if changes.is_useful else Exit.USAGE
+
+
+def _say_where(error: ErrorRecord, *, verbose: bool) -> None:
+    """The line of the user's reward that raised; with `verbose` the traceback."""
+    if verbose:
+        complain("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
+    elif frames := [found for found in _FRAME.findall(error.traceback) if not _is_foreign(found[0])]:
+        path, line, name = frames[-1]
+        complain("rescore", f"the reward raised {error.type} at {path}:{line}, in {name} (-v shows the traceback)")
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether a file belongs to this package, to another installed one, or to Python."""
+    parts = Path(path).parts
+    is_installed = "site-packages" in parts or path.startswith(("<", sysconfig.get_path("stdlib")))
+    return is_installed or Path(path).is_relative_to(Path(__file__).parents[1])

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 from strands_env.commands.terminal import format_number, format_seconds, one_line
+from strands_env.core import Phase
+from strands_env.eval import read_results
 from strands_env.eval.metrics import Interval, RunSummary
+from strands_sglang.command_line import Exit
 from strands_sglang.drift import DriftTotals
 
 MESSAGE = 160
 """Characters of an error's message in a summary."""
+_WITHOUT_REWARD = "whose environment has no reward function"
 
 
 def interval(value: Interval) -> str:
@@ -62,3 +69,34 @@ def summary_lines(
     if summary.cost is not None:
         lines.append(f"cost        {summary.cost:,.4f}")
     return lines
+
+
+def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
+    """Why nothing was scored. Without a reward function that is as it should be, with one it is not.
+
+    Args:
+        path: The results file.
+        samples: Number of its samples.
+    """
+    why: Counter[str] = Counter()
+    said: str | None = None
+    is_rewards = False
+    for sample in read_results(path):
+        result = sample.step_result
+        if sample.reward is not None:
+            why["whose prompt the group policy leaves out"] += 1
+        elif sample.aborted or result.termination_reason.is_failure:
+            if said is None and result.error is not None:
+                said = f"{result.error.type}: {result.error.message}"
+                is_rewards = result.error.where is Phase.REWARD
+            why[f"that ended with {result.termination_reason.value}"] += 1
+        else:
+            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
+    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
+    status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
+    complaint = f"nothing was scored: of {samples} samples there are {reasons}"
+    if said is not None:
+        complaint += f" ({said})"
+    if is_rewards:
+        complaint += f"; fix the reward, then score the saved rollouts again: strands-env rescore {path.parent}"
+    return status, complaint
