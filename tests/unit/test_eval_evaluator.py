@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 import threading
 from collections import Counter
 from functools import partial
@@ -25,9 +26,11 @@ from strands_env.eval import (
     StoreError,
     TooManyFailuresError,
     read_results,
+    run,
 )
 from strands_env.eval.identity import PromptNamer
 from strands_env.eval.metrics import compute_pass_at_k
+from strands_env.eval.store import RunConfig, StorePaths, load_run
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
 
@@ -64,6 +67,30 @@ async def test_factory_may_be_sync_or_async_and_take_the_action():
     results = await Evaluator(with_action).run(tasks(1))
     assert results["p0"][0].step_result.observation.final_response == "question p0"
     assert len(await Evaluator(FakeEnv).run(tasks(1))) == 1
+
+
+async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "TIME_SAVED_FROM", 0.0)
+    monkeypatch.setattr(run, "TIME_SAVED_EVERY", 0.0)
+    killed = tmp_path / "killed"
+
+    def answer(action: Action) -> StepResult:
+        if action.task_context.id == "p2_0":  # the files as signal 9 would leave them
+            shutil.copytree(tmp_path / "run", killed)
+        return outcome()
+
+    def spent(folder) -> float:
+        return load_run(StorePaths.of(folder).run)["about"]["wall_s"]
+
+    await Evaluator(lambda: FakeEnv(answer), max_concurrency=1, output_path=tmp_path / "run").run(tasks(3))
+    before = spent(killed)
+    assert before > 0
+    await Evaluator(lambda: FakeEnv(answer), output_path=killed).run(tasks(2))
+    assert spent(killed) > before
+    config = RunConfig(tmp_path / "x.run.json", {})
+    for seconds in (1.0, 2.5):
+        config.spend(seconds)
+    assert config.about["wall_s"] == 2.5
 
 
 def test_a_factory_with_other_arguments_is_refused():

@@ -245,7 +245,7 @@ def test_the_header_says_model_sampling_and_time(tmp_path):
     paths = StorePaths.of(tmp_path)
     config = RunConfig(paths.run, {"model": {"model_id": "m", "sampling_params": {"temperature": 1.0, "top_p": None}}})
     config.check(has_results=False)
-    config.finish(12.5)
+    config.spend(12.5)
     ResultLog(paths).close()
     header = islands(write_report(tmp_path, tmp_path / "r.html").path)["overview"]["header"]
     assert (header["model"], header["sampling"], header["wall_s"]) == ("m", {"temperature": 1.0}, 12.5)

@@ -80,7 +80,7 @@ class SavedRun:
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds the run took, all its parts; None where it was not finished, or by a version that did not say."""
+        """Seconds the run took, all its parts; of a killed one up to the last time saved. None where none was saved."""
         value = (self.document.get("about") or {}).get("wall_s")
         return float(value) if value else None
 

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 YOUNG_OBJECTS = 50_000
 """Objects made since the last collection of cycles that start the next one, while a run goes on."""
+TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
+"""Seconds after which the wall time is saved first, and then at most between two times."""
 PASSED_AT_ONCE = 64
 """Finished samples that a resumed run passes over before it lets others have the event loop."""
 
@@ -84,6 +86,7 @@ class Run:
         self.last_failure: str | None = None
         self._same_failures: tuple[str, int] | None = ("", 0)  # of the first samples; None once one went otherwise
         self._has_said_no_tokens = False
+        self._time_due = TIME_SAVED_FROM
         self._checked = 0
         self._reading = asyncio.Lock()
         self._reader: asyncio.Task[Any] | None = None
@@ -146,7 +149,7 @@ class Run:
             if self._is_open:
                 if self._state.total is not None:
                     self._config.about["tasks"] = self._state.total // self._options.n_samples
-                await self._writer.run(lambda: self._config.finish(self._state.elapsed))
+                await self._writer.run(lambda: self._config.spend(self._state.elapsed))
         except StoreError as error:
             logger.warning("error=<%s> | the wall time of the run is not saved", error)
         finally:
@@ -269,6 +272,7 @@ class Run:
         self._state.count(sample)
         if self._writer is not None:
             await self._writer.append(sample)
+            await self._save_time()
         else:
             self._saved([sample])
         if sample.aborted:
@@ -281,6 +285,17 @@ class Run:
                 raise TooManyFailuresError(self.failures, limit, self.last_failure)
 
         self._count_same(sample)
+
+    async def _save_time(self) -> None:
+        """Save the time spent now and then: a killed run does not get to its end."""
+        elapsed = self._state.elapsed
+        if self._writer is None or elapsed < self._time_due:
+            return
+        self._time_due = elapsed + min(max(elapsed, TIME_SAVED_FROM), TIME_SAVED_EVERY)
+        try:
+            await self._writer.run(lambda: self._config.spend(elapsed))
+        except StoreError as error:
+            logger.warning("error=<%s> | the wall time of the run is not saved", error)
 
     def _check_tokens(self, sample: EvalSample) -> None:
         result = sample.step_result

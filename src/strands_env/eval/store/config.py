@@ -41,6 +41,7 @@ class RunConfig:
         self.path = path
         self.about = dict(about or {})
         self.environment: dict[str, Any] | None = None
+        self._spent_before = 0.0
 
     @property
     def digest(self) -> str:
@@ -71,7 +72,8 @@ class RunConfig:
         self.compare(saved)
         self.environment = saved["environment"]
         before = saved["about"]
-        self.about |= {"started": before.get("started"), "wall_s": before.get("wall_s", 0.0)}
+        self._spent_before = float(before.get("wall_s") or 0.0)
+        self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
         earlier = [*before.get("earlier_versions", []), before.get("versions")]
         if before.get("versions") != versions():
             self.about |= {"earlier_versions": earlier}
@@ -108,9 +110,13 @@ class RunConfig:
         if self.path is not None:
             self._save()
 
-    def finish(self, seconds: float) -> None:
-        """Add to the wall time of the run, which is that of all its parts, and save. Blocks."""
-        self.about["wall_s"] = round(float(self.about.get("wall_s") or 0.0) + seconds, 3)
+    def spend(self, seconds: float) -> None:
+        """Save the wall time of the run, all its parts together. Blocks.
+
+        Args:
+            seconds: Time of this part so far.
+        """
+        self.about["wall_s"] = round(self._spent_before + seconds, 3)
         if self.path is not None:
             self._save()
 
