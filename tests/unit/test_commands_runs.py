@@ -158,6 +158,32 @@ def test_sft_has_the_messages_too(graded, tmp_path):
     ]
 
 
+def test_messages_in_parquet_are_a_list_whose_arguments_are_text(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    call = {"toolUse": {"toolUseId": "1", "name": "add", "input": {"a": [1], "b": {}}}}
+    answer = {"toolResult": {"toolUseId": "1", "status": "success", "content": [{"text": "1"}]}}
+    made = sampled(1.0, 0, "a")
+    made.step_result.observation.messages = [
+        {"role": "user", "content": [{"text": "question"}]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [answer]},
+    ]
+    run, target = saved(tmp_path / "run", made), tmp_path / "x.parquet"
+    assert main(["export", run, "-o", str(target), "--format", "sft"]) == 0
+    messages = parquet.read_table(target).to_pylist()[0]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[0]["content"] == "question"
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": [1], "b": {}}'}
+    assert messages[2]["tool_call_id"] == "1"
+
+
+def test_the_neutral_file_has_a_column_of_advantages(graded, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert main(["export", graded, "-o", str(tmp_path / "x.parquet")]) == 0
+    first, second, *alike = parquet.read_table(tmp_path / "x.parquet").column("advantage").to_pylist()
+    assert first == -second > 0 and alike == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("options", "count"), [(["--min-reward", "1"], 3), (["--max-reward", "0.5"], 1), (["--mixed"], 2)]
 )

@@ -258,7 +258,7 @@ def _sft(rollout: Rollout) -> dict[str, Any]:
     except MessageConversionError:  # a block that no chat template has; the ids are whole
         chat = []
     return {
-        "messages": json.dumps(chat, ensure_ascii=False),
+        "messages": chat,
         "input_ids": row.token_ids.tolist(),
         "labels": labels.tolist(),
         "reward": row.reward,
@@ -272,7 +272,7 @@ FORMATS: dict[str, Callable[[Rollout], dict[str, Any]]] = {"trl": _trl, "verl": 
 _INTEGERS = ("prompt_ids", "completion_ids", "response_ids", "tokens", "input_ids", "labels")
 _MASKS = ("env_mask", "response_mask", "loss_mask")
 _FLOATS = ("logprobs", "response_logprobs", "rollout_log_probs")
-_TEXTS = ("group_id", "uid", "prompt_id", "prompt", "label", "response", "status", "messages")
+_TEXTS = ("group_id", "uid", "prompt_id", "prompt", "label", "response", "status")
 _COUNTS = ("group_index", "index", "response_length")
 
 
@@ -311,7 +311,7 @@ def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
         try:
             while batch := list(islice(rows, BATCH)):
                 schema = pa.schema([(name, _column(pa, name)) for name in batch[0]])
-                table = pa.Table.from_pylist(batch, schema=schema)
+                table = pa.Table.from_pylist([_columnar(row) for row in batch], schema=schema)
                 writer = writer or parquet.ParquetWriter(partial, schema, compression="zstd")
                 writer.write_table(table)
                 count += len(batch)
@@ -334,17 +334,44 @@ def _complete(target: Path) -> Iterator[Path]:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for JSON: messages as values, and no NaN."""
+    """A row for JSON: no NaN."""
     shown = dict(row)
-    if "messages" in shown:
-        shown["messages"] = json.loads(shown["messages"])
     for name in _FLOATS:
         if name in shown:
             shown[name] = [None if math.isnan(value) else value for value in shown[name]]
     return shown
 
 
+def _columnar(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for Parquet: what has no fixed shape in a message is JSON text."""
+    if "messages" not in row:
+        return row
+    return {**row, "messages": [_flat_message(message) for message in row["messages"]]}
+
+
+def _flat_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {**message, "content": _text(message.get("content"))}
+    if calls := message.get("tool_calls"):
+        flat["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _text(call["function"].get("arguments"))}}
+            for call in calls
+        ]
+    return flat
+
+
+def _message_type(pa: Any) -> Any:
+    text = pa.string()
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    texts = ("role", "content", "reasoning_content")
+    return pa.struct(
+        [*((name, text) for name in texts), ("tool_calls", pa.list_(call)), ("tool_call_id", text), ("name", text)]
+    )
+
+
 def _column(pa: Any, name: str) -> Any:
+    if name == "messages":
+        return pa.list_(_message_type(pa))
     if name in _INTEGERS:
         return pa.list_(pa.int32())
     if name in _MASKS:

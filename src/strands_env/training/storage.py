@@ -125,6 +125,7 @@ def _schema(pa: Any) -> Any:
         ("is_discarded", pa.bool_()),
         ("status", pa.string()),
         ("finish_reason", pa.string()),
+        ("advantage", pa.float64()),
         ("metadata", pa.string()),
     ]
     return pa.schema(fields, metadata={_VERSION_KEY: FORMAT_VERSION.encode()})
@@ -147,6 +148,7 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
         "kept_offsets": None if kept is None else kept.offsets,
         "media": [asdict(medium) for medium in sample.media],
         "status": sample.status.value,
+        "advantage": sample.metadata.get("advantage"),  # for other readers; `load_samples` has it in the metadata
         "metadata": json.dumps(dict(sample.metadata)),
     }
 
