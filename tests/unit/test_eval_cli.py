@@ -215,7 +215,21 @@ def test_compare_says_which_is_better(two_runs, capsys):
     assert "difference  1.000" in out
     assert "3 better, 0 worse, 0 equal" in out
     assert "p-value     0.2500  (exact; not significant at 0.05)" in out
+    assert "differ in   environment.config.reward (0.0, 1.0)\n" in out
     assert "two methods" not in out
+
+
+def test_compare_names_another_reward_and_other_sampling(tmp_path, capsys):
+    run, hot, rescored = (str(tmp_path / name) for name in ("run", "hot", "rescored"))
+    assert run_mine(run) == run_mine(hot, "--temperature", "0.5") == 0
+    assert main(["rescore", run, "--reward", "exact", "-q", "-o", rescored]) == 0
+    capsys.readouterr()
+    assert main(["compare", run, hot, rescored]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("differ in")]
+    assert lines[0] == "differ in   model.sampling_params.temperature (absent, 0.5)"
+    assert lines[1].startswith("differ in   reward (") and lines[1].endswith("'exact')")
+    assert main(["compare", run, run]) == 0
+    assert "differ in" not in capsys.readouterr().out
 
 
 def test_compare_as_json_and_as_a_gate(two_runs, capsys):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from typing import Any
 
+from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import interval
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, compare
 from strands_env.eval.groups import read_scores
+from strands_env.eval.identity import differing
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.report import write_comparison
@@ -48,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
             )
             for table in tables[1:]
         ]
+        configurations = [_configuration(path) for path in (args.first, *args.others)]
         if args.html is not None:
             threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
             write_comparison([args.first, *args.others], args.html, reward_threshold=threshold, seed=args.seed)
@@ -68,11 +72,22 @@ def run(args: argparse.Namespace) -> int:
         ]
         say(json.dumps(shown[0] if len(shown) == 1 else shown))
     statuses = []
-    for path, result, significant in zip(args.others, results, verdicts, strict=True):
+    for path, result, significant, other in zip(args.others, results, verdicts, configurations[1:], strict=True):
         statuses.append(_show(args, path, result, significant=significant))
+        if not args.json and (changed := differing(configurations[0], other)):
+            say(f"differ in   {', '.join(changed)}")
     if args.html is not None and not args.json:
         say(f"page        {args.html}")
     return max(statuses)
+
+
+def _configuration(path: str) -> dict[str, Any]:
+    """What a run was made with, as far as it decides results; empty where it was not saved."""
+    document = SavedRun.of(path).document
+    config = dict(document.get("config") or {})
+    rescored = config.pop("rescored", None) or {}
+    reward = rescored.get("reward") or (document.get("environment") or {}).get("reward_fn")
+    return config if reward is None else {**config, "reward": reward}
 
 
 def _is_significant(result: Comparison, level: float) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "canonical",
     "copy_of",
     "differences",
+    "differing",
     "digest",
     "fixed_seed",
     "sample_id",
@@ -31,7 +32,7 @@ __all__ = [
 
 _MISSING = object()
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
-_LONGEST = 120
+_LONGEST, _SHORT = 120, 60
 
 
 def digest(*parts: bytes) -> str:
@@ -178,6 +179,19 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
             )
             lines.append(f"{name}: {_part(old_text, same)} in the file, now {_part(new_text, same)}")
     return lines
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between the configurations of two runs, for one line: `model.temperature (0.7, 1.0)`."""
+    found: list[str] = []
+    for key in sorted({*first, *second}):
+        one, other = first.get(key, _MISSING), second.get(key, _MISSING)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differing(one, other, f"{prefix}{key}.")
+        elif one != other:
+            shown = [f"{text[:_SHORT]}..." if len(text) > _SHORT else text for text in map(_shown, (one, other))]
+            found.append(f"{prefix}{key} ({', '.join(shown)})")
+    return found
 
 
 def _shown(value: Any) -> str:
