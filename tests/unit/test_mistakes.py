@@ -361,6 +361,40 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Any, capsys: pytest.Captur
     assert not (tmp_path / "x.parquet").exists()
 
 
+def no_tasks() -> Any:
+    raise ValueError("no tasks today")
+
+
+def test_a_run_that_fails_before_its_first_sample_leaves_nothing(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(f"{HERE}:no_tasks", "--env", HOOKS, *FAST, "-o", str(tmp_path / "out")) == 2
+    assert "no tasks today" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_family_of_benchmarks_is_suggested_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate("tau2", *FAST) == 2
+    assert "(did you mean tau2-airline or tau2-mock or tau2-retail or tau2-telecom?)" in capsys.readouterr().err
+
+
+def test_view_names_a_sample_that_exists(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_mine(tmp_path) == 0
+    known = min(sample.prompt_id for sample in read_results(tmp_path))
+    assert strands_env(["view", str(tmp_path), "zzzzzzzz/9"]) == 2
+    assert f"(there is {known!r})" in capsys.readouterr().err
+
+
+def test_the_folder_of_an_environment_is_no_environment(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert strands_env(["init", "outer_game"]) == 0
+    assert strands_env(["check", "--env", "outer_game"]) == 2
+    assert "'outer_game' is a folder here: run 'cd outer_game' first" in capsys.readouterr().err
+
+
 def test_a_made_environment_is_not_made_again_inside_itself(
     tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

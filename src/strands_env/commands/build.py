@@ -66,6 +66,8 @@ def load_object(path: str, default: str) -> Any:
     value: Any = module
     for part in (attribute or default).split("."):
         if not hasattr(value, part):
+            if getattr(module, "__file__", None) is None and (Path(module_name) / f"{module_name}.py").is_file():
+                raise EvalError(f"{path!r} is a folder here: run 'cd {module_name}' first")
             hint = did_you_mean(part, [name for name in dir(value) if not name.startswith("_")])
             raise EvalError(f"module {module_name!r} has no {attribute or default!r}{hint}: give module:attribute")
         value = getattr(value, part)

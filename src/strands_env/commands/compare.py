@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
     statuses = []
     for path, result, significant, other in zip(args.others, results, verdicts, configurations[1:], strict=True):
         statuses.append(_show(args, path, result, significant=significant))
-        if not args.json and (changed := differing(configurations[0], other)):
+        if statuses[-1] is Exit.USAGE or args.json:
+            continue
+        if changed := differing(configurations[0], other):
             say(f"differ in   {', '.join(changed)}")
     if args.html is not None and not args.json:
         say(f"page        {args.html}")

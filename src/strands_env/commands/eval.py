@@ -50,6 +50,7 @@ from strands_env.eval.executor import Executor
 from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.store import StorePaths
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang import get_tool_parser
 from strands_sglang.command_line import Exit
@@ -83,8 +84,9 @@ def run(args: argparse.Namespace) -> int:
         return _fail(error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
         return _fail(error, Exit.USAGE)
+    assert evaluator.paths is not None
     try:
-        with _frozen_imports():
+        with _no_empty_run(evaluator.paths), _frozen_imports():
             status = asyncio.run(_evaluate(evaluator, executor, engine))
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)
@@ -97,6 +99,22 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _fail(error, Exit.USAGE)
     return _show(evaluator, status, options, as_json=args.json, trackers=trackers)
+
+
+@contextlib.contextmanager
+def _no_empty_run(paths: StorePaths) -> Iterator[None]:
+    """Remove the files of a run that failed before its first sample, unless they were there before."""
+    was_there, had_folder = paths.results.exists() or paths.run.exists(), paths.results.parent.exists()
+    try:
+        yield
+    except EvalError:
+        if not was_there and not (paths.results.exists() and paths.results.stat().st_size):
+            for path in (paths.results, paths.tokens, paths.run):
+                path.unlink(missing_ok=True)
+            if not had_folder:
+                with contextlib.suppress(OSError):  # a tracker may have written into it
+                    paths.results.parent.rmdir()
+        raise
 
 
 @contextlib.contextmanager

@@ -58,7 +58,9 @@ class Rollout:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="file that ends in .parquet or .jsonl")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="file that ends in .parquet, or .jsonl (not samples)"
+    )
     parser.add_argument(
         "--format",
         choices=["samples", *FORMATS],

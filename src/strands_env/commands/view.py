@@ -81,6 +81,8 @@ def _sample(args: argparse.Namespace) -> int:
         known = {entry.prompt_id for entry in reader.entries} | {f"{e.prompt_id}/{e.index}" for e in reader.entries}
     if not wanted:
         hint = did_you_mean(args.sample, known)
+        if not hint and known:
+            hint = f" (there is {min(known)!r})"
         complain("view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index")
         return Exit.USAGE
     system_prompt = SavedRun.of(args.run).system_prompt

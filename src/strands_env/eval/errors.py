@@ -97,9 +97,9 @@ class UnknownBenchmarkError(EvalError, KeyError):
         self.known = tuple(known)
 
     def __str__(self) -> str:
-        return (
-            f"unknown benchmark {self.name!r}{did_you_mean(self.name, self.known)}; known are {', '.join(self.known)}"
-        )
+        family = [name for name in self.known if name.startswith(f"{self.name}-")]
+        hint = f" (did you mean {' or '.join(family)}?)" if family else did_you_mean(self.name, self.known)
+        return f"unknown benchmark {self.name!r}{hint}; known are {', '.join(self.known)}"
 
 
 class DatasetError(EvalError):
