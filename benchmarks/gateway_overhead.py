@@ -4,7 +4,7 @@
 
 Conversations grow by a tool round a request, as agents' do; the model answers at once. The bare handler reads the same
 bodies and answers with the same bytes on the same loop, and client and server share the process, so the difference of
-the two CPU times is the gateway.
+the two CPU times is the gateway. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
+import platform
 import statistics
 import time
 import tracemalloc
@@ -118,8 +120,9 @@ async def measured(
     return 1e3 * statistics.median(own), 1e3 * statistics.median(other), tokens
 
 
-async def overhead(rounds: int) -> None:
+async def overhead(rounds: int) -> list[dict[str, Any]]:
     """CPU per request at several sizes."""
+    rows = []
     tokenizer = make_tiny_tokenizer(1024, 10**6)
     tokenizer.chat_template = HERMES_TEMPLATE
     word = "module "
@@ -158,12 +161,16 @@ async def overhead(rounds: int) -> None:
             size = len(case.body())
             own, other, tokens = await measured(http, session, bare, case, rounds)
             parse = body_parse(case)
-            told = "" if target is None else f"{target} ms"
+            rows.append(
+                {"case": name, "body_kb": round(size / 1000), "prompt_tokens": tokens, "gateway_ms": round(own, 2),
+                 "bare_ms": round(other, 2), "over_it_ms": round(own - other, 2), "target_ms": target}
+            )  # fmt: skip
             print(
                 f"| {name} | {size / 1000:.0f} kB | {tokens} tokens | {own:.2f} ms | {other:.2f} ms "
-                f"| **{own - other:.2f} ms** ({own - other - parse:.2f} without the parse) | {told} |"
+                f"| **{own - other:.2f} ms** ({own - other - parse:.2f} without the parse) | {target or ''} |"
             )
     await runner.cleanup()
+    return rows
 
 
 def body_parse(case: Case) -> float:
@@ -177,7 +184,7 @@ def body_parse(case: Case) -> float:
     return 1e3 * statistics.median(times)
 
 
-async def many_sessions(count: int, in_flight: int) -> None:
+async def many_sessions(count: int, in_flight: int) -> dict[str, float]:
     """Latency added with many open sessions, and memory of a held token."""
     tokenizer = make_tiny_tokenizer(1024, 10**6)
     tokenizer.chat_template = HERMES_TEMPLATE
@@ -210,13 +217,15 @@ async def many_sessions(count: int, in_flight: int) -> None:
                 await asyncio.sleep(pause / in_flight)
             await asyncio.gather(*batch)
         added.sort()
+        median, p99 = (round(1e3 * added[int(share * len(added))], 1) for share in (0.5, 0.99))
         print(
-            f"\n{count} open sessions, {in_flight} in flight: added latency median "
-            f"{1e3 * added[len(added) // 2]:.1f} ms, p99 {1e3 * added[int(0.99 * len(added))]:.1f} ms (target 20 ms)"
+            f"\n{count} open sessions, {in_flight} in flight: added latency median {median} ms, p99 {p99} ms "
+            "(target 20 ms)"
         )
+        return {"sessions": count, "in_flight": in_flight, "added_p50_ms": median, "added_p99_ms": p99}
 
 
-async def memory() -> None:
+async def memory() -> float:
     """Bytes of a held token, in a session of 100 rounds."""
     tokenizer = make_tiny_tokenizer(1024, 10**6)
     tokenizer.chat_template = HERMES_TEMPLATE
@@ -242,6 +251,7 @@ async def memory() -> None:
             f"a session of {tokens} held tokens: {held / tokens:.0f} bytes a token, "
             f"its history of {history / 1000:.0f} kB included (target 40 and one history)"
         )
+        return round(held / tokens, 1)
 
 
 def main() -> None:
@@ -251,9 +261,12 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000, help="open sessions")
     parser.add_argument("--in-flight", type=int, default=200, help="requests at a time")
     args = parser.parse_args()
-    asyncio.run(overhead(args.rounds))
-    asyncio.run(many_sessions(args.sessions, args.in_flight))
-    asyncio.run(memory())
+    figures = {
+        "requests": asyncio.run(overhead(args.rounds)),
+        "crowd": asyncio.run(many_sessions(args.sessions, args.in_flight)),
+        "bytes_per_held_token": asyncio.run(memory()),
+    }
+    print(json.dumps({"benchmark": "gateway_overhead", **figures, "python": platform.python_version()}))
 
 
 if __name__ == "__main__":
