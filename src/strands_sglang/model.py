@@ -61,6 +61,9 @@ class SGLangModel(Model):
         ValueError: An option has a wrong value, or no parser has the name.
     """
 
+    only_reads_messages = True
+    """The messages of a call are never changed, and nothing of them that could change is kept."""
+
     def __init__(
         self,
         *,

@@ -205,8 +205,8 @@ def environment_calls(turns: int) -> Work:
 
 
 SHORT, LONG = 4, 120  # turns: about 3k and 90k tokens
-HISTORY_CALLS_A_TURN = 36
-"""Calls for every earlier turn: two shallow copies and one comparison of the history, which the SDK asks for."""
+HISTORY_CALLS_A_TURN = 10
+"""Calls for every earlier turn: whether its reply needs the SDK's normalisation."""
 
 
 def test_the_lengths_are_what_they_are_said_to_be() -> None:

@@ -8,7 +8,9 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
 from strands import Agent
+from strands.event_loop.streaming import _normalize_messages
 from strands.hooks import BeforeModelCallEvent
 from strands.telemetry.tracer import get_tracer
 
@@ -67,6 +69,33 @@ def test_copied_history_shares_what_is_large() -> None:
     arguments = {"code": "x" * 1000}
     history = History([{"role": "assistant", "content": [{"toolUse": {"name": "run", "input": arguments}}]}])
     assert copy.deepcopy(history)[0]["content"][0]["toolUse"]["input"] is arguments
+
+
+@pytest.mark.parametrize(
+    ("content", "is_shared"),
+    [
+        ([{"text": "a"}, {"toolUse": {"name": "run", "toolUseId": "1", "input": {}}}], True),
+        ([{"reasoningContent": {"reasoningText": {"text": ""}}}, {"text": "a"}], True),
+        ([{"text": " \n"}, {"text": "a"}], False),
+        ([{"text": None}], False),
+        ([{"toolUse": {"name": "a b", "toolUseId": "1", "input": {}}}], False),
+        ([{"toolUse": {"name": "a" * 65, "toolUseId": "1", "input": {}}}], False),
+        ([{"toolUse": {"toolUseId": "1", "input": {}}}], False),
+        ([], False),
+    ],
+)
+@pytest.mark.parametrize("is_only_read", [True, False])
+def test_what_needs_no_normalisation_is_shared_with_models_that_only_read(
+    content: list[Any], is_shared: bool, is_only_read: bool
+) -> None:
+    messages = [{"role": "user", "content": [{"text": " "}]}, {"role": "assistant", "content": content}]
+    expected = _normalize_messages(copy.deepcopy(messages))
+    history = History(copy.deepcopy(messages))
+    history.is_only_read = is_only_read
+    normalized = _normalize_messages(history)
+    assert list(normalized) == expected and history == messages
+    assert [a is b for a, b in zip(normalized, history, strict=True)] == [is_only_read, is_only_read and is_shared]
+    assert not any(a is b for a, b in zip(copy.deepcopy(history), history, strict=True))
 
 
 class Span:

@@ -25,7 +25,7 @@ from strands_sglang.exceptions import refuse_unknown
 from .content import copied
 from .deadline import to_the_end, within
 from .flat_loop import flatten_the_loop
-from .history import history_of, skip_unrecorded_messages
+from .history import History, history_of, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .progress import EpisodeProgress
 from .result import (
@@ -214,6 +214,8 @@ class Environment:
             if isinstance(model, str | type):
                 raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
             self._apply_budget(model)
+            if isinstance(history, History):
+                history.is_only_read = getattr(model, "only_reads_messages", False)
         except Exception as error:
             return self._failed(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)

@@ -10,16 +10,23 @@ square of the number of turns, and is nine tenths of the time of an episode of 2
 from __future__ import annotations
 
 import os
+import re
 import sys
 from types import CodeType
 from typing import Any, Final
 
 import strands.event_loop.event_loop as sdk
+import strands.event_loop.streaming as sdk_streaming
 from strands.middleware import InvokeModelStage
 from strands.telemetry.tracer import get_tracer
 
 _MODEL_EXECUTION: Final[CodeType | None] = getattr(getattr(sdk, "_handle_model_execution", None), "__code__", None)
 """The one place where the SDK copies the history for the context of model middleware."""
+
+_NORMALIZATION: Final[CodeType | None] = getattr(getattr(sdk_streaming, "_normalize_messages", None), "__code__", None)
+"""Where the SDK copies the history to replace blank texts and invalid names of tools."""
+
+_VALID_NAME: Final = re.compile(r"[a-zA-Z0-9_\-]{1,64}")
 
 
 def history_of(messages: list[Any]) -> list[Any]:
@@ -34,11 +41,21 @@ class History(list[Any]):
     inside them are read only, and large.
 
     The copy for the context of model middleware is left out where an agent has no such middleware. Nobody else is given
-    that context before the SDK copies its messages again to normalise them. Any other deep copy is made.
+    that context before the SDK copies its messages again to normalise them. That copy shares the messages in which
+    nothing is to be normalised, where the model promises to read only. Any other deep copy is made.
+
+    Attributes:
+        is_only_read: The model never changes the messages it is given.
     """
 
+    is_only_read = False
+
     def __deepcopy__(self, memo: dict[int, Any]) -> History:
-        return self if is_for_middleware_that_is_absent() else History(map(_copy_message, self))
+        if is_for_middleware_that_is_absent():
+            return self
+        is_to_normalize = sys._getframe(2).f_code is _NORMALIZATION  # behind this method and `copy.deepcopy`
+        shares = self.is_only_read and is_to_normalize
+        return History(map(_copy_to_normalize if shares else _copy_message, self))
 
 
 def is_for_middleware_that_is_absent() -> bool:
@@ -49,6 +66,24 @@ def is_for_middleware_that_is_absent() -> bool:
     registry = getattr(caller.f_locals.get("agent"), "_middleware_registry", None)
     handlers = getattr(registry, "_handlers", None)
     return isinstance(handlers, dict) and not handlers.get(InvokeModelStage)
+
+
+def _copy_to_normalize(message: Any) -> Any:
+    """The message itself where the SDK's normalisation would leave it as it is."""
+    role, content = message.get("role", "assistant"), message.get("content")
+    if role != "assistant":
+        return message
+    if type(content) is not list or not content:
+        return _copy_message(message)
+    for block in content:
+        use = block.get("toolUse", block) if type(block) is dict else None
+        if use is None or ("text" in block and not (type(block["text"]) is str and block["text"].strip())):
+            return _copy_message(message)
+        if use is not block:
+            name = use.get("name") if type(use) is dict else None
+            if type(name) is not str or not _VALID_NAME.fullmatch(name):
+                return _copy_message(message)
+    return message
 
 
 def _copy_message(message: Any) -> Any:
