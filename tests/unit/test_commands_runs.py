@@ -28,6 +28,13 @@ def good(action, result: StepResult) -> str:
     return "good"
 
 
+def one(action, result: StepResult) -> float:
+    return 1.0
+
+
+TOOLS = '[{"type":"function","function":{"name":"add","description":"Add.","parameters":{"type":"object"}}}]'
+
+
 class Half(ExactMatchReward):
     async def compute(self, action, step_result):
         return 0.5
@@ -156,6 +163,24 @@ def test_sft_has_the_messages_too(graded, tmp_path):
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": "answer"},
     ]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_sft_has_the_tools_as_json_text(kind, tmp_path):
+    made = [sampled(1.0, 0), sampled(1.0, 1)]
+    made[0].step_result.observation.tools = TOOLS
+    run, target = saved(tmp_path / "run", *made), tmp_path / f"x.{kind}"
+    assert main(["export", run, "-o", str(target), "--format", "sft"]) == 0
+    read = rows if kind == "jsonl" else lambda path: pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    assert [row["tools"] for row in read(target)] == [TOOLS, None]
+
+
+def test_a_rescored_run_keeps_its_tools(tmp_path):
+    made = sampled(1.0)
+    made.step_result.observation.tools = TOOLS
+    run, new = saved(tmp_path / "run", made), tmp_path / "new"
+    assert main(["rescore", run, "-q", "-o", str(new), "--reward", f"{__name__}:one"]) == 0
+    assert next(read_results(new, with_tokens=True)).step_result.observation.tools == TOOLS
 
 
 def test_messages_in_parquet_are_a_list_whose_arguments_are_text(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -21,6 +22,7 @@ from strands_env.core import Action, Environment, RewardFunction, RewardResult, 
 from strands_env.core.types import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import with_limits
+from strands_sglang.messages import format_tool_specs
 
 
 @tool
@@ -315,6 +317,16 @@ async def test_observation_has_what_an_environment_composed_in_its_step() -> Non
     asked = [*(seen.history or ()), *seen.messages][:-1]
     texts = [message["content"][0]["text"] for message in model.last_messages]
     assert [message["content"][0]["text"] for message in asked] == texts == ["Hello", "Hi", "Board: x"]
+
+
+async def test_observation_has_the_tools_as_chat_templates_take_them() -> None:
+    env = ToolEnv(model_factory=scripted("done"))
+    first, second = [(await env.step(ACTION)).observation.tools for _ in range(2)]
+    assert first is not None
+    assert json.loads(first)[0] == format_tool_specs([add.tool_spec])[0]
+    assert [tool["function"]["name"] for tool in json.loads(first)] == ["add", "broken"]
+    assert first is second  # one text, however many results hold it
+    assert (await Environment(model_factory=scripted("done")).step(ACTION)).observation.tools is None
 
 
 async def test_history_of_the_task_is_not_kept_twice() -> None:

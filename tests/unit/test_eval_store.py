@@ -9,7 +9,7 @@ import pytest
 from strands_env.core import TerminationReason
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, load_run, verify_run
+from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, files, load_run, verify_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -57,6 +57,36 @@ def test_equal_trajectories_are_stored_once(paths):
     alone.step_result.trajectories = []
     write(other, alone)
     assert single == other.tokens.stat().st_size
+
+
+def test_a_set_of_tools_is_stored_once(paths):
+    made = [with_token_data(index) for index in range(4)]
+    for item, tools in zip(made, ["[11]", "[22]", "[11]", None], strict=True):
+        item.step_result.observation.tools = tools
+    write(paths, *made)
+    assert b"[11]" not in paths.results.read_bytes()
+    records = [json.loads(line)["tokens"] for line in paths.results.read_bytes().splitlines()]
+    assert records[0]["tools"] == records[2]["tools"] != records[1]["tools"]
+    assert "tools" not in records[3]
+    assert list(read_results(paths.results, with_tokens=True)) == made
+    assert verify_run(paths.results).frames == 4 + 4 + 3  # tokens, routed experts, tools
+
+
+def test_tools_of_a_batch_that_was_not_written_are_written_with_the_next(paths, monkeypatch):
+    made = with_token_data(0)
+    made.step_result.observation.tools = "[1]"
+    log = ResultLog(paths)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_all_at", refused)
+        with pytest.raises(StoreError):
+            log.append([made])
+    log.append([made])
+    log.close()
+    assert list(read_results(paths.results, with_tokens=True)) == [made]
+
+
+def refused(fd, data, offset):
+    raise OSError(28, "No space left on device")
 
 
 def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths, tmp_path):

@@ -250,7 +250,10 @@ def _slime(rollout: Rollout) -> dict[str, Any]:
 
 
 def _sft(rollout: Rollout) -> dict[str, Any]:
-    """Messages as chat templates take them, and the exact ids with labels: what was sampled is learned."""
+    """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
+
+    `tools` is JSON text, which TRL and slime read as they read a list: a column of schemas has no one type in Parquet.
+    """
     row = one_row(rollout.paths)
     labels = np.where(np.array(trained_mask(row), dtype=bool), row.token_ids, IGNORED_LABEL)
     history = rollout.sample.action.task_context.conversation_history
@@ -261,6 +264,7 @@ def _sft(rollout: Rollout) -> dict[str, Any]:
         chat = []
     return {
         "messages": chat,
+        "tools": rollout.sample.step_result.observation.tools,
         "input_ids": row.token_ids.tolist(),
         "labels": labels.tolist(),
         "reward": row.reward,
@@ -274,7 +278,7 @@ FORMATS: dict[str, Callable[[Rollout], dict[str, Any]]] = {"trl": _trl, "verl": 
 _INTEGERS = ("prompt_ids", "completion_ids", "response_ids", "tokens", "input_ids", "labels")
 _MASKS = ("env_mask", "response_mask", "loss_mask")
 _FLOATS = ("logprobs", "response_logprobs", "rollout_log_probs")
-_TEXTS = ("group_id", "uid", "prompt_id", "prompt", "label", "response", "status")
+_TEXTS = ("group_id", "uid", "prompt_id", "prompt", "label", "response", "status", "tools")
 _COUNTS = ("group_index", "index", "response_length")
 
 

@@ -43,7 +43,7 @@ from .task import Action
 from .telemetry import rollout_span
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
 from .tokens import TokenObservation
-from .tool_specs import remember_tool_specs
+from .tool_specs import remember_tool_specs, tools_as_text
 
 if TYPE_CHECKING:
     from .models import ModelFactory
@@ -447,6 +447,7 @@ class Environment:
             tokens=tokens,
             metrics=metrics,
             system_prompt=prompt if isinstance(prompt, str) else None,
+            tools=tools_as_text(agent.tool_registry.get_all_tool_specs()),
         )
         return StepResult(
             observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
 from strands_env.core.threads import reward_threads
@@ -23,6 +23,7 @@ from .jsonable import JsonValues, StoredModel
 from .task import Action, JsonMessages, MessageDict
 from .termination import ErrorRecord, TerminationReason, ToolErrorRecord
 from .tokens import TokenObservation
+from .tool_specs import shared_text
 
 if TYPE_CHECKING:
     MaskField: TypeAlias = SamplingMask | None
@@ -44,6 +45,9 @@ class Observation(StoredModel):
         system_prompt: The system prompt the model was given; None without one.
         history: The messages before this step's where they are not the task's own `conversation_history`, because the
             environment changed them; None where they are.
+        tools: The tools at the end of the step, as JSON text of a list of function schemas, the form in which chat
+            templates take them (`{"type": "function", "function": {"name", "description", "parameters"}}`). None
+            without tools, in results of earlier versions, and where a saved sample was read without its tokens.
     """
 
     model_config = _JSON
@@ -53,6 +57,7 @@ class Observation(StoredModel):
     metrics: JsonValues = Field(default_factory=dict)
     system_prompt: str | None = None
     history: JsonMessages | None = None
+    tools: Annotated[str | None, AfterValidator(shared_text)] = None
 
     def to_bytes(self) -> bytes:
         """The observation in compact binary form; `from_bytes` gives an equal one back."""

@@ -161,7 +161,7 @@ class Sampler:
             )
             await asyncio.sleep(pause)
         if not self._keep_tokens and (result.trajectories or result.observation.tokens is not None):
-            result.observation.tokens = None
+            result.observation.tokens = result.observation.tools = None
             result.trajectories = []
         sample = EvalSample(
             action=action,

@@ -64,6 +64,7 @@ class ResultLog:
         self._rewards = array("d")
         self._aborted = bytearray()
         self._tasks: dict[str, str] = {}
+        self._tools: dict[bytes, list[int]] = {}
         try:
             files.lock(self._fd, paths.results)
             with files.told("continue", paths.results):
@@ -110,7 +111,7 @@ class ResultLog:
             raise StoreError(f"{str(self.paths.results)!r} is closed")
         try:
             self._recover()
-            frames = FrameWriter(self._tokens_length)
+            frames = FrameWriter(self._tokens_length, self._tools)
             lines = [encode(sample, frames.add_result(sample.step_result)) for sample in samples]
             if data := frames.data:
                 self._write_tokens(data)
@@ -125,6 +126,7 @@ class ResultLog:
             self._note(sample.id, sample.prompt_id, sample.task_digest, sample.aborted, sample.reward, self._length)
             self._length += len(line)
         self._tokens_length += len(data)
+        self._tools = frames.tools
 
     def samples(self, *, with_tokens: bool = False) -> Iterator[EvalSample]:
         """All samples in the order they were finished; of one that was tried again the last.

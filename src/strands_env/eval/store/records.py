@@ -45,7 +45,7 @@ _BODY = b',"action":'
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _CHECKSUM_LENGTH = len(b',"crc":"00000000"}\n')
 _FIELDS = {"id", "prompt_id", "task", "index", "aborted", "attempts", "duration_s", "action", "step_result", "tokens"}
-_NO_TOKENS: Any = {"observation": {"tokens": True}, "trajectories": True}
+_NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}
 
 
 class LineError(ValueError):
@@ -101,7 +101,7 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
     try:  # a tool may have returned any object, and any bytes as text
         result = {
             **_fields(sample.step_result, {"trajectories": []}),
-            "observation": _fields(sample.step_result.observation, {"tokens": None}),
+            "observation": _fields(sample.step_result.observation, {"tokens": None, "tools": None}),
         }
         line = _line(sample, tokens, orjson.dumps(_plain(sample.action)), orjson.dumps(_plain(result)))
         to_sample(decode(line))

@@ -1,21 +1,28 @@
-"""The side file of tokens: checksummed, compressed frames that records point at by offset."""
+"""The side file of tokens: checksummed, compressed frames that records point at by offset.
+
+A set of tools is a frame too: one for all samples of a run that were given the same.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from strands_env.core import AgentTrajectory, StepResult, TokenObservation
+from strands_env.core.tool_specs import shared_text
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.store import files
 
 _FRAME = struct.Struct("<4sII")
 _MAGIC = b"STK1"
 _LEVEL = 1
+MAX_SETS_OF_TOOLS = 4096
+"""Sets of tools whose places a writer remembers: where every task has its own, the index must not grow with them."""
 
 
 class FrameWriter:
@@ -23,9 +30,14 @@ class FrameWriter:
 
     Args:
         offset: Length of the file before the batch.
+        tools: Where sets of tools are in the file already, by their hash.
+
+    Attributes:
+        tools: The same with the sets of this batch.
     """
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, tools: Mapping[bytes, list[int]]) -> None:
+        self.tools = dict(tools)
         self._start = offset
         self._parts: list[bytes] = []
         self._length = 0
@@ -71,7 +83,19 @@ class FrameWriter:
         observed = result.observation.tokens
         if observed is None and not trajectories:
             return None
-        return {"observation": None if observed is None else place(observed), "trajectories": trajectories}
+        record = {"observation": None if observed is None else place(observed), "trajectories": trajectories}
+        if tools := result.observation.tools:
+            record["tools"] = self._place_of_tools(tools)
+        return record
+
+    def _place_of_tools(self, tools: str) -> list[int]:
+        data = tools.encode()
+        key = sha256(data).digest()
+        if key not in self.tools:
+            if len(self.tools) >= MAX_SETS_OF_TOOLS:
+                self.tools.clear()
+            self.tools[key] = self.add(data)
+        return self.tools[key]
 
 
 def may_be_ours(start: bytes) -> bool:
@@ -83,7 +107,7 @@ def places_of(tokens: dict[str, Any] | None) -> list[tuple[int, int]]:
     """Every `[offset, length]` a record points at, each once."""
     if not tokens:
         return []
-    places = [tokens["observation"]]
+    places = [tokens["observation"], tokens.get("tools")]
     for item in tokens["trajectories"]:
         places += [item["tokens"], item["routed_experts"]]
     return list(dict.fromkeys((place[0], place[1]) for place in places if place))
@@ -145,6 +169,8 @@ class FrameReader:
 
         if tokens["observation"]:
             result.observation.tokens = observation(tokens["observation"])
+        if tokens.get("tools"):
+            result.observation.tools = shared_text(self.read(tokens["tools"]).decode())
         result.trajectories = [
             AgentTrajectory(
                 **{
