@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import platform
@@ -188,6 +189,20 @@ async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: 
     return list(await asyncio.gather(*(env.step(Action(message=QUESTION)) for _ in range(agents))))
 
 
+class Collections:
+    """The time that the garbage collector took; it grows with what a process has imported."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        gc.callbacks.append(self._at)
+
+    def _at(self, phase: str, info: dict[str, int]) -> None:
+        self.seconds += time.process_time() if phase == "stop" else -time.process_time()
+
+
+COLLECTIONS = Collections()
+
+
 async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> dict[str, float]:
     """One pass of an arm: CPU milliseconds per turn."""
     import aiohttp
@@ -213,6 +228,7 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
 
     if arm == "environment":
         tokenizer = load()
+        collecting = COLLECTIONS.seconds
         wall, started = time.perf_counter(), time.process_time()
         results = await rollouts(client, tokenizer, agents, result, room)
         spent, wall = time.process_time() - started, time.perf_counter() - wall
@@ -222,11 +238,13 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
     else:
         models = [model() for _ in range(agents)]
         made = [agent_of(each, result) for each in models]
+        collecting = COLLECTIONS.seconds
         wall, started = time.perf_counter(), time.process_time()
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
         spent, wall = time.process_time() - started, time.perf_counter() - wall
         histories = [each.messages for each in made]
         length = 0 if client is None else len(getattr(models[0], "rollout", None) or models[0].token_manager)
+    collecting = COLLECTIONS.seconds - collecting
     taken = [sum(m["role"] == "assistant" for m in each) for each in histories]
     assert taken == [turns] * agents, f"{arm}: turns {sorted(set(taken))}, expected {turns}"
     if client is not None:
@@ -234,7 +252,8 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
         await client.close()
     if session is not None:
         await session.close()
-    return {"cpu_ms": 1000 * spent / (turns * agents), "wall_ms": 1000 * wall / (turns * agents)}
+    seconds = {"cpu_ms": spent, "gc_ms": collecting, "wall_ms": wall}
+    return {name: 1000 * value / (turns * agents) for name, value in seconds.items()}
 
 
 def work(arm: str, folder: str, profile: str | None) -> None:

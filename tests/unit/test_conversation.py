@@ -240,7 +240,7 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
 async def test_long_new_texts_are_prepared_on_a_thread(
     characters: int, is_parallel: bool, off_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strands_sglang.conversation.conversation._OFF_LOOP_CHARACTERS", 50)
+    monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
     threads: list[int] = []
     prepare = Conversation.prepare
 

@@ -13,10 +13,13 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..exceptions import ControlTokenError
 from ..template.control_tokens import Span, pattern_of
+
+if TYPE_CHECKING:
+    from .pieces import PieceEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,9 @@ _ODD_TEXTS: Final = (
     "A" * 300,
 )
 """Texts on which the ways to encode and decode have differed for some tokenizer."""
+
+LONG_TEXT: Final = 20_000
+"""Characters from which on a text is encoded by the Rust tokenizer, on a thread: the event loop runs meanwhile."""
 
 V = TypeVar("V")
 
@@ -95,6 +101,7 @@ class Backend:
         self._tokenizer = weakref.ref(tokenizer)
         self._rust = _rust_tokenizer(tokenizer)
         self._encodes_alike = self._decodes_alike = False
+        self._pieces: PieceEncoder | None = None
         if self._rust is not None:
             self._prove(tokenizer)
         self._literal: _LiteralEncoder | None = None
@@ -117,8 +124,27 @@ class Backend:
         self._encodes_alike = encoded == by_class and self._is_untouched
         decoded = [self._rust.decode(ids, skip_special_tokens=False) for ids in encoded]
         self._decodes_alike = decoded == [_class_decode(tokenizer, ids) for ids in encoded]
+        if self._encodes_alike:
+            self._pieces = self._proved_pieces(texts)
         if not (self._encodes_alike and self._decodes_alike):
             logger.debug("tokenizer=<%s> | encodes or decodes in its own way", type(tokenizer).__name__)
+
+    def _proved_pieces(self, texts: list[str]) -> PieceEncoder | None:
+        from .pieces import PieceEncoder, odd_texts
+
+        pieces = PieceEncoder.of(self._rust)
+        if pieces is None:
+            return None
+        for text in (*texts, *odd_texts([token.content for token in self._rust.get_added_tokens_decoder().values()])):
+            found = pieces.encode(text)
+            if found is not None and found != self._rust_encode(text):
+                logger.warning(
+                    "tokenizer=<%s>, text=<%.100r> | encoded in pieces it gives other ids, so the slower way is taken",
+                    type(self._tokenizer()).__name__,
+                    text,
+                )
+                return None
+        return pieces
 
     @property
     def _is_untouched(self) -> bool:
@@ -134,6 +160,8 @@ class Backend:
     def encode(self, text: str) -> list[int]:
         """Ids of a text; nothing is added at the ends."""
         if self.is_parallel:
+            if self._pieces is not None and len(text) < LONG_TEXT and (ids := self._pieces.encode(text)) is not None:
+                return ids
             return self._rust_encode(text)
         return _class_encode(self._tokenizer(), text)
 

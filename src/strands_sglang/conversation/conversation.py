@@ -43,6 +43,7 @@ from ..trajectory import (
     digest,
     encode_value,
 )
+from .backend import LONG_TEXT
 from .budget import SharedBudget
 from .cancel import CallCancelled, run_until_cancelled
 from .generation import GenerateClient
@@ -53,10 +54,6 @@ from .sampler import RenderedCall, Sampler
 from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
-
-_OFF_LOOP_CHARACTERS = 20_000
-"""New texts of this length are rendered and encoded on a thread: the Rust tokenizer takes 5 ms and more for them, in
-which other rollouts get on."""
 
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
@@ -279,7 +276,7 @@ class Conversation:
         """
         if self._expander is not None:
             await self.read_images(request.messages)
-        if _new_characters(request.messages) >= _OFF_LOOP_CHARACTERS and self._tokens.backend.is_parallel:
+        if _new_characters(request.messages) >= LONG_TEXT and self._tokens.backend.is_parallel:
             prepared = await asyncio.to_thread(self.prepare, request)
         else:
             prepared = self.prepare(request)

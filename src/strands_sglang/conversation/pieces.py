@@ -1,0 +1,295 @@
+r"""Encoding for byte-level BPE tokenizers, id for id what their Rust implementation gives, in a fraction of its time.
+
+Such a tokenizer cuts a text into pieces (a word, a number, a run of punctuation) by a pattern, and encodes every piece
+on its own. The Rust implementation spends its time on the cutting and on looking pieces up. Here Python's `re` cuts and
+a dict remembers the ids of each piece; only a piece not seen before goes to the Rust model. Tool results repeat their
+words.
+
+The pattern is translated, not copied: each class, such as `\p{L}`, becomes the list of its characters within an
+alphabet whose properties no version of Unicode has changed. Texts with other characters, and tokenizers with anything
+that is not understood here, are left to the Rust implementation. `Backend` compares both before it uses this.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Any, Final
+
+from ..template.control_tokens import pattern_of
+
+# Assigned since the first versions of Unicode; composed (NFC leaves them alone: no combining mark is among them); no
+# character but ß whose case folds into several, or into ASCII: Latin without İ, ı, ŉ and ſ; Greek and Cyrillic;
+# punctuation, arrows, mathematics, boxes, ticks; the scripts of East Asia.
+_RANGES: Final = """
+    0-7F A0-12F 132-148 14A-17E 391-3A1 3A3-3A9 3B1-3C9 401-401 410-44F 451-451
+    2010-2027 2030-203A 20AC-20AC 2122-2122 2190-22F1 2500-25EF 2701-2704 2713-2718
+    3000-3002 3008-3011 3041-3094 30A1-30FA 30FC-30FC 4E00-9FA5 AC00-D7A3 FF01-FF5E
+"""
+_ALPHABET: Final = frozenset(
+    code
+    for first, last in (ends.split("-") for ends in _RANGES.split())
+    for code in range(int(first, 16), int(last, 16) + 1)
+)
+_SPACES: Final = frozenset(map(ord, "\t\n\v\f\r \xa0\u3000"))
+_ESCAPED: Final = {"r": "\r", "n": "\n", "t": "\t"}
+
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
+_KEPT_PIECES: Final = 1 << 15
+_LONGEST_KEPT: Final = 48
+
+Ids = tuple[int, ...]
+
+
+class PieceEncoder:
+    """Encodes texts for one tokenizer; `of` makes it.
+
+    Args:
+        rust: The tokenizer.
+        tokens: Patterns of added tokens, in the order in which they are taken out of a text.
+        patterns: Patterns that cut what is left, one after the other.
+    """
+
+    def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], patterns: list[re.Pattern[str]]) -> None:
+        self._rust = rust
+        self._size = rust.get_vocab_size()
+        self._tokens = tuple(tokens)
+        self._token_ids = {str(token.content): (number,) for number, token in _added(rust).items()}
+        *self._cuts, self._last = patterns
+        self._kept = _Kept(rust.model)
+
+    @classmethod
+    def of(cls, rust: Any) -> PieceEncoder | None:
+        """The encoder of a tokenizer; None where something of it is not understood here."""
+        try:
+            return cls(rust, _token_patterns(rust), _patterns(rust))
+        except _UnknownError:
+            return None
+
+    def encode(self, text: str) -> list[int] | None:
+        """Ids of a text, None where the Rust implementation has to encode it; nothing is added at the ends."""
+        if not (text.isascii() or _IN_ALPHABET(text)) or self._rust.get_vocab_size() != self._size:
+            return None
+        pieces, kept = [text], self._kept
+        for pattern in self._tokens:
+            if len(pieces) > 1 or pattern.search(text):
+                pieces = [piece for part in pieces for piece in pattern.split(part)]
+        ids: list[int] = []
+        for piece in pieces:
+            if (token := self._token_ids.get(piece)) is not None:
+                ids += token
+                continue
+            parts = [piece]
+            for cut in self._cuts:
+                parts = [part for each in parts for part in cut.split(each) if part]
+            for part in parts:
+                found = self._last.findall(part)
+                if sum(map(len, found)) != len(part):  # what lies between the matches is a piece, too
+                    found = [each for each in self._last.split(part) if each]
+                ids += chain.from_iterable(map(kept.__getitem__, found))
+        return ids
+
+
+class _Kept(dict[str, Ids]):
+    """Ids of pieces, as the Rust model gives them."""
+
+    def __init__(self, model: Any) -> None:
+        self._tokenize = model.tokenize
+
+    def __missing__(self, piece: str) -> Ids:
+        written = piece.encode().decode("latin-1").translate(_WRITTEN)
+        ids = tuple(token.id for token in self._tokenize(written))
+        if len(piece) <= _LONGEST_KEPT:
+            if len(self) >= _KEPT_PIECES:
+                self.clear()
+            self[piece] = ids
+        return ids
+
+
+class _UnknownError(Exception):
+    """Something of a tokenizer is not understood."""
+
+
+def _bytes_as_characters() -> dict[int, str]:
+    """Byte-level BPE writes each byte as a printable character: itself, or one of those from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(0x100) if byte not in printable)
+    return {byte: chr(0x100 + number) for number, byte in enumerate(others)}
+
+
+_WRITTEN: Final = _bytes_as_characters()
+
+
+# ---- what a tokenizer consists of -----------------------------------------------------------------------------------
+
+
+def _added(rust: Any) -> dict[int, Any]:
+    found: dict[int, Any] = rust.get_added_tokens_decoder()
+    return found
+
+
+def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
+    """Added tokens are taken out first, leftmost and longest: those of the raw text, then those of the normalized."""
+    groups: dict[bool, list[str]] = {False: [], True: []}
+    for token in _added(rust).values():
+        if token.lstrip or token.rstrip or token.single_word or not token.content:
+            raise _UnknownError
+        groups[token.normalized].append(str(token.content))
+    return [re.compile(f"({pattern_of(tuple(sorted(group))).pattern})") for group in groups.values() if group]
+
+
+def _patterns(rust: Any) -> list[re.Pattern[str]]:
+    """Patterns that cut a text, one after the other; a piece is a match, or what lies between two."""
+    model = rust.model
+    if type(model).__name__ != "BPE" or model.dropout:
+        raise _UnknownError
+    if any(part != {"type": "NFC"} for part in _parts(rust.normalizer, "normalizers")):
+        raise _UnknownError
+    *splits, last = _parts(rust.pre_tokenizer, "pretokenizers") or [{}]
+    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
+        raise _UnknownError
+    written = [_split(each) for each in splits] + ([_GPT2] if last["use_regex"] else [])
+    if not written:
+        raise _UnknownError
+    try:
+        cuts = [re.compile(f"({_Translation(pattern)})") for pattern in written]
+    except re.error:
+        raise _UnknownError from None
+    if any(cut.match("") for cut in cuts):
+        raise _UnknownError
+    return cuts
+
+
+def _parts(component: Any, name: str) -> list[dict[str, Any]]:
+    """A component of the tokenizer as JSON, sequences flat."""
+    if component is None:
+        return []
+    written = json.loads(component.__getstate__())
+    return list(written[name]) if written["type"] == "Sequence" else [written]
+
+
+def _split(part: dict[str, Any]) -> str:
+    if part["type"] == "Digits":
+        return r"\p{N}" if part["individual_digits"] else r"\p{N}+"
+    if part["type"] != "Split" or part["behavior"] != "Isolated" or part["invert"]:
+        raise _UnknownError
+    (kind, pattern), *_ = part["pattern"].items()
+    return str(pattern) if kind == "Regex" else re.escape(pattern)
+
+
+def odd_texts(tokens: list[str]) -> Iterator[str]:
+    """Seeded texts on which a mistake in any of this would show: characters of all kinds side by side, and tokens."""
+    choose = random.Random(0)
+    kinds = (
+        *"  \n\n\r\t\x0b\x1c\xa0\u3000'",
+        *"'sS'tT're've'm'll'dD",
+        *'.,:;-_/<>{}[]()!?#$"\\',
+        *"aZ09",
+        *"\xdf\xb5\xbd\u4e2d",
+        *tokens,
+    )
+    letters = [chr(code) for code in sorted(_ALPHABET)]
+    for number in range(40):
+        odd = [choose.choice(letters if choose.random() < number / 80 else kinds) for _ in range(250)]
+        yield "".join(odd)
+
+
+# ---- patterns -------------------------------------------------------------------------------------------------------
+
+
+class _Translation:
+    """A pattern of Oniguruma as one of `re`, for texts of the alphabet.
+
+    Raises:
+        _UnknownError: It has something that is not known to mean the same in both.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._rest = pattern
+        self._done = "".join(self._read())
+
+    def __str__(self) -> str:
+        return self._done
+
+    def _take(self, expression: str) -> re.Match[str] | None:
+        found = re.compile(expression, re.DOTALL).match(self._rest)
+        if found:
+            self._rest = self._rest[found.end() :]
+        return found
+
+    def _read(self) -> Iterator[str]:
+        folds: list[bool] = []  # of each open group: whether it ignores case
+        while self._rest:
+            if found := self._take(r"\((\?(?:i?:|=|!))?"):
+                if not found[1] and self._rest.startswith("?"):
+                    raise _UnknownError
+                folds.append("i" in (found[1] or "") or (bool(folds) and folds[-1]))
+                yield f"({found[1] or '?:'}"
+            elif self._take(r"\)"):
+                if not folds:
+                    raise _UnknownError
+                folds.pop()
+                yield ")"
+            elif found := self._take(r"[?*+]\+?|\{\d+(?:,\d*)?\}(?![?+])|\|"):  # `{2}+` means two things
+                yield found[0]
+            elif folds and folds[-1]:
+                if not (found := self._take(r"(?![sS]{2})[A-Za-z']")):  # `ss` would match ß, too
+                    raise _UnknownError
+                yield found[0]
+            elif self._take(r"\[(?!\^?\])"):
+                yield self._class()
+            else:
+                yield _written(self._characters(r"[^\\.^$\[\]{}]"))
+
+    def _class(self) -> str:
+        negated = bool(self._take(r"\^"))
+        members: set[int] = set()
+        while not self._take(r"\]"):
+            if self._take(r"\[|&&"):
+                raise _UnknownError
+            first = self._characters(r"[^\\]")
+            if self._rest.startswith("-") and not self._rest.startswith("-]"):
+                self._take("-")
+                last = self._characters(r"[^\\]")
+                if len(first) != 1 or len(last) != 1:
+                    raise _UnknownError
+                first = frozenset(range(min(first), min(last) + 1))
+            members |= first
+        return _written(_ALPHABET - members if negated else members)
+
+    def _characters(self, literal: str) -> frozenset[int]:
+        """The characters that the next item stands for."""
+        if found := self._take(r"\\([pP])\{(\^?)([LMNPSZC][a-z]?)\}"):
+            members = _category(found[3])
+            return _ALPHABET - members if (found[1] == "P") != bool(found[2]) else members
+        if found := self._take(r"\\([sS])"):
+            return _SPACES if found[1] == "s" else _ALPHABET - _SPACES
+        if found := self._take(r"\\([rnt]|[^\w\s])"):
+            return frozenset({ord(_ESCAPED.get(found[1], found[1]))})
+        if found := self._take(literal):
+            return frozenset({ord(found[0])})
+        raise _UnknownError
+
+
+@lru_cache(maxsize=64)
+def _category(name: str) -> frozenset[int]:
+    return frozenset(code for code in _ALPHABET if unicodedata.category(chr(code)).startswith(name))
+
+
+def _written(members: Iterable[int]) -> str:
+    """A class of these characters."""
+    codes = sorted(set(members) & _ALPHABET)
+    if len(codes) < 2:
+        return re.escape(chr(codes[0])) if codes else "(?!)"
+    gaps = [place for place, (one, other) in enumerate(pairwise(codes), start=1) if other != one + 1]
+    runs = [(codes[start], codes[end - 1]) for start, end in pairwise([0, *gaps, len(codes)])]
+    return "[" + "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs) + "]"
+
+
+_IN_ALPHABET: Final[Callable[[str], re.Match[str] | None]] = re.compile(f"{_written(_ALPHABET)}*").fullmatch

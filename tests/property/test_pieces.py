@@ -1,0 +1,218 @@
+"""Encoding in pieces gives the ids of the Rust tokenizer, for the ways in which models cut their texts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.qwen_support import PATTERN, qwen3_tokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: E402
+
+from strands_sglang.conversation.backend import Backend  # noqa: E402
+from strands_sglang.conversation.pieces import _ALPHABET, PieceEncoder, odd_texts  # noqa: E402
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+O200K = "|".join(
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+
+
+def splits(*patterns: str) -> list[Any]:
+    return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+
+
+CUTS = {
+    "gpt2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    "smollm": [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    ],
+    "digits": [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    **{
+        name: [*splits(*patterns), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        for name, patterns in {
+            "qwen": (PATTERN,),
+            "qwen3.5": (QWEN35,),
+            "llama3": (LLAMA3,),
+            "o200k": (O200K,),
+            "deepseek": DEEPSEEK,
+        }.items()
+    },
+}
+SENTENCES = [
+    "It's what they'll DO: 12345 + 67 = 3.5e-9, isn't it?\n\n    return {'key': [1, 2]}  # done\r\n",
+    "Größe und Straße — naïve “quotes”… 東京都の天気は晴れ。 Привет, мир! <tool_call>\n{}\n</tool_call>",
+]
+
+
+def trained(pre_tokenizer: Any, **options: Any) -> Tokenizer:
+    """A small tokenizer."""
+    tokenizer = Tokenizer(models.BPE(**options))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES * 3, trainer)
+    tokenizer.add_special_tokens([AddedToken("<|im_start|>", normalized=False), AddedToken("<|im_end|>", special=True)])
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=True), AddedToken("<tool", normalized=True)])
+    return tokenizer
+
+
+@cache
+def both(name: str) -> tuple[Tokenizer, PieceEncoder]:
+    rust = trained(pre_tokenizers.Sequence(CUTS[name]))
+    rust.normalizer = normalizers.NFC()
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    return rust, encoder
+
+
+TOKENS = ["<|im_start|>", "<|im_end|>", "<tool_call>", "<tool", "</tool_call>"]
+PARTS = st.one_of(
+    st.sampled_from([*TOKENS, *SENTENCES, "'S", "'ll", " '", "\r\n", "  ", "\t", "\u00a0", "\u3000", "1234", "½", "ß"]),
+    st.text(st.sampled_from(" \n\r\t'sStTlLvVrRdDeEmM.,_-/1"), max_size=8),
+    st.text(st.characters(max_codepoint=0x7F), max_size=6),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+    st.text(st.sampled_from([chr(code) for code in sorted(_ALPHABET)]), max_size=6),
+)
+
+
+@pytest.mark.parametrize("name", CUTS)
+@given(parts=st.lists(PARTS, max_size=12))
+@example(parts=["a\u017f'\u017f K"])
+@example(parts=["e\u0301"])
+def test_pieces_have_the_ids_of_the_rust_tokenizer(name: str, parts: list[str]) -> None:
+    rust, encoder = both(name)
+    text = "".join(parts)
+    ids = encoder.encode(text)
+    assert ids == rust.encode(text, add_special_tokens=False).ids or (
+        ids is None and not _ALPHABET.issuperset(map(ord, text))
+    )
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_every_character_of_the_alphabet_stands_where_the_rust_tokenizer_has_it(name: str) -> None:
+    rust, encoder = both(name)
+    letters = [chr(code) for code in sorted(_ALPHABET)]
+    common = letters[:700]  # without the scripts of East Asia, whose characters are of few kinds
+    for text in (
+        "".join(letters),
+        " ".join(common),
+        "".join(f"a{each}1 {each}\n" for each in common),
+        *odd_texts(TOKENS),
+    ):
+        assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
+
+
+def test_a_real_tokenizer_is_understood() -> None:
+    rust = qwen3_tokenizer().backend_tokenizer
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    for text in (*SENTENCES, *odd_texts(["<|im_start|>", "<think>"])):
+        assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
+
+
+REFUSED = {
+    "no pieces": None,
+    "a space in front": pre_tokenizers.ByteLevel(add_prefix_space=True),
+    "words without bytes": pre_tokenizers.Whitespace(),
+    "joined to what is before": pre_tokenizers.Split(Regex(" "), "merged_with_previous"),
+    "cut away": pre_tokenizers.Split(Regex(" "), "removed"),
+    **{
+        pattern: pre_tokenizers.Split(Regex(pattern), "isolated")
+        for pattern in (
+            "^a",
+            "a$",
+            ".",
+            r"\bx",
+            r"\d+",
+            r"\w+",
+            "(?<n>a)",
+            "(?<=a)b",
+            "a{2}+",
+            "a{2}?",
+            "[a-z&&[b]]",
+            "a*",
+        )
+    },
+    "ß is ss": pre_tokenizers.Split(Regex("(?i:ss|x)"), "isolated"),
+    "a class that ignores case": pre_tokenizers.Split(Regex("(?i:[a-z])"), "isolated"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_not_understood_is_refused(why: str) -> None:
+    cut, levels = REFUSED[why], [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    if cut is None or isinstance(cut, pre_tokenizers.Split):
+        cut = pre_tokenizers.Sequence([*([cut] if cut else []), *levels])
+    assert PieceEncoder.of(trained(cut)) is None
+
+
+def test_other_parts_of_a_tokenizer_are_refused() -> None:
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert PieceEncoder.of(trained(cut)) is not None
+    assert PieceEncoder.of(trained(cut, dropout=0.1)) is None
+    lower = trained(cut)
+    lower.normalizer = normalizers.Lowercase()
+    assert PieceEncoder.of(lower) is None
+    strips = trained(cut)
+    strips.add_tokens([AddedToken("<x>", lstrip=True)])
+    assert PieceEncoder.of(strips) is None
+
+
+def test_a_token_added_later_is_not_overlooked() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    assert encoder.encode("a<new>") is not None
+    rust.add_tokens(["<new>"])
+    assert encoder.encode("a<new>") is None
+
+
+def test_pieces_that_fill_the_memory_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_sglang.conversation.pieces._KEPT_PIECES", 10)
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    for number in range(50):
+        text = f"word{number} and more of it" + "x" * 100
+        assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
+    assert len(encoder._kept) <= 10
+
+
+def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=both("qwen")[0])
+    rust = tokenizer.backend_tokenizer
+    text = "two  spaces"
+    assert Backend(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
+    monkeypatch.setattr("strands_sglang.conversation.pieces._SPACES", frozenset({32}))
+    assert Backend(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
+    assert "encoded in pieces it gives other ids" in caplog.text
