@@ -218,6 +218,48 @@ def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(
     assert message in err and len(err.splitlines()) == 1
 
 
+class Misspelled(Environment):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_tool_itres=3, **options)
+
+
+def factory_that_raises(model_factory: Any) -> Any:
+    return lambda: Environment(model_factory=model_factory, system_prompt={}["prompt"])
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("Twins", "2 tools are named 'add'"),
+        ("NoTools", "get_tools() returned None"),
+        ("asynchronous", "must not be async"),
+        ("environment_itself", "write 'return lambda: Environment(...)'"),
+        ("Misspelled", "did you mean 'max_tool_iters'"),
+        ("factory_that_raises", "making an environment raised KeyError: 'prompt'"),
+    ],
+)
+def test_a_wrong_environment_is_told_before_a_model_is_loaded(
+    hook: str, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(TASKS, "--env", f"{HERE}:{hook}", "--model", "tiny", "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+
+
+class Asking(Environment):
+    """Looks at the model it is given, as hooks do that configure themselves by it."""
+
+    def __init__(self, model_factory: Any) -> None:
+        super().__init__(model_factory=model_factory, system_prompt=str(sorted(model_factory.config)))
+
+
+def test_a_hook_may_look_at_the_model(tmp_path: Any) -> None:
+    options = ["--backend", "openai", "--model-id", "m", "--limit", "1", "-q", "-o", str(tmp_path)]
+    assert evaluate("arithmetic", "--env", f"{HERE}:Asking", "--base-url", "http://127.0.0.1:9", *options) == 1
+    document = json.loads((tmp_path / "results.run.json").read_text())
+    assert "model_id" in document["environment"]["system_prompt"]
+
+
 @pytest.mark.parametrize(
     ("benchmark", "message"),
     [

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from strands_env.commands.tasks import DATA, DataBenchmark, FunctionBenchmark, benchmark_of
 from strands_env.core import Action, Environment, ModelFactory
@@ -102,7 +102,6 @@ def make_env_factory(
     reward: str | None = None,
     model: Mapping[str, Any] | None = None,
     models: ModelFactory | None = None,
-    is_lazy: bool = False,
 ) -> EnvFactory:
     """The environment factory for names and plain values, so that any process can make it.
 
@@ -115,13 +114,10 @@ def make_env_factory(
         reward: What scores instead of the environment's own reward; see `load_reward`.
         model: Options of `make_model_factory`.
         models: A model factory, instead of `model`.
-        is_lazy: Make the model when one is first asked for, for environments that may need none.
     """
 
     def make_models() -> ModelFactory:
-        if models is not None:
-            return models
-        return (_lazy_model_factory if is_lazy else make_model_factory)(**(model or {}))
+        return models or make_model_factory(**(model or {}))
 
     made = _env_factory(benchmark, env, dict(env_config or {}), model or {}, make_models)
     return made if reward is None else _Rewarded(made, load_reward(reward))
@@ -171,18 +167,53 @@ def _benchmark_environment(
     return _tried(what, cast(EnvFactory, factory), when=bool(options))
 
 
+class DeferredModels:
+    """A model factory that loads its model when it is first called or asked for an attribute.
+
+    So what is wrong with an environment is said before the seconds or minutes that a model takes.
+
+    Args:
+        load: Makes the model factory.
+    """
+
+    def __init__(self, load: Callable[[], ModelFactory]) -> None:
+        self._load = load
+        self._loaded: ModelFactory | None = None
+        self._failure: Exception | None = None
+
+    def load(self) -> ModelFactory:
+        """The model factory itself; raises what loading raised, also when it is asked for again."""
+        if self._failure is not None:
+            raise self._failure
+        if self._loaded is None:
+            try:
+                self._loaded = self._load()
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._loaded
+
+    def __call__(self) -> Any:
+        """A model."""
+        return self.load()()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what protocols such as that of `copy` ask for
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+
 class _ModelNeededError(Exception):
     """The environment wants the model that is not loaded yet."""
 
 
-class _NotLoaded:
-    """Stands for the model factory while an environment is tried without a model."""
+def _refuse_to_load() -> NoReturn:
+    raise _ModelNeededError
 
-    def __call__(self) -> Any:
-        raise _ModelNeededError
 
-    def __getattr__(self, name: str) -> Any:
-        raise _ModelNeededError
+def takes_model(env: str | None) -> bool:
+    """Whether the environment of a hook is given a model factory, and not the model's options."""
+    return env is None or not _takes_config(load_object(env, HOOK))
 
 
 def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | None) -> None:
@@ -196,7 +227,7 @@ def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | Non
         EvalError: It has none, or it cannot be made.
     """
     try:
-        _benchmark_environment(benchmark, dict(options or {}), lambda: cast(ModelFactory, _NotLoaded()))
+        _benchmark_environment(benchmark, dict(options or {}), lambda: DeferredModels(_refuse_to_load))
     except EvalError as error:
         if not isinstance(error.__cause__, _ModelNeededError):
             raise
@@ -257,17 +288,6 @@ def load_reward(name: str) -> Any:
     except TypeError as error:
         raise EvalError(f"{what}: {error}") from error
     return found
-
-
-def _lazy_model_factory(**options: Any) -> ModelFactory:
-    made: list[ModelFactory] = []
-
-    def factory() -> Any:
-        if not made:
-            made.append(make_model_factory(**options))
-        return made[0]()
-
-    return factory
 
 
 def _takes_config(hook: Any) -> bool:

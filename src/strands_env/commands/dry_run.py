@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,11 +21,15 @@ from strands_env.testing import ScriptedModel
 from strands_sglang import SGLangModel, TemplateError, ToolParserError
 from strands_sglang.testing import ScriptedClient
 
+logger = logging.getLogger(__name__)
+
 ANSWER = "This is a dry run."
 """What the model seems to say."""
 
 _ASYNC = ("reset", "cleanup", "step", "rollout", "interact")
 _WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
+_MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
+"""What a constructor raises again whenever it is called; a connection or a running loop may be there later."""
 _SYNC = ("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored")
 
 
@@ -118,17 +123,21 @@ def _required(method: Any) -> list[str]:
     return [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
 
 
-def quick_findings(env_factory: Any) -> list[Finding]:
+def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> list[Finding]:
     """Problems of a factory's environments that show without a rollout. One that needs a task is not tried.
 
     Args:
         env_factory: The factory.
+        load: Loads the model; called when nothing is wrong that shows without one.
     """
     env_factory = getattr(env_factory, "inner", env_factory)
     if takes_action(env_factory):
         return []
     try:
         env = env_factory()
+    except _MISTAKES as error:
+        logger.warning("error=<%s> | making an environment raised", type(error).__name__, exc_info=True)
+        return [_error(f"making an environment raised {type(error).__name__}: {error} (-v shows where)")]
     except Exception:  # it says so in the run, where what it needs may be there
         return []
     if inspect.iscoroutine(env):
@@ -141,8 +150,11 @@ def quick_findings(env_factory: Any) -> list[Finding]:
         given = env.get_tools()
     except Exception:  # tools may need `reset` and a running step
         return findings
-    findings = tool_findings(given)
-    return findings or template_findings(env, given)
+    if findings := tool_findings(given):
+        return findings
+    if load is not None:
+        load()
+    return template_findings(env, given)
 
 
 def template_findings(env: Environment, tools: Iterable[Any]) -> list[Finding]:

@@ -10,7 +10,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.build import (
     HOOK,
     REWARDS,
+    DeferredModels,
     check_benchmark_environment,
     check_named_models,
     check_sampling,
@@ -26,6 +27,8 @@ from strands_env.commands.build import (
     load_reward,
     loading,
     make_env_factory,
+    make_model_factory,
+    takes_model,
 )
 from strands_env.commands.dry_run import Level, quick_findings
 from strands_env.commands.progress import TrackedProgress, announced, make_display
@@ -33,7 +36,7 @@ from strands_env.commands.runs import SavedRun, prices_of
 from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.tasks import DataBenchmark, FunctionBenchmark, columns_of
 from strands_env.commands.terminal import check_writable, complain, format_number, say
-from strands_env.core import TerminationReason
+from strands_env.core import ModelFactory, TerminationReason
 from strands_env.eval import (
     ConfigMismatchError,
     EvalError,
@@ -189,10 +192,20 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
         return evaluator, evaluator.executor, None
-    with announced(loading(options), quiet=quiet):
-        evaluator.env_factory = make_env_factory(**recipe)
-    _check_environment(evaluator.env_factory)
-    return evaluator, None, _engine_of(evaluator.env_factory)
+    if not takes_model(options["env"]):  # the hook makes its own
+        with announced(loading(options), quiet=quiet):
+            evaluator.env_factory = make_env_factory(**recipe)
+        _check_environment(evaluator.env_factory)
+        return evaluator, None, _engine_of(evaluator.env_factory)
+
+    def load() -> ModelFactory:
+        with announced(loading(options), quiet=quiet):
+            return make_model_factory(**model)
+
+    models = DeferredModels(load)
+    evaluator.env_factory = make_env_factory(**recipe, models=models)
+    _check_environment(evaluator.env_factory, models.load)
+    return evaluator, None, getattr(models.load(), "engine", None)
 
 
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
@@ -298,13 +311,17 @@ def _engine_of(factory: Any) -> Any:
     return None
 
 
-def _check_environment(env_factory: Any) -> None:
+def _check_environment(env_factory: Any, load: Callable[[], Any] | None = None) -> None:
     """Refuse an environment whose methods, tools or reward are of the wrong kind: every sample would fail alike.
+
+    Args:
+        env_factory: The factory.
+        load: Loads the model, which is done where nothing is wrong without it.
 
     Raises:
         EvalError: Says what is wrong.
     """
-    findings = quick_findings(env_factory)
+    findings = quick_findings(env_factory, load)
     if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
         raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
     for finding in findings:

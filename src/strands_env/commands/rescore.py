@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.build import load_reward, make_env_factory
+from strands_env.commands.build import DeferredModels, load_reward, make_env_factory, make_model_factory
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import nothing_scored, summary_lines
@@ -273,7 +273,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
     options = saved.options
     if args.env is None and not options:
         raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': say what scores with --reward or --env")
-    model = {name: options.get(name) for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
+    model: dict[str, Any] = {name: options.get(name) for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
     model |= {"backend": options.get("backend", "local"), "sampling_params": saved.model.get("sampling_params")}
     if model["backend"] == "scripted":
         model["script"] = options.get("script") or ""
@@ -283,7 +283,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         env_config=args.env_config if args.env_config is not None else options.get("env_config"),
         reward=None if args.env else options.get("reward"),
         model=model,
-        is_lazy=True,
+        models=DeferredModels(lambda: make_model_factory(**model)),  # most rewards need none
     )
 
 
