@@ -22,6 +22,7 @@ from strands_env.eval import Evaluator, read_results
 from strands_env.testing import ScriptedModel
 from strands_sglang import SGLangModel
 from strands_sglang.cli import main as strands_sglang
+from strands_sglang.engine import EmbeddedEngine
 from strands_sglang.gateway import Gateway
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
@@ -472,6 +473,9 @@ def environment(**options: Any) -> Environment:
         (lambda: Evaluator(environment()), TypeError, "env_factory must be a function that makes an environment"),
         (lambda: Evaluator(environment, metrics_fns=[1]), TypeError, "metrics_fns must be functions"),
         (lambda: Action(message="q", ground_truth=3), ValueError, r"task_context=TaskContext\(ground_truth=...\)"),
+        (lambda: Action("q"), TypeError, r"by name: write Action\(message='q'\)"),
+        (lambda: EmbeddedEngine("tiny", dtype="float33"), ValueError, "dtype='float33': expected float32, bfloat16"),
+        (lambda: SGLangModel(tokenizer=None, client=Replay([])), TypeError, "tokenizer=None, expected a tokenizer"),
         (lambda: Action(message=None), ValueError, "expected text, a list of content blocks or a message"),
         (lambda: gateway(bogus=1), TypeError, r"Gateway\(\) got an unexpected keyword argument 'bogus'; there are"),
         (lambda: gateway(admin_keyy=1), TypeError, "did you mean 'admin_key'"),

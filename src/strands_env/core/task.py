@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Never, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, model_validator
 
@@ -79,6 +79,15 @@ class Action(StoredModel):
     task_context: TaskContext = Field(default_factory=TaskContext)
 
     _fields = model_validator(mode="before")(_check_fields)
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, *given: Never, **fields: Any) -> None:
+            if given:
+                raise TypeError(f"an Action takes its fields by name: write Action(message={given[0]!r:.100})")
+            super().__init__(**fields)
+
+        __init__.__pydantic_base_init__ = True  # validation need not call it
 
     @property
     def prompt(self) -> str | list[dict[str, Any]]:

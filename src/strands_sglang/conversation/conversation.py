@@ -179,8 +179,9 @@ class Conversation:
         parser = as_tool_parser(tool_parser)
         if client is not None and not hasattr(client, "generate"):
             raise TypeError(f"got client={client!r}, expected something with `generate`; an address is a base_url=")
-        if isinstance(tokenizer, str):
-            raise TypeError(f"got tokenizer={tokenizer!r}, expected a tokenizer; get_tokenizer({tokenizer!r}) loads it")
+        if tokenizer is None or isinstance(tokenizer, str):
+            name = tokenizer or "Qwen/Qwen3-8B"
+            raise TypeError(f"got tokenizer={tokenizer!r}, expected a tokenizer, such as get_tokenizer({name!r})")
         self.client: GenerateClient = client if client is not None else _http_client(cast(str, base_url))
         self.config: SGLangConfig = self._merged(DEFAULTS, options)
         self.forest = TrajectoryForest()

@@ -56,7 +56,8 @@ class EmbeddedEngine:
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
         image_processor: Image processor of a loaded vision model (`Qwen2.5-VL`, `Qwen3-VL`); by default its own.
         device: Where the model runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"mps"`, whatever this PyTorch has.
-        dtype: Type of the weights. Recorded logprobs are exact to about 1e-5 in float32.
+        dtype: Type of the weights: `"float32"`, `"bfloat16"` or `"float16"`. Recorded logprobs are exact to about
+            1e-5 in float32.
         context_length: Most positions; by default what the model was made for.
         max_batch_size: Most sequences computed at the same time.
         prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.engine.own_models import EXPECTED, ModelLoadError, check_model_name, why_not_loaded
+from strands_sglang.engine.own_models import DTYPES, EXPECTED, ModelLoadError, check_model_name, why_not_loaded
 from strands_sglang.engine.smollm2 import CHAT_TEMPLATE
 from strands_sglang.engine.tiny import (
     make_tiny_model,
@@ -182,14 +182,17 @@ def load_model(
             Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
         image_processor: Image processor of a loaded vision model; by default that of its folder.
-        dtype: Type of the weights, such as `"float32"` or `"bfloat16"`.
+        dtype: Type of the weights, one of `DTYPES`; a loaded model keeps its own.
 
     Raises:
+        ValueError: The type is another.
         UnknownModelError: The name cannot be a model.
         ModelLoadError: The model or its tokenizer cannot be loaded.
     """
     if isinstance(model, str):
         check_model_name(model)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected {', '.join(DTYPES)}")
     import torch
     from transformers import (
         AutoConfig,
@@ -208,10 +211,10 @@ def load_model(
             loaded = copy.deepcopy(model)
         elif name == "tiny":
             tiny = make_tiny_model()
-            loaded, tokenizer = tiny.model, tokenizer or tiny.tokenizer
+            loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
         elif name == "tiny-vision":
             tiny = make_tiny_vision_model()
-            loaded, tokenizer = tiny.model, tokenizer or tiny.tokenizer
+            loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
             image_processor = image_processor or tiny.image_processor
         else:
             path = load_default_model() if name == "smollm2" else model

@@ -11,6 +11,8 @@ from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
 
 OWN_MODELS = ("smollm2", "tiny", "tiny-vision")
 """Names that `EmbeddedEngine` knows: the default model, a tiny random one, and a tiny vision model."""
+DTYPES = ("float32", "bfloat16", "float16")
+"""Types that the weights of a model may have."""
 EXPECTED = "give smollm2, tiny, a folder with a model and its tokenizer, or a hub id such as Qwen/Qwen3-0.6B"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from strands_sglang.command_line import Exit, non_negative, port, positive
-from strands_sglang.engine.own_models import ModelLoadError, UnknownModelError, check_model_name
+from strands_sglang.engine.own_models import DTYPES, ModelLoadError, UnknownModelError, check_model_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=port, default=30000, help="port to listen on, 0 for a free one (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default: %(default)s)")
-    parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="type of the weights"
-    )
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="type of the weights")
     parser.add_argument("--context-length", type=positive, metavar="N", help="most positions (default: the model's)")
     parser.add_argument(
         "--max-batch-size", type=positive, default=16, metavar="N", help="requests at a time (%(default)s)"
