@@ -490,7 +490,7 @@ def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
             for number in range(args.passes):
                 turn = list(workers)[number % len(workers) :] + list(workers)[: number % len(workers)]
                 order = {**order_of(size, url), "measured": True}
-                passes.append({arm: workers[arm].ask(order)["cpu_ms"] for arm in turn})
+                passes.append({arm: workers[arm].ask(order) for arm in turn})
             sizes[size] = summary(passes)
     finally:
         for worker in (*workers.values(), server):
@@ -498,18 +498,34 @@ def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     return {"benchmark": "provider_floor", "upstream": version, "passes": args.passes, "sizes": sizes, **machine()}
 
 
-def summary(passes: list[dict[str, float]]) -> dict[str, Any]:
+def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Medians of the passes, and of the costs and ratios within each."""
-    figures: dict[str, Any] = {arm: round(statistics.median(p[arm] for p in passes), 2) for arm in passes[0]}
-    if "null" in figures:
-        costs = [{arm: cost - p["null"] for arm, cost in p.items() if arm != "null"} for p in passes]
-        figures["cost"] = {arm: round(statistics.median(c[arm] for c in costs), 2) for arm in costs[0]}
-        figures["least"] = {arm: round(min(c[arm] for c in costs), 2) for arm in costs[0]}
-        if "floor" in costs[0]:
-            figures["over_floor"] = {
-                arm: round(statistics.median(c[arm] / c["floor"] for c in costs), 2) for arm in costs[0]
-            }
+    arms = list(passes[0])
+    total = [{arm: each[arm]["cpu_ms"] for arm in arms} for each in passes]
+    beside = [{arm: each[arm]["cpu_ms"] - each[arm]["gc_ms"] for arm in arms} for each in passes]
+    figures: dict[str, Any] = {arm: round(statistics.median(each[arm] for each in total), 2) for arm in arms}
+    figures["collecting"] = {arm: round(statistics.median(each[arm]["gc_ms"] for each in passes), 2) for arm in arms}
+    if "upstream" in arms and "environment" in arms:
+        ratios = [each["environment"] / each["upstream"] for each in total]
+        figures["rollout_over_upstream"] = round(statistics.median(ratios), 2)
+    if "null" in arms:
+        costs = costs_of(total)
+        figures["cost"] = {arm: round(statistics.median(each[arm] for each in costs), 2) for arm in costs[0]}
+        figures["least"] = {arm: round(min(each[arm] for each in costs), 2) for arm in costs[0]}
+        if "floor" in arms:
+            figures["over_floor"] = over_floor(costs)
+            figures["over_floor_without_collections"] = over_floor(costs_of(beside))
     return figures
+
+
+def costs_of(passes: list[dict[str, float]]) -> list[dict[str, float]]:
+    """What each arm took beyond the null loop."""
+    return [{arm: value - each["null"] for arm, value in each.items() if arm != "null"} for each in passes]
+
+
+def over_floor(costs: list[dict[str, float]]) -> dict[str, float]:
+    """Median ratio to the floor's cost in the same pass."""
+    return {arm: round(statistics.median(each[arm] / each["floor"] for each in costs), 2) for arm in costs[0]}
 
 
 def machine() -> dict[str, Any]:
@@ -538,11 +554,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_tokenizer(Path(folder), args.chat_template)
         figures = measure(args, folder)
-    print(f"CPU ms per turn, medians of {args.passes} passes; cost = beyond the null loop")
-    print(f"{'size':>5} {'arm':>11} {'ms':>8} {'cost':>8} {'least':>8} {'/ floor':>8}")
+    print(f"CPU ms per turn, medians of {args.passes} passes; cost = beyond the null loop; gc = garbage collections")
+    print(f"{'size':>5} {'arm':>11} {'ms':>8} {'gc':>8} {'cost':>8} {'least':>8} {'/ floor':>8} {'less gc':>8}")
+    shown = ("collecting", "cost", "least", "over_floor", "over_floor_without_collections")
     for size, row in figures["sizes"].items():
         for arm in (name for name in ARMS if name in row):
-            columns = [row.get(key, {}).get(arm, float("nan")) for key in ("cost", "least", "over_floor")]
+            columns = [row.get(key, {}).get(arm, float("nan")) for key in shown]
             print(f"{size:>5} {arm:>11} {row[arm]:>8.2f}" + "".join(f" {value:>8.2f}" for value in columns))
     print(json.dumps(figures))
 

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BENCHMARKS = (
     "provider_floor",
+    "encoding",
     "transport",
     "many_rollouts",
     "cluster_simulation",
