@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from typing import Any
 
 import pytest
 
 from strands_env.core import Action, StepResult
-from strands_env.distributed import QuarantinedTaskError, WorkerLostError
+from strands_env.distributed import QuarantinedTaskError, WorkerLostError, recipe
 from strands_env.distributed.pool import MAX_STARTS, WorkerPool
 from strands_env.distributed.recipe import Recipe, make_runner
 from tests.unit.eval_support import outcome, task
@@ -102,16 +101,16 @@ async def test_a_worker_that_ends_at_its_start_says_nothing_of_the_task():
     assert isinstance(await pool.rollout(task("t"), None), StepResult)
 
 
-def test_a_worker_keeps_what_was_imported_from_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_tunes_the_garbage_collection_behind_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    monkeypatch.setattr(gc, "freeze", lambda: steps.append("frozen"))
+    monkeypatch.setattr(recipe, "tune_garbage_collection", lambda: steps.append("tuned"))
 
     def make() -> Any:
         steps.append("made")
         return lambda: None
 
     make_runner(Recipe(make=make, arguments={}), noted)
-    assert steps == ["made", "frozen"]
+    assert steps == ["made", "tuned"]
 
 
 async def noted(description: dict[str, Any]) -> None:

@@ -37,9 +37,10 @@ def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys):
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_nothing_stays_frozen_for_the_last_collection_of_the_interpreter(tmp_path):
+def test_the_garbage_collector_is_left_as_it_was(tmp_path):
+    before = gc.get_threshold()
     assert run_mine(tmp_path) == 0
-    assert gc.get_freeze_count() == 0
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
 def test_a_hook_a_function_of_tasks_and_a_configuration(tmp_path, capsys):

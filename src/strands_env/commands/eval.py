@@ -37,6 +37,7 @@ from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.tasks import DataBenchmark, FunctionBenchmark, columns_of
 from strands_env.commands.terminal import check_writable, complain, format_number, say
 from strands_env.core import ModelFactory, TerminationReason
+from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
     ConfigMismatchError,
     EvalError,
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         return _fail(error, Exit.USAGE)
     assert evaluator.paths is not None
     try:
-        with _no_empty_run(evaluator.paths), _frozen_imports():
+        with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
             status = asyncio.run(_evaluate(evaluator, executor, engine))
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)
@@ -121,17 +122,14 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _frozen_imports() -> Iterator[None]:
-    """Let no collection walk again what was imported.
-
-    The interpreter's last collection must: what it cannot free, nanobind reports as leaked (Triton's, with torch).
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _tuned_garbage_collection() -> Iterator[None]:
+    """Tune it for the run; whoever calls this command from a program gets its process back as it was."""
+    with rare_collections():
+        tune_garbage_collection()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
 
 
 def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) -> tuple[Evaluator, Executor | None, Any]:

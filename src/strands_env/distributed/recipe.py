@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from strands_env.core.content import call_name, name_of
+from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.rollout import LocalExecutor
 
 
@@ -59,7 +58,5 @@ def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Await
         on_environment: Called with the description of the first environment.
     """
     env_factory = recipe.env_factory()
-    gc.collect()
-    atexit.register(gc.unfreeze)  # for the interpreter's last collection: nanobind reports what it cannot free
-    gc.freeze()  # the process is ours: no collection walks again what was imported for the environment
+    tune_garbage_collection()  # the process is ours
     return LocalExecutor(env_factory, on_environment)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableSequence
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, MutableSequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from strands_env.core.garbage import rare_collections
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.groups import GroupPolicy
@@ -22,8 +22,6 @@ from strands_env.eval.store import RecordFile, ResultLog, ResultWriter, RunConfi
 
 logger = logging.getLogger(__name__)
 
-YOUNG_OBJECTS = 50_000
-"""Objects made since the last collection of cycles that start the next one, while a run goes on."""
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
 """Seconds after which the wall time is saved first, and then at most between two times."""
 PASSED_AT_ONCE = 64
@@ -109,7 +107,7 @@ class Run:
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
             ending.callback(self._progress.finish, self._state)
             ending.push_async_callback(self._close)
-            ending.enter_context(_rarer_collections())
+            ending.enter_context(rare_collections())
             await self._open()
             self._progress.start(self._state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
@@ -325,21 +323,6 @@ class Run:
 
     def _show(self) -> None:
         self._progress.update(self._state)
-
-
-@contextmanager
-def _rarer_collections() -> Iterator[None]:
-    """Collect cycles less often: a run keeps most of what it makes, and young objects would be walked for nothing.
-
-    With Python's default every fourteenth sample starts a collection, and half of a run's CPU goes into them.
-    """
-    thresholds = gc.get_threshold()
-    if 0 < thresholds[0] < YOUNG_OBJECTS:
-        gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 async def _all(work: list[Any]) -> None:

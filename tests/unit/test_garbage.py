@@ -1,0 +1,62 @@
+"""Collections become rare and stay possible."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from strands_env.core.garbage import YOUNG_COLLECTIONS, YOUNG_OBJECTS, rare_collections, tune_garbage_collection
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_a_tuned_process_walks_no_more_what_was_there_and_rarely_the_rest() -> None:
+    gc.set_threshold(700, 10, 10)
+    tune_garbage_collection()
+    assert gc.get_freeze_count() > 1_000
+    assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_COLLECTIONS, 10)
+
+
+@pytest.mark.parametrize(
+    ("before", "during"),
+    [
+        ((700, 10, 10), (YOUNG_OBJECTS, YOUNG_COLLECTIONS, 10)),
+        ((50_000, 5, 1_000), (50_000, YOUNG_COLLECTIONS, 1_000)),
+        ((0, 10, 10), (0, 10, 10)),
+    ],
+    ids=["the defaults", "rarer already", "switched off"],
+)
+def test_thresholds_are_raised_for_a_while(before: tuple[int, int, int], during: tuple[int, int, int]) -> None:
+    gc.set_threshold(*before)
+    with rare_collections():
+        assert gc.get_threshold() == during
+    assert gc.get_threshold() == before
+
+
+def test_young_cycles_are_still_freed() -> None:
+    class Node:
+        pass
+
+    freed = 0
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        nonlocal freed
+        freed += info["collected"] if phase == "stop" else 0
+
+    gc.callbacks.append(count)
+    try:
+        with rare_collections():
+            for _ in range(2 * YOUNG_OBJECTS):
+                node = Node()
+                node.itself = node  # type: ignore[attr-defined]
+    finally:
+        gc.callbacks.remove(count)
+    assert freed >= YOUNG_OBJECTS
