@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from provider_support import Replay, tokenizer
 from strands import tool
 
 from strands_env.cli import main as strands_env
-from strands_env.core import Action, Environment, RewardResult, StepResult, TaskContext
+from strands_env.commands import eval as eval_command
+from strands_env.core import Action, Environment, ErrorRecord, Phase, RewardResult, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
-from strands_env.eval import Evaluator, read_results
+from strands_env.eval import Evaluator, compare, read_results, summarize
 from strands_env.testing import ScriptedModel
-from strands_sglang import SGLangModel
+from strands_sglang import SGLangModel, get_tokenizer
 from strands_sglang.cli import main as strands_sglang
 from strands_sglang.engine import EmbeddedEngine
+from strands_sglang.engine.own_models import ModelLoadError
 from strands_sglang.gateway import Gateway
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
@@ -130,6 +133,10 @@ def models(model_factory: Any) -> Any:
 
 
 def one_argument(action: Any) -> float:
+    return 1.0
+
+
+def one(action: Any, result: Any) -> float:
     return 1.0
 
 
@@ -254,11 +261,15 @@ class Asking(Environment):
         super().__init__(model_factory=model_factory, system_prompt=str(sorted(model_factory.config)))
 
 
-def test_a_hook_may_look_at_the_model(tmp_path: Any) -> None:
-    options = ["--backend", "openai", "--model-id", "m", "--limit", "1", "-q", "-o", str(tmp_path)]
-    assert evaluate("arithmetic", "--env", f"{HERE}:Asking", "--base-url", "http://127.0.0.1:9", *options) == 1
+def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
+    def models() -> ScriptedModel:
+        return ScriptedModel(["4"])
+
+    models.config = {"model_id": "m"}  # type: ignore[attr-defined]
+    monkeypatch.setattr(eval_command, "make_model_factory", lambda **options: models)
+    assert evaluate("arithmetic", "--env", f"{HERE}:Asking", *FAST, "--limit", "1", "-o", str(tmp_path)) == 0
     document = json.loads((tmp_path / "results.run.json").read_text())
-    assert "model_id" in document["environment"]["system_prompt"]
+    assert document["environment"]["system_prompt"] == "['model_id']"
 
 
 @pytest.mark.parametrize(
@@ -279,6 +290,36 @@ def test_what_a_benchmark_lacks_is_told_before_a_model_is_loaded(
     assert evaluate(benchmark, "--model", "tiny", "-o", str(tmp_path / "out")) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
+
+
+@pytest.fixture
+def no_hub(monkeypatch: Any) -> str:
+    """The hub is at an address where nobody listens, as a machine without network sees it."""
+    from huggingface_hub import constants
+
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    return "cannot be reached at http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("what", [["math-500"], ["arithmetic", "--model", "no/such-model"]])
+def test_without_a_network_the_hub_is_not_waited_for(
+    what: list[str], no_hub: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    pytest.importorskip("datasets")
+    assert evaluate(*what, *(FAST if len(what) == 1 else ["-q"]), "-o", str(tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert no_hub in err and "HF_ENDPOINT" in err and len(err.splitlines()) == 1
+    assert "Retrying" not in caplog.text
+
+
+def test_a_tokenizer_that_is_not_cached_is_refused_at_once_without_a_network(no_hub: str, caplog: Any) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ModelLoadError, match=f"not in the local cache, and the Hugging Face hub {no_hub}"):
+        get_tokenizer("no/such-model")
+    assert "Retrying" not in caplog.text
 
 
 def test_another_configuration_is_refused_before_a_model_is_loaded(
@@ -303,6 +344,12 @@ def test_every_row_of_a_local_file_is_tried_before_a_run(tmp_path: Any, capsys: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_row_that_is_left_out_is_logged_once(tmp_path: Any, caplog: Any) -> None:
+    (data := tmp_path / "tasks.jsonl").write_text('{"question": "", "answer": 1}\n{"question": "q", "answer": 1}\n')
+    assert evaluate("--data", str(data), *FAST, "-v", "-o", str(tmp_path / "out")) == 0
+    assert caplog.text.count("row without a task left out") == 1
+
+
 @pytest.mark.parametrize("more", [[], ["--tokenizer", "tiny"]])
 def test_a_server_that_is_down_is_a_failure_and_not_wrong_usage(
     more: list[str], tmp_path: Any, capsys: pytest.CaptureFixture[str]
@@ -310,6 +357,26 @@ def test_a_server_that_is_down_is_a_failure_and_not_wrong_usage(
     options = ["--backend", "sglang", "--base-url", "http://127.0.0.1:9", *more]
     assert evaluate("arithmetic", *options, "-q", "-o", str(tmp_path / "out")) == 1
     assert "no SGLang server answers at 'http://127.0.0.1:9'" in capsys.readouterr().err
+
+
+def test_an_openai_server_that_is_down_is_told_before_the_run(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openai")
+    options = ["--backend", "openai", "--model-id", "m", "--base-url", "http://127.0.0.1:9/v1"]
+    assert evaluate("arithmetic", *options, "-q", "-o", str(tmp_path / "out")) == 1
+    err = capsys.readouterr().err
+    assert "no server answers at 'http://127.0.0.1:9/v1' (Connection refused)" in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
+    httpx = pytest.importorskip("httpx")
+    openai = pytest.importorskip("openai")
+    request = httpx.Request("POST", "http://user:secret@10.0.0.1:8000/v1/chat/completions?key=secret")
+    record = ErrorRecord.from_exception(openai.APIConnectionError(request=request), Phase.MODEL)
+    assert record.message == "Connection error. (http://10.0.0.1:8000)"
+    assert ErrorRecord.from_exception(httpx.ConnectError("refused"), Phase.MODEL).message == "refused"
 
 
 @pytest.mark.parametrize(
@@ -472,6 +539,12 @@ def environment(**options: Any) -> Environment:
         (lambda: Evaluator(environment, n_samples_per_promt=2), TypeError, "did you mean 'n_samples_per_prompt'"),
         (lambda: Evaluator(environment()), TypeError, "env_factory must be a function that makes an environment"),
         (lambda: Evaluator(environment, metrics_fns=[1]), TypeError, "metrics_fns must be functions"),
+        (
+            lambda: compare("a", Path("b")),
+            TypeError,
+            r"takes a ScoreTable, got 'a': strands_env.eval.read_scores",
+        ),
+        (lambda: summarize(Path("b")), TypeError, r"strands_env.eval.read_scores\('b'\) makes one"),
         (lambda: Action(message="q", ground_truth=3), ValueError, r"task_context=TaskContext\(ground_truth=...\)"),
         (lambda: Action("q"), TypeError, r"by name: write Action\(message='q'\)"),
         (lambda: EmbeddedEngine("tiny", dtype="float33"), ValueError, "dtype='float33': expected float32, bfloat16"),
@@ -494,6 +567,44 @@ def test_wrong_options_in_python(call: Callable[[], Any], error: type[Exception]
 async def test_one_action_is_not_several() -> None:
     with pytest.raises(TypeError, match=r"write run\(\[action\]\)"):
         await Evaluator(environment).run(Action(message="q"))  # type: ignore[arg-type]
+
+
+class Untidy(Environment):
+    async def cleanup(self) -> None:
+        raise RuntimeError("the box would not close")
+
+
+def test_a_failed_cleanup_is_in_the_summary_and_takes_nothing_away(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(TASKS, "--env", f"{HERE}:Untidy", "--reward", f"{HERE}:one", *FAST, "-o", str(tmp_path)) == 0
+    assert "errors      cleanup: RuntimeError 3: the box would not close" in (said := capsys.readouterr().out)
+    assert "3 scored" in said
+    assert strands_env(["view", str(tmp_path)]) == 0
+    assert "cleanup: RuntimeError 3" in capsys.readouterr().out
+
+
+class PlacedError(Exception):
+    where = "somewhere"
+
+
+@pytest.mark.parametrize(("error", "where"), [(KeyError("x"), "setup"), (PlacedError("x"), "setup")])
+async def test_a_factory_that_raises_failed_in_the_setup(error: Exception, where: str) -> None:
+    def factory() -> Any:
+        raise error
+
+    results = await Evaluator(factory).run([Action(message="q", task_context=TaskContext(id="a"))])
+    assert results["a"][0].step_result.error.where == where
+
+
+async def test_an_error_may_have_an_attribute_of_ours() -> None:
+    class Raising(Environment):
+        async def rollout(self, action: Action, **options: Any) -> StepResult:
+            raise PlacedError("x")
+
+    factory = lambda: Raising(model_factory=lambda: ScriptedModel(["x"]))  # noqa: E731
+    results = await Evaluator(factory).run([Action(message="q", task_context=TaskContext(id="a"))])
+    assert results["a"][0].step_result.error.type.endswith("PlacedError")
 
 
 async def test_the_name_of_a_model_is_no_model() -> None:

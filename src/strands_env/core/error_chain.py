@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -32,10 +33,23 @@ def root_cause(error: BaseException) -> BaseException:
         error = inner
 
 
+def _server_of(error: BaseException) -> str | None:
+    """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
+    try:
+        url = urlsplit(str(error.request.url))  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError, ValueError):  # httpx raises where there was no request
+        return None
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.scheme and url.netloc else None
+
+
 def message_of(error: BaseException) -> str:
-    """The error's text; of a pydantic error its first complaint in one line: the field, what is wrong, the value."""
+    """The error's text, with the server that an HTTP client's error leaves out.
+
+    Of a pydantic error its first complaint in one line: the field, what is wrong, the value.
+    """
     if not isinstance(error, ValidationError):
-        return str(error)
+        text, server = str(error), _server_of(error)
+        return text if server is None or server in text else f"{text} ({server})"
     found = error.errors(include_url=False)
     first, said = found[0], found[0]["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error":

@@ -234,7 +234,7 @@ def model_factory_from_args(
 
     Raises:
         ValueError: The backend is unknown, or misses an argument.
-        SGLangConnectionError: No SGLang server answers at the URL.
+        SGLangConnectionError: No server answers at the URL.
     """
     match backend:
         case "sglang":
@@ -257,6 +257,7 @@ def model_factory_from_args(
             if backend == "bedrock":
                 return bedrock_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
             if sglang_base_url:
+                _check_listens(sglang_base_url)
                 base = {"base_url": sglang_base_url, "api_key": "EMPTY"}
                 options["client_args"] = {**base, **options.get("client_args", {})}
             return openai_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
@@ -295,6 +296,26 @@ def _tokenizer(name: str) -> Any:
         return get_tokenizer(name)
     except ModelLoadError as error:
         raise ValueError(f"{error}; give another with --tokenizer, a folder or a hub id") from error
+
+
+def _check_listens(base_url: str) -> None:
+    """Refuse an address where nobody accepts connections: every sample would fail alike. A proxy is not asked."""
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    address = urlsplit(base_url)
+    if not address.hostname or address.scheme not in ("http", "https"):
+        raise ValueError(f"base_url={base_url!r}: expected an address such as http://localhost:8000/v1")
+    if getproxies().get(address.scheme) and not proxy_bypass(address.hostname):
+        return
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname, port), timeout=10.0).close()
+    except OSError as error:
+        raise SGLangConnectionError(
+            f"no server answers at {base_url!r} ({error.strerror or error}); start one, or correct the address"
+        ) from error
 
 
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:

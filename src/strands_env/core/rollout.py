@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .content import name_of, redacted
@@ -88,7 +89,7 @@ class LocalExecutor:
         try:
             with seeded(action):
                 with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
-                    env = await make_environment(self._factory, action, self._takes_action)
+                    env = await self._made(action)
                 if self._described is not None:
                     async with self._described:
                         if self._on_environment is not None:
@@ -104,6 +105,14 @@ class LocalExecutor:
             if is_closing(error):
                 raise
             raise escaped(error) from error
+
+    async def _made(self, action: Action) -> Any:
+        try:
+            return await make_environment(self._factory, action, self._takes_action)
+        except Exception as error:
+            with suppress(AttributeError, TypeError):  # it has slots
+                error.where = Phase.SETUP  # type: ignore[attr-defined]  # for the record: no agent loop was running
+            raise
 
 
 async def _before_cleanup(

@@ -18,7 +18,7 @@ from .errors import (
 )
 from .evaluator import Evaluator
 from .executor import EnvFactory, Executor, LocalExecutor
-from .groups import GroupPolicy
+from .groups import GroupPolicy, read_scores
 from .metrics import MetricFunction, Prices, RunSummary, ScoreTable, compare, summarize
 from .progress import Progress, ProgressState
 from .registry import describe_benchmarks, get_benchmark, list_benchmarks, register_eval
@@ -62,6 +62,7 @@ __all__ = [
     "get_benchmark",
     "list_benchmarks",
     "read_results",
+    "read_scores",
     "register_eval",
     "summarize",
     "verify_run",

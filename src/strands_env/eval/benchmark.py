@@ -20,6 +20,7 @@ from strands_env.core.error_chain import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.source import Tasks, contained
+from strands_sglang.engine.own_models import is_offline_mode, why_no_hub
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +47,20 @@ class HubDataset:
     size: int | None = None
 
     def check(self) -> None:
-        """Check that the hub can be read from here, without asking it.
+        """Check that the hub can be read from here, without asking it for anything.
 
         Raises:
-            DatasetError: `datasets` is missing.
+            DatasetError: `datasets` is missing, or the hub cannot be reached.
         """
         if find_spec("datasets") is None:
             raise DatasetError(
                 "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
                 "or give a local file as data_path (--data)"
+            )
+        if (reason := why_no_hub()) is not None and not is_offline_mode():
+            raise DatasetError(
+                f"the data set {self.path!r} is on the hub, but {reason}: give a local file as data_path (--data), or "
+                "set HF_HUB_OFFLINE=1 where it is in the local cache"
             )
 
     def rows(self) -> Iterator[Row]:
@@ -71,7 +77,8 @@ class HubDataset:
         except Exception as error:
             raise DatasetError(
                 f"cannot read {self.path!r} (split {self.split!r}) from the hub: {type(error).__name__}: {error}; "
-                "where the hub cannot be reached, or asks for a licence, give a local file as data_path (--data)"
+                "where it asks for a licence, accept it there and run 'hf auth login', or give a local file as "
+                "data_path (--data)"
             ) from error
 
 
@@ -168,6 +175,7 @@ class Benchmark(Evaluator):
             raise ValueError(f"limit must be at least 1 or None for all tasks, got {limit!r}")
         super().__init__(*args, **options)
         self.rows_read = self.rows_left_out = 0
+        self._is_checking = False
         self.data_path = data_path
         self.limit = limit
         self.seed = seed
@@ -211,13 +219,17 @@ class Benchmark(Evaluator):
         if self.data_path is None and not self.has_local_rows and type(self).rows is not Benchmark.rows:
             return None
         is_file = self.data_path is not None and Path(self.data_path).is_file()
-        with contained():
-            tasks = self.load_dataset()
-            if not isinstance(tasks, Iterable):
-                return None
-            checked = islice(tasks, CHECKED_ROWS if is_file else 1)
-            first = next(checked, None)
-            deque(checked, maxlen=0)
+        self._is_checking = True
+        try:
+            with contained():
+                tasks = self.load_dataset()
+                if not isinstance(tasks, Iterable):
+                    return None
+                checked = islice(tasks, CHECKED_ROWS if is_file else 1)
+                first = next(checked, None)
+                deque(checked, maxlen=0)
+        finally:
+            self._is_checking = False
         return first
 
     def count(self) -> int | None:
@@ -252,7 +264,8 @@ class Benchmark(Evaluator):
             action = self._action(row, index)
             if action is None:
                 self.rows_left_out += 1
-                logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self._name, index)
+                if not self._is_checking:  # the run says it
+                    logger.warning("benchmark=<%s>, row=<%d> | row without a task left out", self._name, index)
                 continue
             yield action
         if self.rows_read == self.rows_left_out:

@@ -21,6 +21,7 @@ class Score(NamedTuple):
         aborted: It was lost.
         reason: Its termination reason.
         error: The part of the episode, type and message of its error; None without one.
+        cleanup_error: The same of a cleanup that failed.
         tool_errors: Tool, type and message of each exception that tools raised.
         metrics: Metrics of the observation.
         attempts: Rollouts that were run for it.
@@ -34,6 +35,7 @@ class Score(NamedTuple):
     aborted: bool
     reason: str
     error: tuple[str, str, str] | None
+    cleanup_error: tuple[str, str, str] | None
     tool_errors: Sequence[tuple[str, str, str]]
     metrics: Mapping[str, Any]
     attempts: int
@@ -76,7 +78,8 @@ class EvalSample(BaseModel):
 
     def score(self) -> Score:
         """What metrics need of it."""
-        result, error = self.step_result, self.step_result.error
+        result = self.step_result
+        error, cleanup = result.error, result.cleanup_error
         return Score(
             prompt_id=self.prompt_id,
             task=self.task_digest,
@@ -85,6 +88,7 @@ class EvalSample(BaseModel):
             aborted=self.aborted,
             reason=result.termination_reason.value,
             error=None if error is None else (str(error.where), error.type, error.message),
+            cleanup_error=None if cleanup is None else (str(cleanup.where), cleanup.type, cleanup.message),
             tool_errors=[(item.tool, item.error.type, item.error.message) for item in result.tool_errors],
             metrics=result.observation.metrics,
             attempts=self.attempts,

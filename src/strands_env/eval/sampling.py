@@ -201,7 +201,6 @@ def _checked(result: object) -> StepResult:
 
 
 def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
-    where = getattr(error, "where", None) or Phase.LOOP
-    return StepResult(
-        observation=Observation(), termination_reason=reason, error=ErrorRecord.from_exception(error, where)
-    )
+    where = getattr(error, "where", None)  # an exception of the user's may have an attribute of that name
+    record = ErrorRecord.from_exception(error, where if isinstance(where, Phase) else Phase.LOOP)
+    return StepResult(observation=Observation(), termination_reason=reason, error=record)

@@ -10,7 +10,14 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from ..engine.own_models import ModelLoadError, check_model_name, is_own_model, own_tokenizer, why_not_loaded
+from ..engine.own_models import (
+    ModelLoadError,
+    check_model_name,
+    is_own_model,
+    only_from_cache,
+    own_tokenizer,
+    why_not_loaded,
+)
 from ..exceptions import SGLangRequestError
 from .client import SGLangClient
 
@@ -110,7 +117,8 @@ def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
             "pip install 'strands-rollout[hf]' (or the extra 'local')"
         ) from error
     try:
-        return AutoTokenizer.from_pretrained(path, **{name: _thaw(value) for name, value in options})
+        given = {"local_files_only": only_from_cache(path), **{name: _thaw(value) for name, value in options}}
+        return AutoTokenizer.from_pretrained(path, **given)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
 

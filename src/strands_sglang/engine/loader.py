@@ -23,7 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.engine.own_models import DTYPES, EXPECTED, ModelLoadError, check_model_name, why_not_loaded
+from strands_sglang.engine.own_models import (
+    DTYPES,
+    EXPECTED,
+    ModelLoadError,
+    check_model_name,
+    only_from_cache,
+    why_not_loaded,
+)
 from strands_sglang.engine.smollm2 import CHAT_TEMPLATE
 from strands_sglang.engine.tiny import (
     make_tiny_model,
@@ -218,17 +225,18 @@ def load_model(
             image_processor = image_processor or tiny.image_processor
         else:
             path = load_default_model() if name == "smollm2" else model
+            options = {"local_files_only": only_from_cache(path)}
             with without_progress_bars(hf_logging):
-                sees = name != "smollm2" and hasattr(AutoConfig.from_pretrained(path), "vision_config")
+                sees = name != "smollm2" and hasattr(AutoConfig.from_pretrained(path, **options), "vision_config")
                 kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-                loaded = kind.from_pretrained(path, dtype=getattr(torch, dtype))
+                loaded = kind.from_pretrained(path, dtype=getattr(torch, dtype), **options)
             if sees and image_processor is None:
-                image_processor = AutoImageProcessor.from_pretrained(path)
+                image_processor = AutoImageProcessor.from_pretrained(path, **options)
             tokenizer = tokenizer or path
         if tokenizer is None:
             tokenizer = loaded.config._name_or_path
         if isinstance(tokenizer, (str, os.PathLike)):
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer, local_files_only=only_from_cache(tokenizer))
             if name == "smollm2":
                 tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
     except ModelLoadError:

@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
 
@@ -14,6 +15,8 @@ OWN_MODELS = ("smollm2", "tiny", "tiny-vision")
 DTYPES = ("float32", "bfloat16", "float16")
 """Types that the weights of a model may have."""
 EXPECTED = "give smollm2, tiny, a folder with a model and its tokenizer, or a hub id such as Qwen/Qwen3-0.6B"
+CONNECT_SECONDS = 3.0
+"""How long the Hugging Face hub may take to accept a connection."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -55,11 +58,51 @@ def own_tokenizer(name: str) -> Any:
     return import_module("strands_sglang.engine.loader").load_tokenizer(name)
 
 
+def why_no_hub() -> str | None:
+    """Why the Hugging Face hub cannot be reached from here and what to set; None where it can. Blocks.
+
+    The hub's own libraries try for half a minute before they say so. A proxy is taken to reach the hub: only a request
+    would tell.
+    """
+    import socket
+    from urllib.request import getproxies, proxy_bypass
+
+    if is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    from huggingface_hub import constants
+
+    address = urlsplit(constants.ENDPOINT)
+    host = address.hostname or ""
+    if getproxies().get(address.scheme) and not proxy_bypass(host):
+        return None
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        return (
+            f"the Hugging Face hub cannot be reached at {constants.ENDPOINT} ({error.strerror or error}; "
+            "HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy)"
+        )
+    return None
+
+
+def is_offline_mode() -> bool:
+    """Whether the user lets the hub's libraries read their local cache only (`HF_HUB_OFFLINE`)."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def only_from_cache(name: object) -> bool:
+    """Whether a model can only come from the local cache: it is no local folder, and the hub cannot be reached."""
+    return isinstance(name, str) and not Path(name).exists() and why_no_hub() is not None
+
+
 def why_not_loaded(error: BaseException) -> str:
     """What `transformers` or the hub say of a model that does not load, in one line."""
     said = " ".join(str(error).split())
     if "couldn't connect to" in said or "offline mode" in said:
-        return "it is not in the local cache, and the Hugging Face hub cannot be reached"
+        return f"it is not in the local cache, and {why_no_hub() or 'the Hugging Face hub cannot be reached'}"
     if "is not a valid model identifier" in said or "Repository Not Found" in said:
         return "the Hugging Face hub has no such model, or asks for a login (hf auth login)"
     return f"{type(error).__name__}: {said[:300]}"

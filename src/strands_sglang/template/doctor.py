@@ -26,6 +26,7 @@ from strands_sglang.engine.own_models import (
     UnknownModelError,
     check_model_name,
     is_own_model,
+    only_from_cache,
     own_tokenizer,
     why_not_loaded,
 )
@@ -211,13 +212,14 @@ def _from_hub(name: str) -> Source:
     from transformers import AutoTokenizer, GenerationConfig
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        options = {"local_files_only": only_from_cache(name)}
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:  # whatever the hub client raises: there is no tokenizer
         raise SourceError(
             f"{name!r} is not a file or folder, and no such tokenizer can be loaded: {why_not_loaded(error)}"
         ) from error
     try:
-        ids = GenerationConfig.from_pretrained(name).eos_token_id
+        ids = GenerationConfig.from_pretrained(name, **options).eos_token_id
     except Exception:  # many models have none
         ids = None
     return _from_tokenizer(tokenizer, ids)

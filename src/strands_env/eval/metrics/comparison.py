@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.eval.metrics.interval import Interval, mean_interval, possible_range
-from strands_env.eval.metrics.table import ScoreTable
+from strands_env.eval.metrics.table import ScoreTable, check_tables
 
 EXACT_LIMIT = 14
 """Up to this many prompts with a difference all sign flips are counted; above, they are sampled."""
@@ -82,7 +82,9 @@ def compare(
 
     Raises:
         ValueError: A prompt of the same id is another task in the two runs.
+        TypeError: A run is given by its path; `strands_env.eval.read_scores` reads its table.
     """
+    check_tables("compare", first, second)
     left, right = _values(first, reward_threshold), _values(second, reward_threshold)
     other = _tasks(second)
     changed = [name for name, task in _tasks(first).items() if other.get(name, task) != task]

@@ -11,7 +11,7 @@ import numpy as np
 
 from strands_env.eval.metrics.interval import Interval, mean_interval
 from strands_env.eval.metrics.passk import pass_at_k, pass_hat_k
-from strands_env.eval.metrics.table import Prices, PromptScores, ScoreTable
+from strands_env.eval.metrics.table import Prices, PromptScores, ScoreTable, check_tables
 from strands_env.eval.sample import EvalSample
 
 Results: TypeAlias = Mapping[str, Sequence[EvalSample]]
@@ -34,7 +34,7 @@ class RunSummary:
         pass_at: pass@k by k, over prompts with at least k scored samples.
         pass_hat: pass^k by k, likewise.
         terminations: Samples by termination reason.
-        errors: Samples by `where: type` of their error.
+        errors: Samples by `where: type` of their error; a failed cleanup counts here and takes no reward away.
         tool_errors: Samples by `tool: type` of exceptions that tools raised; the model received error results for them.
         messages: The first message of each kind of error, by the same names.
         totals: Sums of tokens, calls and seconds over all samples.
@@ -82,7 +82,11 @@ def summarize(
         reward_threshold: A sample passes with at least this reward.
         level: Confidence level of the intervals.
         prices: Prices of tokens.
+
+    Raises:
+        TypeError: The run is given by its path; `strands_env.eval.read_scores` reads its table.
     """
+    check_tables("summarize", table)
     scores = table.by_prompt(reward_threshold)
     most = max((score.n for score in scores), default=0)
     ks = _powers(most) if k_values is None else sorted(set(k_values))

@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class ScoreTable:
         prompt_ids: Prompt ids in order of appearance.
         tasks: Digest of each prompt's task, empty where not known.
         reasons: Number of samples by termination reason.
-        errors: Number of samples by `(where, error type)`.
+        errors: Number of samples by `(where, error type)`; failed cleanups are among them.
         tool_errors: Number of samples by `(tool, type)` of the exceptions that their tools raised.
         messages: The message of the first error of each kind, by the same keys.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
@@ -107,8 +108,7 @@ class ScoreTable:
             self.aborted += 1
             self._lost.add(index)
         self.reasons[score.reason] += 1
-        if score.error is not None:
-            where, kind, message = score.error
+        for where, kind, message in filter(None, (score.error, score.cleanup_error)):
             self.errors[(where, kind)] += 1
             self.messages.setdefault((where, kind), message)
         raised = {(tool, kind): message for tool, kind, message in reversed(score.tool_errors)}
@@ -161,6 +161,18 @@ class ScoreTable:
             PromptScores(n=int(n), passed=int(c), mean=float(total) / int(n) if n else math.nan)
             for n, c, total in zip(sizes, passed, sums, strict=True)
         ]
+
+
+def check_tables(function: str, *tables: object) -> None:
+    """Refuse what is no score table, such as the path of a run.
+
+    Raises:
+        TypeError: One is none.
+    """
+    for table in tables:
+        if not isinstance(table, ScoreTable):
+            hint = f"read_scores({str(table)!r})" if isinstance(table, str | PurePath) else "read_scores(path)"
+            raise TypeError(f"{function}() takes a ScoreTable, got {table!r:.200}: strands_env.eval.{hint} makes one")
 
 
 def _count(totals: Counter[str], metrics: Mapping[str, Any]) -> None:

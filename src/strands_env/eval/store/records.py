@@ -210,7 +210,7 @@ def score_of(record: dict[str, Any]) -> Score:
     """
     try:
         result = record["step_result"]
-        reward, error = result["reward"], result["error"]
+        reward, error, cleanup = result["reward"], result["error"], result.get("cleanup_error")
         return Score(
             prompt_id=record["prompt_id"],
             task=record["task"],
@@ -219,6 +219,7 @@ def score_of(record: dict[str, Any]) -> Score:
             aborted=record["aborted"],
             reason=result["termination_reason"],
             error=None if error is None else (error["where"], error["type"], error["message"]),
+            cleanup_error=None if cleanup is None else (cleanup["where"], cleanup["type"], cleanup["message"]),
             tool_errors=[
                 (item["tool"], item["error"]["type"], item["error"]["message"])
                 for item in result.get("tool_errors", ())
