@@ -54,6 +54,10 @@ CUTS = {
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     ],
+    "matches alone": [
+        pre_tokenizers.Split(Regex(r"\p{L}+|[ ,.]"), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
     "digits": [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)],
     **{
         name: [*splits(*patterns), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

@@ -45,6 +45,7 @@ _KEPT_PIECES: Final = 1 << 15
 _LONGEST_KEPT: Final = 48
 
 Ids = tuple[int, ...]
+_Cut = Callable[[str], list[str]]
 
 
 class PieceEncoder:
@@ -53,22 +54,22 @@ class PieceEncoder:
     Args:
         rust: The tokenizer.
         tokens: Patterns of added tokens, in the order in which they are taken out of a text.
-        patterns: Patterns that cut what is left, one after the other.
+        cuts: They cut what is left into pieces, one after the other.
     """
 
-    def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], patterns: list[re.Pattern[str]]) -> None:
+    def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], cuts: Iterable[_Cut]) -> None:
         self._rust = rust
         self._size = rust.get_vocab_size()
         self._tokens = tuple(tokens)
         self._token_ids = {str(token.content): (number,) for number, token in _added(rust).items()}
-        *self._cuts, self._last = patterns
+        self._cuts = tuple(cuts)
         self._kept = _Kept(rust.model)
 
     @classmethod
     def of(cls, rust: Any) -> PieceEncoder | None:
         """The encoder of a tokenizer; None where something of it is not understood here."""
         try:
-            return cls(rust, _token_patterns(rust), _patterns(rust))
+            return cls(rust, _token_patterns(rust), _cuts(rust))
         except _UnknownError:
             return None
 
@@ -87,12 +88,8 @@ class PieceEncoder:
                 continue
             parts = [piece]
             for cut in self._cuts:
-                parts = [part for each in parts for part in cut.split(each) if part]
-            for part in parts:
-                found = self._last.findall(part)
-                if sum(map(len, found)) != len(part):  # what lies between the matches is a piece, too
-                    found = [each for each in self._last.split(part) if each]
-                ids += chain.from_iterable(map(kept.__getitem__, found))
+                parts = list(chain.from_iterable(map(cut, parts)))
+            ids += chain.from_iterable(map(kept.__getitem__, parts))
         return ids
 
 
@@ -144,8 +141,8 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
     return [re.compile(f"({pattern_of(tuple(sorted(group))).pattern})") for group in groups.values() if group]
 
 
-def _patterns(rust: Any) -> list[re.Pattern[str]]:
-    """Patterns that cut a text, one after the other; a piece is a match, or what lies between two."""
+def _cuts(rust: Any) -> list[_Cut]:
+    """What cuts a text, one after the other."""
     model = rust.model
     if type(model).__name__ != "BPE" or model.dropout:
         raise _UnknownError
@@ -154,14 +151,8 @@ def _patterns(rust: Any) -> list[re.Pattern[str]]:
     *splits, last = _parts(rust.pre_tokenizer, "pretokenizers") or [{}]
     if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
         raise _UnknownError
-    written = [_split(each) for each in splits] + ([_GPT2] if last["use_regex"] else [])
-    if not written:
-        raise _UnknownError
-    try:
-        cuts = [re.compile(f"({_Translation(pattern)})") for pattern in written]
-    except re.error:
-        raise _UnknownError from None
-    if any(cut.match("") for cut in cuts):
+    cuts = [_split(each) for each in splits] + ([_cut(_GPT2)] if last["use_regex"] else [])
+    if not cuts:
         raise _UnknownError
     return cuts
 
@@ -174,13 +165,32 @@ def _parts(component: Any, name: str) -> list[dict[str, Any]]:
     return list(written[name]) if written["type"] == "Sequence" else [written]
 
 
-def _split(part: dict[str, Any]) -> str:
+def _split(part: dict[str, Any]) -> _Cut:
     if part["type"] == "Digits":
-        return r"\p{N}" if part["individual_digits"] else r"\p{N}+"
-    if part["type"] != "Split" or part["behavior"] != "Isolated" or part["invert"]:
+        return _cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+")
+    if part["type"] != "Split" or (part["behavior"], part["invert"]) not in (("Isolated", False), ("Removed", True)):
         raise _UnknownError
     (kind, pattern), *_ = part["pattern"].items()
-    return str(pattern) if kind == "Regex" else re.escape(pattern)
+    return _cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"])
+
+
+def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
+    """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
+    try:
+        translated = re.compile(f"({_Translation(pattern)})")
+    except re.error:
+        raise _UnknownError from None
+    if translated.match(""):
+        raise _UnknownError
+    find, split = translated.findall, translated.split
+
+    def cut(text: str) -> list[str]:
+        found = find(text)
+        if sum(map(len, found)) == len(text):
+            return found
+        return [piece for piece in split(text) if piece]
+
+    return cut if keeps_gaps else find
 
 
 def odd_texts(tokens: list[str]) -> Iterator[str]:
