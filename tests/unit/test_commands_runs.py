@@ -165,6 +165,19 @@ def test_sft_has_the_messages_too(graded, tmp_path):
     ]
 
 
+def test_sft_has_what_the_environment_put_before_the_task(tmp_path):
+    made = sampled(1.0)
+    made.step_result.observation.system_prompt = "Be brief."
+    made.step_result.observation.history = [
+        {"role": "user", "content": [{"text": "example"}]},
+        {"role": "assistant", "content": [{"text": "its answer"}]},
+    ]
+    run = saved(tmp_path / "run", made)
+    assert main(["export", run, "-o", str(tmp_path / "x.jsonl"), "--format", "sft"]) == 0
+    messages = rows(tmp_path / "x.jsonl")[0]["messages"]
+    assert [message["content"] for message in messages] == ["Be brief.", "example", "its answer", "question", "answer"]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_sft_has_the_tools_as_json_text(kind, tmp_path):
     made = [sampled(1.0, 0), sampled(1.0, 1)]

@@ -69,7 +69,7 @@ def test_a_set_of_tools_is_stored_once(paths):
     assert records[0]["tools"] == records[2]["tools"] != records[1]["tools"]
     assert "tools" not in records[3]
     assert list(read_results(paths.results, with_tokens=True)) == made
-    assert verify_run(paths.results).frames == 4 + 4 + 3  # tokens, routed experts, tools
+    assert verify_run(paths.results).frames == 4 + 4 + 2  # tokens, routed experts, tools
 
 
 def test_tools_of_a_batch_that_was_not_written_are_written_with_the_next(paths, monkeypatch):

@@ -44,7 +44,7 @@ class Rollout:
         advantage: Its reward relative to its group; None where not asked for.
         group: Number of its prompt, in the order of the run.
         number: Its number in the export.
-        system_prompt: System prompt of the run.
+        system_prompt: System prompt of the run, for samples that did not record theirs.
     """
 
     sample: EvalSample
@@ -256,15 +256,15 @@ def _sft(rollout: Rollout) -> dict[str, Any]:
     """
     row = one_row(rollout.paths)
     labels = np.where(np.array(trained_mask(row), dtype=bool), row.token_ids, IGNORED_LABEL)
-    history = rollout.sample.action.task_context.conversation_history
-    messages = [*history, *rollout.sample.step_result.observation.messages]
+    seen, given = rollout.sample.step_result.observation, rollout.sample.action.task_context.conversation_history
+    messages = [*(given if seen.history is None else seen.history), *seen.messages]
     try:
-        chat = to_chat_messages(messages, rollout.system_prompt).messages
+        chat = to_chat_messages(messages, seen.system_prompt or rollout.system_prompt).messages
     except MessageConversionError:  # a block that no chat template has; the ids are whole
         chat = []
     return {
         "messages": chat,
-        "tools": rollout.sample.step_result.observation.tools,
+        "tools": seen.tools,
         "input_ids": row.token_ids.tolist(),
         "labels": labels.tolist(),
         "reward": row.reward,

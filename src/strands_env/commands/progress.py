@@ -132,6 +132,7 @@ class PlainDisplay:
         self._stream = stream
         self._seconds = seconds
         self._last = 0.0
+        self._said = ""
 
     def start(self, state: ProgressState) -> None:
         """Say what begins."""
@@ -146,10 +147,12 @@ class PlainDisplay:
             self._say(describe(state))
 
     def finish(self, state: ProgressState) -> None:
-        """The last line."""
-        self._say(describe(state))
+        """The last line, unless it was said."""
+        if describe(state) != self._said:
+            self._say(describe(state))
 
     def _say(self, text: str) -> None:
+        self._said = text
         self._stream.write(f"{text}\n")
         self._stream.flush()
 

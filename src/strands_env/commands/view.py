@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,6 +68,9 @@ def _overview(args: argparse.Namespace) -> int:
         say(f"{one_line(name):{width}}  {format_number(score.mean)}  {questions[name]}  [{rewards}]")
     if len(listed) > args.limit:
         say(f"... and {len(listed) - args.limit} more (--limit)")
+    if listed:
+        name = listed[0][0]
+        say(f"\none sample  strands-env view {args.run} {shlex.quote(f'{name}/{min(prompts[name])[0]}')}")
     return Exit.OK
 
 

@@ -107,10 +107,16 @@ def places_of(tokens: dict[str, Any] | None) -> list[tuple[int, int]]:
     """Every `[offset, length]` a record points at, each once."""
     if not tokens:
         return []
-    places = [tokens["observation"], tokens.get("tools")]
+    places = [tokens["observation"], place_of_tools(tokens)]
     for item in tokens["trajectories"]:
         places += [item["tokens"], item["routed_experts"]]
     return list(dict.fromkeys((place[0], place[1]) for place in places if place))
+
+
+def place_of_tools(tokens: dict[str, Any] | None) -> tuple[int, int] | None:
+    """The `[offset, length]` of the set of tools of a record."""
+    place = (tokens or {}).get("tools")
+    return (place[0], place[1]) if place else None
 
 
 def end_of(tokens: dict[str, Any] | None) -> int:

@@ -12,7 +12,7 @@ from strands_env.eval.store import files
 from strands_env.eval.store.config import checksum_of, load_run
 from strands_env.eval.store.lines import Line, StorePaths, lines_of
 from strands_env.eval.store.records import LineError, decode, head_of, is_torn, to_sample
-from strands_env.eval.store.tokens import FrameReader, places_of
+from strands_env.eval.store.tokens import FrameReader, place_of_tools, places_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,12 @@ def verify_run(output_path: str | Path) -> Verification:
     found = Verification(path=str(paths.results))
     frames = FrameReader(paths.tokens)
     seen: set[bytes] = set()
+    tools: set[tuple[int, int]] = set()
     with files.told("read", paths.results):
         fd = files.open_to_read(paths.results)
         try:
             for line in lines_of(fd):
-                _verify_line(line, paths, frames, seen, found)
+                _verify_line(line, paths, frames, seen, tools, found)
         finally:
             files.close(fd)
             frames.close()
@@ -105,7 +106,14 @@ def verify_run(output_path: str | Path) -> Verification:
     return found
 
 
-def _verify_line(line: Line, paths: StorePaths, frames: FrameReader, seen: set[bytes], found: Verification) -> None:
+def _verify_line(
+    line: Line,
+    paths: StorePaths,
+    frames: FrameReader,
+    seen: set[bytes],
+    tools: set[tuple[int, int]],
+    found: Verification,
+) -> None:
     if not line.is_whole:
         if is_torn(line.data):
             found.torn_bytes += len(line.data)
@@ -130,7 +138,12 @@ def _verify_line(line: Line, paths: StorePaths, frames: FrameReader, seen: set[b
         to_sample(record)
     except StoreCorruptError as error:
         found.damages.append(_damage(paths.results, line, error))
+    shared = place_of_tools(record.get("tokens"))  # by many samples: read once
     for place in places_of(record.get("tokens")):
+        if place == shared and place in tools:
+            continue
+        if place == shared:
+            tools.add(place)
         try:
             frames.read(place)
             found.frames += 1
