@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.qwen_support import PATTERN, qwen3_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: E402
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
 from strands_sglang.conversation.backend import Backend  # noqa: E402
-from strands_sglang.conversation.pieces import _ALPHABET, PieceEncoder, odd_texts  # noqa: E402
+from strands_sglang.conversation.pieces import _ALPHABET, PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -219,4 +219,47 @@ def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.Monkey
     assert Backend(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
     monkeypatch.setattr("strands_sglang.conversation.pieces._SPACES", frozenset({32}))
     assert Backend(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
-    assert "encoded in pieces it gives other ids" in caplog.text
+    assert "other ids or another text" in caplog.text
+
+
+@cache
+def decoding() -> tuple[Tokenizer, PieceDecoder]:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.decoder = decoders.ByteLevel()
+    rust.add_tokens([AddedToken("<｜User｜>"), AddedToken("Ġ of their own"), AddedToken(" spaces ")])
+    decoder = PieceDecoder.of(rust)
+    assert decoder is not None
+    return rust, decoder
+
+
+@given(ids=st.lists(st.integers(0, 420), max_size=30))
+def test_ids_are_decoded_as_by_the_rust_tokenizer(ids: list[int]) -> None:
+    rust, decoder = decoding()
+    text = decoder.decode(ids)
+    expected = rust.decode(ids, skip_special_tokens=False)
+    assert text == expected or (text is None and "\ufffd" in expected)
+
+
+@given(parts=st.lists(PARTS, max_size=12))
+def test_texts_come_back(parts: list[str]) -> None:
+    rust, decoder = decoding()
+    ids = rust.encode("".join(parts), add_special_tokens=False).ids
+    assert decoder.decode(ids) == rust.decode(ids, skip_special_tokens=False)
+
+
+def test_decoders_of_other_kinds_are_refused() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    assert PieceDecoder.of(rust) is None
+    rust.decoder = decoders.Metaspace()
+    assert PieceDecoder.of(rust) is None
+
+
+def test_an_id_that_is_given_a_token_later_is_decoded() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.decoder = decoders.ByteLevel()
+    decoder = PieceDecoder.of(rust)
+    assert decoder is not None
+    number = rust.get_vocab_size()
+    assert decoder.decode([number]) == rust.decode([number], skip_special_tokens=False) == ""
+    rust.add_tokens(["<new>"])
+    assert decoder.decode([number]) == "<new>"

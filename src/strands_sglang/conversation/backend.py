@@ -19,7 +19,7 @@ from ..exceptions import ControlTokenError
 from ..template.control_tokens import Span, pattern_of
 
 if TYPE_CHECKING:
-    from .pieces import PieceEncoder
+    from .pieces import PieceDecoder, PieceEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -96,12 +96,14 @@ class Backend:
         tokenizer: Hugging Face style tokenizer.
     """
 
+    _encoder: PieceEncoder | None = None
+    _decoder: PieceDecoder | None = None
+
     def __init__(self, tokenizer: Any) -> None:
         # Held weakly: the table of backends must not keep a tokenizer alive.
         self._tokenizer = weakref.ref(tokenizer)
         self._rust = _rust_tokenizer(tokenizer)
         self._encodes_alike = self._decodes_alike = False
-        self._pieces: PieceEncoder | None = None
         if self._rust is not None:
             self._prove(tokenizer)
         self._literal: _LiteralEncoder | None = None
@@ -124,27 +126,23 @@ class Backend:
         self._encodes_alike = encoded == by_class and self._is_untouched
         decoded = [self._rust.decode(ids, skip_special_tokens=False) for ids in encoded]
         self._decodes_alike = decoded == [_class_decode(tokenizer, ids) for ids in encoded]
-        if self._encodes_alike:
-            self._pieces = self._proved_pieces(texts)
         if not (self._encodes_alike and self._decodes_alike):
             logger.debug("tokenizer=<%s> | encodes or decodes in its own way", type(tokenizer).__name__)
+        self._prove_pieces(texts, tokens)
 
-    def _proved_pieces(self, texts: list[str]) -> PieceEncoder | None:
-        from .pieces import PieceEncoder, odd_texts
+    def _prove_pieces(self, texts: list[str], tokens: list[str]) -> None:
+        from .pieces import PieceDecoder, PieceEncoder, odd_texts
 
-        pieces = PieceEncoder.of(self._rust)
-        if pieces is None:
-            return None
-        for text in (*texts, *odd_texts([token.content for token in self._rust.get_added_tokens_decoder().values()])):
-            found = pieces.encode(text)
-            if found is not None and found != self._rust_encode(text):
-                logger.warning(
-                    "tokenizer=<%s>, text=<%.100r> | encoded in pieces it gives other ids, so the slower way is taken",
-                    type(self._tokenizer()).__name__,
-                    text,
-                )
-                return None
-        return pieces
+        encoder = PieceEncoder.of(self._rust) if self._encodes_alike else None
+        decoder = PieceDecoder.of(self._rust) if self._decodes_alike else None
+        for text in (*texts, *odd_texts(tokens)):
+            ids = self._rust_encode(text)
+            found = None if encoder is None else encoder.encode(text)
+            printed = None if decoder is None else decoder.decode(ids)
+            if found not in (None, ids) or printed not in (None, self._rust.decode(ids, skip_special_tokens=False)):
+                logger.warning("text=<%.100r> | its pieces give other ids or another text; left to Rust", text)
+                return
+        self._encoder, self._decoder = encoder, decoder
 
     @property
     def _is_untouched(self) -> bool:
@@ -160,7 +158,7 @@ class Backend:
     def encode(self, text: str) -> list[int]:
         """Ids of a text; nothing is added at the ends."""
         if self.is_parallel:
-            if self._pieces is not None and len(text) < LONG_TEXT and (ids := self._pieces.encode(text)) is not None:
+            if self._encoder is not None and len(text) < LONG_TEXT and (ids := self._encoder.encode(text)) is not None:
                 return ids
             return self._rust_encode(text)
         return _class_encode(self._tokenizer(), text)
@@ -173,6 +171,8 @@ class Backend:
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens kept."""
+        if self._decoder is not None and (text := self._decoder.decode(ids)) is not None:
+            return text
         if self._decodes_alike:
             return self._rust.decode(ids, skip_special_tokens=False)  # type: ignore[no-any-return]
         return _class_decode(self._tokenizer(), ids)

@@ -1,4 +1,4 @@
-r"""Encoding for byte-level BPE tokenizers, id for id what their Rust implementation gives, in a fraction of its time.
+r"""Byte-level BPE tokenizers, id for id and letter for letter what Rust makes of them, in a fraction of the time.
 
 Such a tokenizer cuts a text into pieces (a word, a number, a run of punctuation) by a pattern, and encodes every piece
 on its own. The Rust implementation spends its time on the cutting and on looking pieces up. Here Python's `re` cuts and
@@ -7,7 +7,8 @@ words.
 
 The pattern is translated, not copied: each class, such as `\p{L}`, becomes the list of its characters within an
 alphabet whose properties no version of Unicode has changed. Texts with other characters, and tokenizers with anything
-that is not understood here, are left to the Rust implementation. `Backend` compares both before it uses this.
+that is not understood here, are left to the Rust implementation. Decoding joins the bytes that ids stand for. `Backend`
+compares all of it with the Rust implementation before it is used.
 """
 
 from __future__ import annotations
@@ -109,6 +110,48 @@ class _Kept(dict[str, Ids]):
         return ids
 
 
+class PieceDecoder:
+    """Decodes the ids of one tokenizer; `of` makes it.
+
+    Args:
+        rust: The tokenizer.
+    """
+
+    def __init__(self, rust: Any) -> None:
+        self._kept = _Bytes(rust)
+
+    @classmethod
+    def of(cls, rust: Any) -> PieceDecoder | None:
+        """The decoder of a tokenizer; None where it is not the one of byte-level BPE."""
+        parts = _parts(rust.decoder, "decoders")
+        return cls(rust) if [part["type"] for part in parts] == ["ByteLevel"] else None
+
+    def decode(self, ids: Iterable[int]) -> str | None:
+        """Text of ids, special tokens kept; None where they are no whole characters, which is for Rust to print."""
+        try:
+            return b"".join(map(self._kept.__getitem__, ids)).decode()
+        except UnicodeDecodeError:
+            return None
+
+
+class _Bytes(dict[int, bytes]):
+    """What each id stands for."""
+
+    def __init__(self, rust: Any) -> None:
+        self._rust = rust
+
+    def __missing__(self, number: int) -> bytes:
+        token = self._rust.id_to_token(number)
+        if token is None:  # may be added later
+            return b""
+        if all(character in _READ for character in token):
+            found = bytes(_READ[character] for character in token)
+        else:  # an added token
+            found = token.encode()
+        self[number] = found
+        return found
+
+
 class _UnknownError(Exception):
     """Something of a tokenizer is not understood."""
 
@@ -121,6 +164,7 @@ def _bytes_as_characters() -> dict[int, str]:
 
 
 _WRITTEN: Final = _bytes_as_characters()
+_READ: Final = {_WRITTEN.get(byte, chr(byte)): byte for byte in range(0x100)}
 
 
 # ---- what a tokenizer consists of -----------------------------------------------------------------------------------
