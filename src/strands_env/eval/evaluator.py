@@ -251,7 +251,7 @@ class Evaluator:
     def compute_metrics(self, results: Mapping[str, Sequence[EvalSample]] | None = None) -> dict[str, float]:
         """Metrics as `{name: number}`; what rests on no scored sample is NaN.
 
-        pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95 % interval, counts,
+        pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95% interval, counts,
         tokens, and what `metrics_fns` return. Unscored samples, and prompts that `group_policy` leaves out (lost or
         missing samples), are counted and take no other part.
 

@@ -223,6 +223,8 @@ def reasons_of(info: Any) -> list[list[str]]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 look(inner, f"{name}.{key}" if name else str(key))
+        elif name == "ground_truth":  # the page says what was expected
+            return
         elif isinstance(value, str | int | float | bool) and len(text := str(value)) <= MAX_REASON and text:
             found.append([name.replace("_", " "), text])
 

@@ -116,7 +116,7 @@ def _k_values(most: int) -> list[int]:
 def _running_mean(table: ScoreTable) -> list[list[float | None]]:
     """`[samples, mean, low, high]` over the first scored samples: the mean over prompts of their mean reward.
 
-    The 95 % interval takes prompts as the unit, since samples of a prompt are not independent; of a single prompt there
+    The 95% interval takes prompts as the unit, since samples of a prompt are not independent; of a single prompt there
     is none. It stays within the range of rewards. The last mean is the run's mean reward.
     """
     rewards = table.rewards

@@ -12,7 +12,7 @@ function overviewView(data) {
   const ks = Object.keys(sum.pass_at).map(Number), last = ks[ks.length - 1];
   const curve = (values) => ks.filter((k) => isNumber(values[k].value)).map((k) => [k, values[k].value, values[k].low, values[k].high]);
   const at = curve(sum.pass_at), hat = curve(sum.pass_hat);
-  const level = `${Math.round(100 * sum.mean_reward.level)} %`;
+  const level = `${Math.round(100 * sum.mean_reward.level)}%`;
   const none = () => h("p", { class: "soft" }, "Nothing was scored.");
   return [
     h("div", { class: "tiles" },
@@ -26,7 +26,7 @@ function overviewView(data) {
       data.gateway && gatewayTile(data.gateway)),
     h("div", { class: "grid" },
       chart("Reward over the run", data.running.length ? lineChart({ label: "running mean of the reward", lines: [data.running], xLabel: "scored samples", yRange: runningRange([data.running]), integer: true }) : none(),
-        "running mean over prompts in the order of completion, with its 95 % interval over prompts"),
+        "running mean over prompts in the order of completion, with its 95% interval over prompts"),
       at.length > 1 ? chart("pass@k", lineChart({ label: "pass at k and pass hat k", lines: [at, hat], dashed: true, xLabel: "k", yRange: [0, 1], integer: true }),
         [swatch(lineColor(0), `pass@k, ${level}: at least one of k passes`), swatch(lineColor(1), "pass^k: all of k pass")]) : null,
       chart("Distribution of rewards", data.distribution ? histogram(data.distribution, "number of samples by reward") : none()),
@@ -40,7 +40,7 @@ function overviewView(data) {
 // How often a history sent to the gateway went on from what was sampled, and why not.
 function gatewayTile({ continued, extended, replayed, edited, roots }) {
   const reasons = Object.entries(roots).map(([reason, count]) => `${words(reason)} ${whole(count)}`).join(", ");
-  return tile("Extended", continued ? `${(Math.floor(1000 * extended / continued) / 10).toLocaleString("en")} %` : "–",
+  return tile("Extended", continued ? `${(Math.floor(1000 * extended / continued) / 10).toLocaleString("en")}%` : "–",
     `${whole(extended)} of ${whole(continued)} histories${reasons ? `; roots: ${reasons}` : ""}; ${whole(replayed)} replays, ${whole(edited)} edits`, "gateway-tile");
 }
 

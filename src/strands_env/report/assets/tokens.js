@@ -52,7 +52,7 @@ function tokenView(trajectory, vocabulary, state, images) {
     const facts = [place ? `tokens ${i} to ${i + place[1] - 1} of ${count}, one image` : `token ${i} of ${count}`, `id ${trajectory.ids[i]}`, `turn ${tokens.turn[i] + 1}`,
       tokens.trained[i] ? "sampled, trained" : tokens.sampled[i] ? "sampled, no loss here" : "prompt or tool result"];
     const logprob = tokens.logprob[i];
-    if (isNumber(logprob)) facts.push(`logprob ${logprob.toFixed(4)} (p = ${(100 * Math.exp(logprob)).toFixed(2)} %)`);
+    if (isNumber(logprob)) facts.push(`logprob ${logprob.toFixed(4)} (p = ${(100 * Math.exp(logprob)).toFixed(2)}%)`);
     if (tokens.version[i] !== undefined) facts.push(`weights ${tokens.version[i] === null ? "not reported" : tokens.version[i]}`);
     const drift = tokens.drift[i];
     if (drift) facts.push(`re-tokenising gives ${JSON.stringify(drift[3])} (${words(drift[2])})`);

@@ -8,7 +8,7 @@ function trainingCurves(steps) {
     if (!line.length || (name !== "reward" && line.every((p) => p[1] === 0))) return null;
     const share = ["drift", "truncated", "failed"].includes(name), most = Math.max(...line.map((p) => p[3] ?? p[1]));
     const range = name === "reward" ? (Math.min(...line.map((p) => p[2] ?? p[1])) >= 0 && most <= 1 ? [0, 1] : null) : [0, share ? Math.min(1, most * 1.15 || 1) : most * 1.15];
-    return chart(title, lineChart({ label: title, lines: [line], xLabel: "step", yRange: range, integer: true }), name === "reward" && isNumber(line[0][2]) ? "mean over prompts, with its 95 % interval" : null);
+    return chart(title, lineChart({ label: title, lines: [line], xLabel: "step", yRange: range, integer: true }), name === "reward" && isNumber(line[0][2]) ? "mean over prompts, with its 95% interval" : null);
   }));
 }
 
@@ -78,7 +78,7 @@ begin(async () => {
   const drawer = historyDrawer(data, islands()), table = trainingTable(data, (i) => drawer.open(i));
   const keys = [["/", "search and filter"], ["↑ ↓  or  j k", "move in the list"], ["Enter", "open a prompt"], ["← →", "previous and next prompt"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
   const tiles = h("div", { class: "tiles" }, tile("Steps", whole(data.steps.length), `${first.step} to ${last.step}`), tile("Reward", number(last.reward), `${number(first.reward)} at the first step`), tile("Tokens a rollout", whole(last.length), `${whole(first.length)} at the first step`),
-    isNumber(last.drift) && tile("Drift", `${(100 * last.drift).toFixed(2)} %`, "of the last step's sampled tokens"), tile("Rollouts", whole(data.steps.reduce((sum, step) => sum + step.samples, 0)), quantity(data.prompts.length, "prompt")));
+    isNumber(last.drift) && tile("Drift", `${(100 * last.drift).toFixed(2)}%`, "of the last step's sampled tokens"), tile("Rollouts", whole(data.steps.reduce((sum, step) => sum + step.samples, 0)), quantity(data.prompts.length, "prompt")));
   const { help, toggleTheme, toggleHelp } = pageView({ title: data.title, facts: [data.path, last.model && `model ${last.model}`, `made ${day(data.made)}`], keys, content: [tiles, trainingCurves(data.steps), table.element], overlays: drawer.elements });
   table.start();
   addEventListener("keydown", (event) => {
