@@ -253,7 +253,13 @@ def test_the_header_says_model_sampling_and_time(tmp_path):
 
 
 def test_reasons_of_a_score_are_its_short_values_the_telling_ones_first():
-    info = {"truth": 4, "ground_truth": "4", "judgment": {"verdict": "incorrect", "long": "x" * 1000}, "reason": "no_match", "none": None}
+    info = {
+        "truth": 4,
+        "ground_truth": "4",
+        "judgment": {"verdict": "incorrect", "long": "x" * 1000},
+        "reason": "no_match",
+        "none": None,
+    }
     assert reasons_of(info) == [["judgment.verdict", "incorrect"], ["reason", "no_match"], ["truth", "4"]]
 
 

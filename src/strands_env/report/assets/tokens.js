@@ -121,7 +121,7 @@ function tokenView(trajectory, vocabulary, state, images) {
     const entry = (name, text, color) => h("span", null, h("span", { class: `swatch ${name}`, style: color ? { background: color } : null }), text);
     const hot = (value) => h("span", null, heat(h("span", { class: "swatch" }), value), value === -6 ? "≤ −6" : String(value));
     const list = {
-      loss: [entry("tok trained", "sampled, carries loss"), entry("tok sampled", "sampled, trained elsewhere or not"), entry("", "prompt and tool results: no loss", "var(--hover)")],
+      loss: [entry("tok trained", "sampled, carries loss"), entry("tok sampled", "sampled, trained in another row or not at all"), entry("", "prompt and tool results: no loss", "var(--hover)")],
       logprob: [0, -0.5, -1.5, -3, -6].map(hot),
       version: versions.length ? versions.map((version, i) => entry(`v${i % VERSIONS}`, version === null ? "not reported" : `weights ${version}`)) : ["no weight versions recorded"],
     }[state.mode];
