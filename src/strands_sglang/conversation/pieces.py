@@ -63,7 +63,7 @@ class PieceEncoder:
         self._size = rust.get_vocab_size()
         self._tokens = tuple(tokens)
         self._token_ids = {str(token.content): (number,) for number, token in _added(rust).items()}
-        self._cuts = tuple(cuts)
+        self._first, *self._others = cuts
         self._kept = _Kept(rust.model)
 
     @classmethod
@@ -87,8 +87,8 @@ class PieceEncoder:
             if (token := self._token_ids.get(piece)) is not None:
                 ids += token
                 continue
-            parts = [piece]
-            for cut in self._cuts:
+            parts = self._first(piece)
+            for cut in self._others:
                 parts = list(chain.from_iterable(map(cut, parts)))
             ids += chain.from_iterable(map(kept.__getitem__, parts))
         return ids
@@ -230,7 +230,7 @@ def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
 
     def cut(text: str) -> list[str]:
         found = find(text)
-        if sum(map(len, found)) == len(text):
+        if "".join(found) == text:
             return found
         return [piece for piece in split(text) if piece]
 
