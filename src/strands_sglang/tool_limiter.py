@@ -7,14 +7,15 @@ has its result, and nothing stands in it that the model did not sample. The erro
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 from strands.hooks import HookProvider, HookRegistry
 from strands.hooks.events import BeforeToolCallEvent, MessageAddedEvent
 
-from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.exceptions import StrandsSGLangError, refuse_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class ToolLimiter(HookProvider):
         total_tokens: Length of the trajectory as of the last reply, prompt included; 0 when the model reports none.
 
     Raises:
+        TypeError: An unknown limit, named with the nearest one.
         ValueError: A limit is neither None nor an integer of at least 0.
     """
 
@@ -88,7 +90,11 @@ class ToolLimiter(HookProvider):
         *,
         max_parallel_tool_calls: int | None = None,
         max_total_tokens: int | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            names = inspect.signature(ToolLimiter.__init__).parameters.keys() - {"self", "unknown"}
+            refuse_unknown(f"{type(self).__name__}()", unknown, names)
         self.max_tool_iters = _checked("max_tool_iters", max_tool_iters)
         self.max_tool_calls = _checked("max_tool_calls", max_tool_calls)
         self.max_parallel_tool_calls = _checked("max_parallel_tool_calls", max_parallel_tool_calls)

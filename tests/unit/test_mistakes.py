@@ -22,7 +22,7 @@ from strands_env.core import Action, Environment, ErrorRecord, Phase, RewardResu
 from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, compare, read_results, summarize
 from strands_env.testing import ScriptedModel
-from strands_sglang import SGLangModel, get_tokenizer
+from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.cli import main as strands_sglang
 from strands_sglang.engine import EmbeddedEngine
 from strands_sglang.engine.own_models import ModelLoadError
@@ -546,6 +546,7 @@ def environment(**options: Any) -> Environment:
         ),
         (lambda: summarize(Path("b")), TypeError, r"strands_env.eval.read_scores\('b'\) makes one"),
         (lambda: Action(message="q", ground_truth=3), ValueError, r"task_context=TaskContext\(ground_truth=...\)"),
+        (lambda: ToolLimiter(max_tool_cals=3), TypeError, r"ToolLimiter\(\) .*did you mean 'max_tool_calls'"),
         (lambda: Action("q"), TypeError, r"by name: write Action\(message='q'\)"),
         (lambda: EmbeddedEngine("tiny", dtype="float33"), ValueError, "dtype='float33': expected float32, bfloat16"),
         (lambda: SGLangModel(tokenizer=None, client=Replay([])), TypeError, "tokenizer=None, expected a tokenizer"),

@@ -4,7 +4,7 @@ function runsTable(data) {
   const interval = (value) => (value ? `${number(value.value)} [${number(value.low)}, ${number(value.high)}]` : "–");
   const last = (values) => { const ks = Object.keys(values).map(Number), k = ks[ks.length - 1]; return k > 1 ? `pass@${k} ${number(values[k].value)}` : "–"; };
   const verdict = (test) => {
-    if (!test) return "compared with";
+    if (!test) return "baseline";
     const difference = test.difference.value, sign = difference > 0 ? "+" : "", significant = isNumber(test.p_value) && test.p_value < 0.05;
     return h("span", { class: `verdict ${significant ? (difference > 0 ? "good" : "bad") : ""}` }, `${sign}${number(difference)} [${number(test.difference.low)}, ${number(test.difference.high)}], p ${number(test.p_value, 4)}; ${test.wins} better, ${test.losses} worse`);
   };
