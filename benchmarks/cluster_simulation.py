@@ -5,9 +5,11 @@
 
 CPU and memory of rollouts and the size of a process are measured by `many_rollouts`. What belongs to a cluster is
 assumed, and each assumption is an option: what servers prefill and decode, how many requests they take at once, how
-much they cache, what a router costs, how long tools take, how often weights change. The simulation is of queues: worker
-processes and routers serve one turn after the other; servers have slots, one prefill at a time, and a prefix cache that
-drops what was used least recently, and everything when weights change.
+much they cache, what a router costs, how long tools take, how often weights change. Worker processes are event loops:
+a pass does a step of all turns that are ready, and costs something whatever is ready; their garbage collector stops
+them now and then for as long as it takes to walk the rollouts that are alive. Routers serve one request after the
+other. Servers have slots, one prefill at a time, and a prefix cache that drops what was used least recently, and
+everything when weights change.
 
 For each number of rollouts it looks for the fewest worker processes whose added latency stays below `--added-s` in 99 %
 of turns, then says what that takes, and what saturates first. Before that it predicts what `many_rollouts` measured
@@ -26,51 +28,73 @@ import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from strands_env.core.garbage import YOUNG_COLLECTIONS, YOUNG_OBJECTS
+
 RESULTS = Path(__file__).resolve().parent / "results" / "many_rollouts.json"
 TOLERANCE = 0.2
+OBJECTS_BETWEEN_COLLECTIONS = YOUNG_OBJECTS * YOUNG_COLLECTIONS
+PASSES = (0.8, 0.15, 0.05)
+"""Shares of the work of half a turn that passes of the event loop do. (There are six; one does nearly everything.)"""
 BYTES_PER_TOKEN = 6.0
 """An id of a large vocabulary and its comma in the JSON of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one process costs; linear in the length of a rollout.
+    """What one process costs; turns and memory linear in the length of a rollout.
 
     Attributes:
-        turn_s: CPU seconds of a turn, and what each token of the whole rollout adds to it.
+        turn_s: CPU seconds of a turn in a process that is always busy, and what each token of the whole rollout adds.
+        pass_s: CPU seconds of a pass of the event loop, whatever is ready: where few rollouts share a pass a turn costs
+            more, and other code ran meanwhile.
         rollout_bytes: Memory of a rollout, and what each of its tokens adds.
         process_bytes: Memory of a process before its first rollout.
+        objects: Objects of a live rollout that the garbage collector walks, and what each of its turns adds.
+        objects_made: Objects by which a turn brings the next late collection nearer.
+        walk_s: CPU seconds to walk an object.
     """
 
     turn_s: tuple[float, float]
+    pass_s: float = 0.0
     rollout_bytes: tuple[float, float]
     process_bytes: float
+    objects: tuple[float, float] = (0.0, 0.0)
+    objects_made: float = 0.0
+    walk_s: float = 0.0
 
     @classmethod
     def measured(cls, figures: dict[str, Any]) -> Costs:
         """The costs of the small crowds of `many_rollouts`."""
-        short, long = figures["paced"][0], figures["longer"][0]
-
-        def line(name: str, unit: float) -> tuple[float, float]:
-            slope = max(0.0, (long[name] - short[name]) / (long["tokens"] - short["tokens"]))
-            return unit * (short[name] - slope * short["tokens"]), unit * slope
-
-        return cls(
-            turn_s=line("cpu_ms_per_turn", 1e-3),
-            rollout_bytes=line("kb_per_rollout", 1e3),
-            process_bytes=1e6 * short["process_mb"],
+        quick, paced = figures["at_once"][0], figures["paced"][0]
+        quick_long, paced_long = figures["longer"]
+        alive = figures["alive"]
+        costs = cls(
+            turn_s=line(quick, quick_long, "cpu_ms_per_turn", 1e-3),
+            rollout_bytes=line(paced, paced_long, "kb_per_rollout", 1e3),
+            process_bytes=1e6 * paced["process_mb"],
+            objects=(alive["objects_of_a_rollout"], alive["objects_of_its_turn"]),
+            objects_made=paced["collections"]["objects_per_turn"],
+            walk_s=1e-6 * alive["walk_us_per_object"],
         )
+        return replace(costs, pass_s=fitted_pass_s(paced, costs))
 
     def of_turn(self, tokens: int) -> float:
-        """CPU seconds of a turn of rollouts with so many tokens."""
+        """CPU seconds of a turn of rollouts with so many tokens, in a busy process."""
         return self.turn_s[0] + self.turn_s[1] * tokens
 
     def memory(self, processes: int, rollouts: int, tokens: int) -> float:
         """Bytes of so many processes with so many rollouts among them."""
         return processes * self.process_bytes + rollouts * (self.rollout_bytes[0] + self.rollout_bytes[1] * tokens)
+
+
+def line(short: dict[str, Any], long: dict[str, Any], name: str, unit: float) -> tuple[float, float]:
+    """A figure of two crowds as a constant and what each token of a rollout adds."""
+    slope = max(0.0, (long[name] - short[name]) / (long["tokens"] - short["tokens"]))
+    return unit * (short[name] - slope * short["tokens"]), unit * slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +188,66 @@ class Queue:
 
 
 @dataclass(slots=True)
+class Work:
+    """Half of a turn, which a worker process does in `PASSES`: preparing a request, or what follows its answer."""
+
+    rollout: int
+    turn: int
+    is_answer: bool
+    since: float
+    late: float
+    passes: int = 0
+
+
+class Process:
+    """A worker process: an event loop, which does a step of all that is ready in each pass, and a garbage collector."""
+
+    def __init__(self, cluster: Cluster, costs: Costs) -> None:
+        self.busy = 0.0
+        self.is_running = False
+        self._cluster, self._costs = cluster, costs
+        self._half = costs.of_turn(cluster.tokens) / 2
+        self._ready: list[Work] = []
+        self._made = self._alive = 0.0
+
+    def add(self, work: Work) -> None:
+        """Let the next pass begin with it."""
+        self._ready.append(work)
+
+    def run_pass(self, now: float) -> tuple[float, list[tuple[float, Work]]]:
+        """When a pass that begins now ends, and what is done by then, with its time."""
+        ready, self._ready, began = self._ready, [], now
+        self.is_running = bool(ready)
+        if not ready:
+            return now, []
+        done: list[tuple[float, Work]] = []
+        now += self._costs.pass_s
+        for work in ready:
+            now += self._half * PASSES[work.passes]
+            work.passes += 1
+            if work.passes < len(PASSES):
+                self._ready.append(work)
+                continue
+            done.append((now, work))
+            if work.is_answer:
+                now += self._collection_s(work.turn)
+        self.busy += now - began
+        return now, done
+
+    def _collection_s(self, turn: int) -> float:
+        """Seconds of the late collection that the end of a turn starts."""
+        (of_rollout, of_turn), turns = self._costs.objects, self._cluster.turns
+        self._alive += of_turn + (of_rollout if turn == 0 else 0.0)
+        self._made += self._costs.objects_made
+        seconds = 0.0
+        if self._made >= OBJECTS_BETWEEN_COLLECTIONS:
+            self._made, seconds = 0.0, self._alive * self._costs.walk_s
+        if turn + 1 == turns:
+            self._alive -= of_rollout + of_turn * turns
+        return seconds
+
+
+@dataclass(slots=True)
 class Server:
     """An inference server: slots, one prefill at a time, a prefix cache."""
 
@@ -195,12 +279,26 @@ class Server:
         return end
 
 
+class Stage(IntEnum):
+    """What happens next."""
+
+    BEGUN = 0
+    """A turn begins: its worker process prepares the request."""
+    SENT = 1
+    """The request is sent."""
+    ROUTED = 2
+    """It reaches its server."""
+    ANSWERED = 3
+    """The answer reaches the worker process, which then calls the tool."""
+    PASS = 4
+    """The event loop of a worker process goes round."""
+
+
 def simulate(cluster: Cluster, costs: Costs, seed: int = 7) -> Outcome:
     """Run every rollout of the cluster to its end."""
     choose = random.Random(seed)
-    half = costs.of_turn(cluster.tokens) / 2
     step = cluster.tokens // cluster.turns
-    workers = [Queue() for _ in range(cluster.processes)]
+    workers = [Process(cluster, costs) for _ in range(cluster.processes)]
     routers = [Queue() for _ in range(cluster.routers)]
     servers = [Server(cluster) for _ in range(cluster.servers)]
     in_flight, most = [0] * cluster.processes, [0] * cluster.processes
@@ -211,40 +309,56 @@ def simulate(cluster: Cluster, costs: Costs, seed: int = 7) -> Outcome:
     def around(mean: float) -> float:
         return mean * choose.uniform(1 - cluster.jitter, 1 + cluster.jitter)
 
-    # (time, number, stage, rollout, turn, added so far); the number keeps equal times in order.
-    events: list[tuple[float, int, int, int, int, float]] = [
-        (cluster.stagger_s * rollout / cluster.rollouts, rollout, 0, rollout, 0, 0.0)
+    # (time, number, stage, rollout or process, turn, added so far); the number keeps equal times in order.
+    events: list[tuple[float, int, Stage, int, int, float]] = [
+        (cluster.stagger_s * rollout / cluster.rollouts, rollout, Stage.BEGUN, rollout, 0, 0.0)
         for rollout in range(cluster.rollouts)
     ]
     number = cluster.rollouts
-    while events:
-        now, _, stage, rollout, turn, late = heapq.heappop(events)
-        worker = rollout % cluster.processes
+
+    def later(time: float, stage: Stage, who: int, turn: int = 0, late: float = 0.0) -> None:
+        nonlocal number
         number += 1
-        if stage == 0:  # a turn begins: the worker prepares the request
-            done = workers[worker].serve(now, half)
-            heapq.heappush(events, (done, number, 1, rollout, turn, done - now))
-        elif stage == 1:  # it is sent
+        heapq.heappush(events, (time, number, stage, who, turn, late))
+
+    while events:
+        now, _, stage, who, turn, late = heapq.heappop(events)
+        if stage is Stage.PASS:
+            end, done = workers[who].run_pass(now)
+            if workers[who].is_running:
+                later(end, Stage.PASS, who)
+            for at, work in done:
+                if not work.is_answer:
+                    later(at, Stage.SENT, work.rollout, work.turn, at - work.since)
+                    continue
+                added.append(work.late + at - work.since)
+                turns += 1
+                seconds = max(seconds, at)
+                if work.turn + 1 < cluster.turns:
+                    later(at + around(cluster.tool_s), Stage.BEGUN, work.rollout, work.turn + 1)
+        elif stage is Stage.SENT:
             flying += 1
-            in_flight[worker] += 1
-            most_flying, most[worker] = max(flying, most_flying), max(in_flight[worker], most[worker])
-            done = routers[rollout % cluster.routers].serve(now, cluster.router_s) if routers else now
-            heapq.heappush(events, (done, number, 2, rollout, turn, late + done - now))
-        elif stage == 2:  # it reaches its server
-            at = rollout if cluster.affinity else choose.randrange(cluster.servers)
+            in_flight[who % cluster.processes] += 1
+            most_flying = max(flying, most_flying)
+            most[who % cluster.processes] = max(in_flight[who % cluster.processes], most[who % cluster.processes])
+            end = routers[who % cluster.routers].serve(now, cluster.router_s) if routers else now
+            later(end, Stage.ROUTED, who, turn, late + end - now)
+        elif stage is Stage.ROUTED:
+            server = servers[(who if cluster.affinity else choose.randrange(cluster.servers)) % cluster.servers]
             prompt = step * (turn + 1) - cluster.sampled
             prompts += prompt
-            end = servers[at % cluster.servers].serve(now, rollout, prompt, around(cluster.sampled * cluster.decode_s))
-            heapq.heappush(events, (end, number, 3, rollout, turn, late))
-        else:  # the answer is read, the tool called
-            flying -= 1
-            in_flight[worker] -= 1
-            done = workers[worker].serve(now, half)
-            added.append(late + done - now)
-            turns += 1
-            seconds = max(seconds, done)
-            if turn + 1 < cluster.turns:
-                heapq.heappush(events, (done + around(cluster.tool_s), number, 0, rollout, turn + 1, 0.0))
+            end = server.serve(now, who, prompt, around(cluster.sampled * cluster.decode_s))
+            later(end, Stage.ANSWERED, who, turn, late)
+        else:
+            worker = workers[who % cluster.processes]
+            is_answer = stage is Stage.ANSWERED
+            if is_answer:
+                flying -= 1
+                in_flight[who % cluster.processes] -= 1
+            worker.add(Work(who, turn, is_answer, now, late))
+            if not worker.is_running:
+                worker.is_running = True
+                later(now, Stage.PASS, who % cluster.processes)
     busy = {
         "worker processes": sum(each.busy for each in workers) / (seconds * len(workers)),
         "routers": sum(each.busy for each in routers) / (seconds * len(routers)) if routers else 0.0,
@@ -308,23 +422,41 @@ def needs(cluster: Cluster, costs: Costs, added_s: float) -> dict[str, Any]:
 # ---- beside what was measured ----------------------------------------------------------------------------------------
 
 
-def predicted(crowd: dict[str, Any], costs: Costs) -> dict[str, float]:
-    """What the simulation says of a crowd of `many_rollouts`, whose server holds requests and does nothing else."""
-    outcome = simulate(
-        Cluster(
-            rollouts=crowd["rollouts"],
-            turns=crowd["turns"],
-            tokens=crowd["tokens"],
-            sampled=1,
-            tool_s=0.0,
-            routers=0,
-            slots=crowd["rollouts"],
-            prefill_tokens_s=math.inf,
-            decode_s=crowd["delay_ms"] / 1000,
-            stagger_s=crowd["delay_ms"] / 1000,
-        ),
-        costs,
+def simulated(crowd: dict[str, Any], costs: Costs) -> Outcome:
+    """A crowd of `many_rollouts`, whose server holds requests and does nothing else."""
+    delay_s = crowd["delay_ms"] / 1000
+    cluster = Cluster(
+        rollouts=crowd["rollouts"],
+        turns=crowd["turns"],
+        tokens=crowd["tokens"],
+        sampled=1,
+        tool_s=0.0,
+        routers=0,
+        slots=crowd["rollouts"],
+        prefill_tokens_s=math.inf,
+        decode_s=delay_s,
+        stagger_s=delay_s,
     )
+    return simulate(cluster, costs)
+
+
+def fitted_pass_s(crowd: dict[str, Any], costs: Costs) -> float:
+    """The cost of a pass with which a paced crowd takes the CPU that was measured."""
+    measured_s = 1e-3 * crowd["cpu_ms_per_turn"]
+    low, high = 0.0, measured_s
+    for _ in range(12):
+        middle = (low + high) / 2
+        outcome = simulated(crowd, replace(costs, pass_s=middle))
+        if outcome.busy["worker processes"] * outcome.seconds / outcome.turns < measured_s:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def predicted(crowd: dict[str, Any], costs: Costs) -> dict[str, float]:
+    """What the simulation says of a crowd."""
+    outcome = simulated(crowd, costs)
     figures = {"turns_per_s": outcome.turns_per_s}
     if crowd["delay_ms"]:
         figures["connections"] = float(outcome.connections[0])
@@ -335,16 +467,11 @@ def predicted(crowd: dict[str, Any], costs: Costs) -> dict[str, float]:
 
 
 def compare(figures: dict[str, Any], costs: Costs) -> list[dict[str, Any]]:
-    """Predictions beside the measurements of all crowds but the small one.
-
-    Turns that are answered at once cost less than paced ones, since the event loop is asked for many at a time. So the
-    throughput of a crowd is predicted from the cost of a small crowd of its kind.
-    """
+    """Predictions beside the measurements of all crowds but the small one."""
     rows = []
-    quick = replace(costs, turn_s=(1e-3 * figures["at_once"][0]["cpu_ms_per_turn"], 0.0))
     for crowd in (*figures["at_once"][1:], *figures["paced"][1:]):
         case = f"{crowd['rollouts']}, {'paced' if crowd['delay_ms'] else 'at once'}"
-        for name, value in predicted(crowd, costs if crowd["delay_ms"] else quick).items():
+        for name, value in predicted(crowd, costs).items():
             key, _, part = name.partition(".")
             seen = crowd[key][part] if part else crowd[key]
             agrees = abs(value - seen) <= TOLERANCE * seen

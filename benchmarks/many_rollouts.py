@@ -1,15 +1,17 @@
 """Many rollouts at once, on one machine: what one process carries, what more processes add, what a long episode costs.
 
-    python -m benchmarks.many_rollouts [--crowds 200 1000 5000] [--turns 8] [--tokens 2000] [--no-ray]
+    python -m benchmarks.many_rollouts [--crowds 200 1000 5000] [--turns 6] [--tokens 2000] [--no-ray]
 
 Whole rollouts of an `Environment` with `SGLangModel` run against the scripted server of `provider_floor`, which has a
-process of its own. Each measurement runs in a fresh process, warmed up:
+process of its own. Each measurement runs in a fresh process, warmed up, with the garbage collection of our own worker
+processes (`tune_garbage_collection`):
 
 - **at once**: so many rollouts, the server answering at once: the most turns a second that the process takes.
 - **paced**: the same rollouts with a server that takes its time, so that the process is `--load` busy and all rollouts
   are under way together: memory, connections, and the added latency of a turn, which is the time between two answers of
   a rollout that the server did not hold the request. The first crowd is small, and is measured with longer rollouts,
   too: `cluster_simulation` takes its costs from these two, and is compared with the larger ones.
+- **alive**: objects of the small crowd that the garbage collector knows, and what it costs to walk them.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
 - **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside the floor: the same requests without
@@ -33,8 +35,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +57,14 @@ from benchmarks.provider_floor import (
 from strands import tool
 
 from strands_env import Action, Environment
+from strands_env.core.garbage import tune_garbage_collection
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import LocalExecutor
 from strands_sglang import SGLangClient
 
 LONG_TURNS, WINDOW = 400, 10
+WARM_UP = 8
+"""Rollouts that run first; few, since the memory that they leave free is not counted again."""
 
 
 class TimedClient(SGLangClient):
@@ -117,6 +123,28 @@ def library_factory(url: str, turns: int, folder: str, result: str) -> Callable[
     return lambda: env
 
 
+@contextmanager
+def collections() -> Iterator[dict[str, float]]:
+    """Count the collections of garbage, and their CPU time: young ones, and those that walk survivors again."""
+    counts = {"young": 0.0, "young_s": 0.0, "late": 0.0, "late_s": 0.0}
+    began = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.process_time()
+            return
+        kind = "late" if info["generation"] else "young"
+        counts[kind] += 1
+        counts[f"{kind}_s"] += time.process_time() - began
+
+    gc.callbacks.append(note)
+    try:
+        yield counts
+    finally:
+        gc.callbacks.remove(note)
+
+
 async def watch(peak: dict[str, float]) -> None:
     """Keep the highest memory (MB) and number of descriptors."""
     process = psutil.Process()
@@ -146,15 +174,16 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     """So many rollouts at once in this process."""
     count, turns, delay = order["rollouts"], order["turns"], order["delay_ms"]
     async with TimedClient(order["url"], max_connections=count + 10) as quick:
-        await gather(library(quick, turns, order["folder"], order["result"]).rollout, 32)
+        await gather(library(quick, turns, order["folder"], order["result"]).rollout, WARM_UP)
     client = TimedClient(f"{order['url']}/{delay}" if delay else order["url"], max_connections=count + 10)
     env = library(client, turns, order["folder"], order["result"])
-    gc.collect()
+    tune_garbage_collection()
     process, peak = psutil.Process(), dict[str, float]()
     before, descriptors = process.memory_info().rss / 1e6, process.num_fds()
     watching = asyncio.create_task(watch(peak))
     wall, cpu = time.perf_counter(), time.process_time()
-    results = await gather(env.rollout, count, delay / 1000)
+    with collections() as collected:
+        results = await gather(env.rollout, count, delay / 1000)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     watching.cancel()
     await client.close()
@@ -170,10 +199,45 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
         "turns_per_s": round(taken / wall, 1),
         "cpu_ms_per_turn": round(1000 * cpu / taken, 3),
         "added_ms": {"p50": round(added[len(added) // 2], 1), "p99": round(added[int(0.99 * len(added))], 1)},
+        "collections": {
+            "young": int(collected["young"]),
+            "late": int(collected["late"]),
+            "cpu_ms_per_turn": round(1000 * (collected["young_s"] + collected["late_s"]) / taken, 3),
+            "objects_per_turn": round(collected["young"] * gc.get_threshold()[0] / taken, 1),
+        },
         "process_mb": round(before, 1),
         "peak_mb": round(peak["rss_mb"], 1),
         "kb_per_rollout": round(1000 * (peak["rss_mb"] - before) / count, 1),
         "connections": int(peak["descriptors"]) - descriptors,
+    }
+
+
+async def alive(order: dict[str, Any]) -> dict[str, Any]:
+    """Objects of live rollouts after a third and two thirds of their turns, and CPU to walk them."""
+    count, turns, delay = order["rollouts"], order["turns"], order["delay_ms"]
+    client = TimedClient(f"{order['url']}/{delay}", max_connections=count + 10)
+    env = library(client, turns, order["folder"], order["result"])
+    await gather(env.rollout, WARM_UP)
+    tune_garbage_collection()
+    client.cpu.clear()
+    running = asyncio.create_task(gather(env.rollout, count, delay / 1000))
+    moments: list[tuple[float, float, float]] = []
+    for share in (1 / 3, 2 / 3):
+        while len(client.cpu) < share * count * turns and not running.done():
+            await asyncio.sleep(0.001)
+        began = time.process_time()
+        gc.collect()
+        spent = time.process_time() - began
+        moments.append((len(client.cpu) / count, len(gc.get_objects()) / count, spent / count))
+    await running
+    await client.close()
+    (early, few, _), (late, many, spent) = moments
+    per_turn = (many - few) / (late - early)
+    return {
+        "rollouts": count,
+        "objects_of_a_rollout": round(few - per_turn * early, 1),
+        "objects_of_its_turn": round(per_turn, 1),
+        "walk_us_per_object": round(1e6 * spent / many, 3),
     }
 
 
@@ -192,6 +256,7 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
         executor = ProcessExecutor("benchmarks.many_rollouts:library_factory", arguments, n_workers=workers)
     else:
         executor = LocalExecutor(library_factory(**arguments))
+        tune_garbage_collection()
 
     def cpu_of_children() -> float:
         total = 0.0
@@ -273,6 +338,11 @@ def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) ->
     return figures
 
 
+def typical(order: dict[str, Any]) -> dict[str, Any]:
+    """A small crowd three times; the one of median CPU, since a few seconds are easily disturbed."""
+    return sorted((measured(crowd, order) for _ in range(3)), key=lambda figures: figures["cpu_ms_per_turn"])[1]
+
+
 def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str, Any]:
     """All measurements."""
     order = {
@@ -282,14 +352,17 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         "delay_ms": 0,
         "result": result_words(args.tokens, args.turns),
     }
-    at_once = [measured(crowd, {**order, "rollouts": count}) for count in args.crowds]
+    first, *others = ({**order, "rollouts": count} for count in args.crowds)
+    at_once = [typical(first), *(measured(crowd, each) for each in others)]
 
     def delay_of(figures: dict[str, Any]) -> int:
         return round(1000 * figures["rollouts"] / (args.load * figures["turns_per_s"]))
 
-    paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
+    first, *others = ({**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once)
+    paced = [typical(first), *(measured(crowd, each) for each in others)]
     longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
-    longer["delay_ms"] = delay_of(measured(crowd, longer))
+    longer_at_once = measured(crowd, longer)
+    longer_paced = measured(crowd, {**longer, "delay_ms": delay_of(longer_at_once)})
     kinds = ["local", "processes"] if args.no_ray else ["local", "processes", "ray"]
     workers = sorted({1, args.workers})
     spreads = [
@@ -303,7 +376,8 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         "load": args.load,
         "at_once": at_once,
         "paced": paced,
-        "longer": [measured(crowd, longer)],
+        "longer": [longer_at_once, longer_paced],
+        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": paced[0]["delay_ms"]}),
         "spread": spreads,
         "long": measured(long, far),
     }
@@ -312,7 +386,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--crowds", type=int, nargs="+", default=[200, 1000, 5000])
-    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=2000, help="of a rollout")
     parser.add_argument("--load", type=float, default=0.5, help="how busy the process is in the paced runs")
     parser.add_argument("--spread", type=int, default=200, help="rollouts over an executor")

@@ -6,7 +6,17 @@ import math
 from dataclasses import replace
 
 import pytest
-from benchmarks.cluster_simulation import Cluster, Costs, compare, needs, predicted, simulate
+from benchmarks.cluster_simulation import (
+    OBJECTS_BETWEEN_COLLECTIONS,
+    PASSES,
+    Cluster,
+    Costs,
+    compare,
+    needs,
+    predicted,
+    simulate,
+    simulated,
+)
 
 COSTS = Costs(turn_s=(0.010, 0.0), rollout_bytes=(1e6, 100.0), process_bytes=2e8)
 CLUSTER = Cluster(
@@ -34,8 +44,8 @@ def test_a_single_rollout_waits_for_nobody() -> None:
 def test_a_saturated_process_takes_as_many_turns_as_its_cpu_allows() -> None:
     outcome = simulate(replace(CLUSTER, rollouts=2_000, slots=2_000, prefill_tokens_s=math.inf), COSTS)
     assert outcome.turns == 10_000
-    assert outcome.turns_per_s == pytest.approx(100, rel=0.03)
-    assert outcome.busy["worker processes"] == pytest.approx(1, abs=0.03)
+    assert outcome.turns_per_s == pytest.approx(100, rel=0.04)
+    assert outcome.busy["worker processes"] == pytest.approx(1, abs=0.04)
 
 
 def test_rollouts_wait_for_slots() -> None:
@@ -64,7 +74,7 @@ def test_without_affinity_prefixes_are_elsewhere() -> None:
 def test_a_weight_update_stops_the_server() -> None:
     plain = simulate(CLUSTER, COSTS)
     updated = simulate(replace(CLUSTER, update_every_s=plain.seconds - 1.0, update_s=30.0), COSTS)
-    assert updated.seconds >= plain.seconds + 30.0
+    assert updated.seconds >= plain.seconds + 29.9
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:
@@ -89,6 +99,24 @@ def test_dear_turns_saturate_the_workers_and_slow_prefill_the_servers() -> None:
     assert max(servers.busy, key=servers.busy.__getitem__) == "prefill"
 
 
+def test_rollouts_that_are_ready_together_share_a_pass_of_the_event_loop() -> None:
+    costs = replace(COSTS, pass_s=0.001)
+    alone = simulate(replace(CLUSTER, tool_s=0.0, decode_s=0.0), costs)
+    assert alone.added_s(0.5) == pytest.approx(0.011 + 2 * len(PASSES) * 0.001)
+    crowd = replace(CLUSTER, rollouts=1_000, slots=1_000, tool_s=0.0, decode_s=0.0, prefill_tokens_s=math.inf)
+    assert simulate(crowd, costs).turns_per_s == pytest.approx(100, rel=0.03)
+
+
+def test_a_late_collection_walks_the_rollouts_that_are_alive() -> None:
+    cluster = replace(CLUSTER, rollouts=100, slots=100, turns=4, tool_s=0.0, routers=0, prefill_tokens_s=math.inf)
+    made = OBJECTS_BETWEEN_COLLECTIONS / 250  # the collection comes with turn 250 of 400
+    costs = replace(COSTS, objects=(300.0, 50.0), objects_made=made, walk_s=1e-6)
+    assert simulate(cluster, costs).added[-1] < 2.1
+    slow = simulate(cluster, replace(costs, walk_s=1e-3))
+    alive = (slow.seconds - simulate(cluster, costs).seconds) / 1e-3
+    assert alive == pytest.approx(100 * 300 + 250 * 50, rel=0.05)
+
+
 def crowd(rollouts: int, tokens: int, cpu_ms: float, **more: object) -> dict[str, object]:
     """Figures as `many_rollouts` writes them."""
     return {
@@ -99,20 +127,32 @@ def crowd(rollouts: int, tokens: int, cpu_ms: float, **more: object) -> dict[str
         "cpu_ms_per_turn": cpu_ms,
         "process_mb": 200.0,
         "kb_per_rollout": tokens / 10,
+        "collections": {"objects_per_turn": 150.0},
         **more,
     }
 
 
-def test_costs_are_a_line_through_two_crowds() -> None:
-    costs = Costs.measured({"paced": [crowd(100, 2_000, 5.0)], "longer": [crowd(100, 8_000, 8.0)]})
-    assert costs.of_turn(2_000) == pytest.approx(0.005)
-    assert costs.of_turn(14_000) == pytest.approx(0.011)
+def small_crowds(quick_ms: float, paced_ms: float) -> dict[str, list[dict[str, object]]]:
+    return {
+        "at_once": [crowd(100, 2_000, quick_ms)],
+        "paced": [crowd(100, 2_000, paced_ms, delay_ms=1_000)],
+        "longer": [crowd(100, 8_000, quick_ms + 3.0), crowd(100, 8_000, paced_ms + 3.0, delay_ms=1_000)],
+        "alive": {"objects_of_a_rollout": 400.0, "objects_of_its_turn": 50.0, "walk_us_per_object": 0.75},  # type: ignore[dict-item]
+    }
+
+
+def test_costs_are_a_line_through_two_crowds_and_a_pass_of_the_event_loop() -> None:
+    costs = Costs.measured(small_crowds(4.0, 5.0))
+    assert costs.of_turn(2_000) == pytest.approx(0.004)
+    assert costs.of_turn(14_000) == pytest.approx(0.010)
     assert costs.memory(2, 10, 4_000) == pytest.approx(4e8 + 10 * 4e5)
+    small = crowd(100, 2_000, 5.0, delay_ms=1_000)
+    outcome = simulated(small, costs)
+    assert 1000 * outcome.busy["worker processes"] * outcome.seconds / outcome.turns == pytest.approx(5.0, rel=0.01)
 
 
 def test_predictions_are_compared_with_what_was_measured() -> None:
-    small, long = crowd(100, 2_000, 5.0, delay_ms=1_000), crowd(100, 8_000, 8.0, delay_ms=1_000)
-    figures = {"at_once": [crowd(100, 2_000, 4.0)], "paced": [small], "longer": [long]}
+    figures = small_crowds(4.0, 5.0)
     costs = Costs.measured(figures)
     large = crowd(1_000, 2_000, 5.0, delay_ms=10_000)
     truth = predicted(large, costs)

@@ -17,9 +17,9 @@ __all__ = ["YOUNG_COLLECTIONS", "YOUNG_OBJECTS", "rare_collections", "tune_garba
 
 YOUNG_OBJECTS = 2_000
 """A young collection walks so many objects: a millisecond or two."""
-YOUNG_COLLECTIONS = 2_500
-"""So many pass before survivors are walked again. Cyclic garbage among five million objects waits until then, and takes
-about a gigabyte at most, where every one of them is garbage."""
+YOUNG_COLLECTIONS = 5_000
+"""So many pass before survivors are walked again. Cyclic garbage among ten million objects waits until then, and takes
+about two gigabytes at most, were every one of them garbage."""
 
 
 def _raise_thresholds() -> None:
