@@ -25,7 +25,7 @@ from strands_env.testing import ScriptedModel
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.cli import main as strands_sglang
 from strands_sglang.engine import EmbeddedEngine
-from strands_sglang.engine.own_models import ModelLoadError
+from strands_sglang.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.gateway import Gateway
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
@@ -368,6 +368,13 @@ def test_an_openai_server_that_is_down_is_told_before_the_run(
     err = capsys.readouterr().err
     assert "no server answers at 'http://127.0.0.1:9/v1' (Connection refused)" in err and len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_proxy_is_taken_to_reach_an_address(monkeypatch: Any) -> None:
+    assert why_no_answer("http://127.0.0.1:9", 1.0) == "Connection refused"
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"all": "http://proxy:3128"})
+    monkeypatch.setattr("urllib.request.proxy_bypass", lambda host: False)
+    assert why_no_answer("http://127.0.0.1:9", 1.0) is None
 
 
 def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:

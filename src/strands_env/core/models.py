@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from strands.models import Model
 
 from strands_sglang.client.shared import get_client, get_tokenizer
-from strands_sglang.engine.own_models import ModelLoadError
+from strands_sglang.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.exceptions import SGLangConnectionError
 
 from .seeds import RolloutSeed, SeededClient
@@ -299,23 +299,9 @@ def _tokenizer(name: str) -> Any:
 
 
 def _check_listens(base_url: str) -> None:
-    """Refuse an address where nobody accepts connections: every sample would fail alike. A proxy is not asked."""
-    import socket
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies, proxy_bypass
-
-    address = urlsplit(base_url)
-    if not address.hostname or address.scheme not in ("http", "https"):
-        raise ValueError(f"base_url={base_url!r}: expected an address such as http://localhost:8000/v1")
-    if getproxies().get(address.scheme) and not proxy_bypass(address.hostname):
-        return
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((address.hostname, port), timeout=10.0).close()
-    except OSError as error:
-        raise SGLangConnectionError(
-            f"no server answers at {base_url!r} ({error.strerror or error}); start one, or correct the address"
-        ) from error
+    """Refuse an address where nobody accepts connections: every sample would fail alike."""
+    if (why := why_no_answer(base_url, 10.0)) is not None:
+        raise SGLangConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
 
 
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:

@@ -58,32 +58,49 @@ def own_tokenizer(name: str) -> Any:
     return import_module("strands_sglang.engine.loader").load_tokenizer(name)
 
 
-def why_no_hub() -> str | None:
-    """Why the Hugging Face hub cannot be reached from here and what to set; None where it can. Blocks.
+def why_no_answer(url: str, timeout: float) -> str | None:
+    """What the system says where nobody accepts connections at an address; None where somebody does. Blocks.
 
-    The hub's own libraries try for half a minute before they say so. A proxy is taken to reach the hub: only a request
-    would tell.
+    A proxy is taken to reach it: only a request would tell.
+
+    Args:
+        url: The address.
+        timeout: Seconds to wait for the connection.
+
+    Raises:
+        ValueError: It has no host, or a port that cannot be.
     """
     import socket
     from urllib.request import getproxies, proxy_bypass
 
-    if is_offline_mode():
-        return "HF_HUB_OFFLINE is set"
+    address, proxies = urlsplit(url), getproxies()
+    if not address.hostname or address.scheme not in ("http", "https"):
+        raise ValueError(f"expected an address such as http://localhost:8000/v1, got {url!r}")
+    if (proxies.get(address.scheme) or proxies.get("all")) and not proxy_bypass(address.hostname):
+        return None
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname, port), timeout=timeout).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def why_no_hub() -> str | None:
+    """Why the Hugging Face hub cannot be reached from here and what to set; None where it can. Blocks.
+
+    The hub's own libraries try for half a minute before they say so.
+    """
     from huggingface_hub import constants
 
-    address = urlsplit(constants.ENDPOINT)
-    host = address.hostname or ""
-    if getproxies().get(address.scheme) and not proxy_bypass(host):
+    if is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    if (why := why_no_answer(constants.ENDPOINT, CONNECT_SECONDS)) is None:
         return None
-    port = address.port or (80 if address.scheme == "http" else 443)
-    try:
-        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        return (
-            f"the Hugging Face hub cannot be reached at {constants.ENDPOINT} ({error.strerror or error}; "
-            "HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy)"
-        )
-    return None
+    return (
+        f"the Hugging Face hub cannot be reached at {constants.ENDPOINT} ({why}; HF_ENDPOINT names a mirror, "
+        "HTTPS_PROXY a proxy)"
+    )
 
 
 def is_offline_mode() -> bool:
