@@ -338,9 +338,17 @@ def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) ->
     return figures
 
 
-def typical(order: dict[str, Any]) -> dict[str, Any]:
-    """A small crowd three times; the one of median CPU, since a few seconds are easily disturbed."""
-    return sorted((measured(crowd, order) for _ in range(3)), key=lambda figures: figures["cpu_ms_per_turn"])[1]
+def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Figures of each crowd. The first is small, takes seconds, and is measured before, between and after the others,
+    so that a busy minute of the machine hits all alike; its run of median CPU counts, with the medians of latencies."""
+    small, *larger = orders
+    figures, runs = [], [measured(crowd, small)]
+    for order in larger:
+        figures.append(measured(crowd, order))
+        runs.append(measured(crowd, small))
+    runs.sort(key=lambda run: run["cpu_ms_per_turn"])
+    added = {name: statistics.median(run["added_ms"][name] for run in runs) for name in ("p50", "p99")}
+    return [{**runs[len(runs) // 2], "added_ms": added}, *figures]
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str, Any]:
@@ -352,14 +360,12 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         "delay_ms": 0,
         "result": result_words(args.tokens, args.turns),
     }
-    first, *others = ({**order, "rollouts": count} for count in args.crowds)
-    at_once = [typical(first), *(measured(crowd, each) for each in others)]
+    at_once = crowds([{**order, "rollouts": count} for count in args.crowds])
 
     def delay_of(figures: dict[str, Any]) -> int:
         return round(1000 * figures["rollouts"] / (args.load * figures["turns_per_s"]))
 
-    first, *others = ({**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once)
-    paced = [typical(first), *(measured(crowd, each) for each in others)]
+    paced = crowds([{**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once])
     longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
     longer_at_once = measured(crowd, longer)
     longer_paced = measured(crowd, {**longer, "delay_ms": delay_of(longer_at_once)})

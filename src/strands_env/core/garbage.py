@@ -15,9 +15,9 @@ from contextlib import contextmanager
 
 __all__ = ["YOUNG_COLLECTIONS", "YOUNG_OBJECTS", "rare_collections", "tune_garbage_collection"]
 
-YOUNG_OBJECTS = 2_000
-"""A young collection walks so many objects: a millisecond or two."""
-YOUNG_COLLECTIONS = 5_000
+YOUNG_OBJECTS = 1_000
+"""So many new objects start a young collection, which takes a millisecond or two."""
+YOUNG_COLLECTIONS = 10_000
 """So many pass before survivors are walked again. Cyclic garbage among ten million objects waits until then, and takes
 about two gigabytes at most, were every one of them garbage."""
 
