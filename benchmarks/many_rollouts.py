@@ -7,10 +7,11 @@ process of its own. Each measurement runs in a fresh process, warmed up, with th
 processes (`tune_garbage_collection`):
 
 - **at once**: so many rollouts, the server answering at once: the most turns a second that the process takes.
-- **paced**: the same rollouts with a server that takes its time, so that the process is `--load` busy and all rollouts
-  are under way together: memory, connections, and the added latency of a turn, which is the time between two answers of
-  a rollout that the server did not hold the request. The first crowd is small, and is measured with longer rollouts,
-  too: `cluster_simulation` takes its costs from these two, and is compared with the larger ones.
+- **paced**: the same rollouts with a server that takes its time, so that the process takes `--load` of these turns a
+  second and all rollouts are under way together: memory, connections, and the added latency of a turn, which is the
+  time between two answers of a rollout that the server did not hold the request. The first crowd is small, and is
+  measured with longer rollouts, too: `cluster_simulation` takes its costs from these two, and is compared with the
+  larger ones.
 - **alive**: objects of the small crowd that the garbage collector knows, and what it costs to walk them.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
@@ -340,7 +341,7 @@ def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) ->
 
 def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures of each crowd. The first is small, takes seconds, and is measured before, between and after the others,
-    so that a busy minute of the machine hits all alike; its run of median CPU counts, with the medians of latencies."""
+    so that a busy minute of the machine hits all alike; its run of median CPU counts, with median latencies."""
     small, *larger = orders
     figures, runs = [], [measured(crowd, small)]
     for order in larger:
@@ -348,7 +349,7 @@ def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
         runs.append(measured(crowd, small))
     runs.sort(key=lambda run: run["cpu_ms_per_turn"])
     added = {name: statistics.median(run["added_ms"][name] for run in runs) for name in ("p50", "p99")}
-    return [{**runs[len(runs) // 2], "added_ms": added}, *figures]
+    return [{**runs[(len(runs) - 1) // 2], "added_ms": added}, *figures]
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str, Any]:
@@ -363,7 +364,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
     at_once = crowds([{**order, "rollouts": count} for count in args.crowds])
 
     def delay_of(figures: dict[str, Any]) -> int:
-        return round(1000 * figures["rollouts"] / (args.load * figures["turns_per_s"]))
+        return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
 
     paced = crowds([{**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once])
     longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
@@ -394,7 +395,7 @@ def main() -> None:
     parser.add_argument("--crowds", type=int, nargs="+", default=[200, 1000, 5000])
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=2000, help="of a rollout")
-    parser.add_argument("--load", type=float, default=0.5, help="how busy the process is in the paced runs")
+    parser.add_argument("--load", type=float, default=0.45, help="of the turns a second at once, in the paced runs")
     parser.add_argument("--spread", type=int, default=200, help="rollouts over an executor")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--long-turns", type=int, default=LONG_TURNS)
