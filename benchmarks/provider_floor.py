@@ -1,6 +1,6 @@
 """What the provider costs beside the least that any exact provider has to do.
 
-    python benchmarks/provider_floor.py [--passes 5] [--sizes 3k 36k 90k] [--no-upstream]
+    python benchmarks/provider_floor.py [--passes 5] [--sizes 3k 36k 90k] [--arms null floor ours]
 
 Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too:
 

@@ -190,10 +190,10 @@ def test_most_steps_are_compiled() -> None:
 
 
 RENDERED = {
-    "exaone-4", "falcon3", "gpt-oss-120b", "llama-3.1-8b", "llama-3.1-json-vllm", "llama-3.2-3b", "llama-4",
-    "mistral-vllm",
+    "exaone-4", "falcon3", "gemma-4-31b", "gpt-oss-120b", "llama-3.1-8b", "llama-3.1-json-vllm", "llama-3.2-3b",
+    "llama-4", "mistral-vllm",
 }  # fmt: skip
-"""Templates that print tool results as JSON, print calls as JSON, or cut ids."""
+"""Templates that print tool results as JSON, print calls as JSON, cut ids, or ask how long a content is."""
 
 
 @pytest.mark.parametrize("name", INDEX)

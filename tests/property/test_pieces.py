@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.qwen_support import PATTERN, qwen3_tokenizer
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
-from strands_sglang.conversation.backend import Backend  # noqa: E402
+from strands_sglang.conversation.backend import Backend, backend_of  # noqa: E402
 from strands_sglang.conversation.pieces import _ALPHABET, PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
 
 LLAMA3 = (
@@ -151,6 +152,11 @@ REFUSED = {
     **{
         pattern: pre_tokenizers.Split(Regex(pattern), "isolated")
         for pattern in (
+            r"(?:\p{L}+)+",
+            r"\p{L}*(?=é)|\p{L}+",
+            "(?=a)|b",
+            "(?i:x|s(?:s))",
+            "(?i:s+)",
             "^a",
             "a$",
             ".",
@@ -190,6 +196,93 @@ def test_other_parts_of_a_tokenizer_are_refused() -> None:
     assert PieceEncoder.of(strips) is None
 
 
+def test_tokens_that_are_not_composed_are_refused() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.normalizer = normalizers.NFC()
+    rust.add_tokens([AddedToken("o\u0308", normalized=True)])  # matched as one letter, in texts of the alphabet
+    assert PieceEncoder.of(rust) is None
+
+
+def test_parts_written_in_python_and_long_tokens_are_refused() -> None:
+    class Cut:
+        def pre_tokenize(self, text: Any) -> None: ...
+
+        def decode_chain(self, tokens: list[str]) -> list[str]:
+            return tokens
+
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.decoder = decoders.Decoder.custom(Cut())
+    assert PieceDecoder.of(rust) is None
+    rust.add_tokens(["x" * 2000])
+    assert PieceEncoder.of(rust) is None
+    rust = trained(pre_tokenizers.PreTokenizer.custom(Cut()))
+    assert PieceEncoder.of(rust) is None
+
+
+def test_a_token_inside_another_one_does_not_cut_it() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.add_tokens(["im", "start", "thi"])
+    rust.add_special_tokens([AddedToken("t", normalized=False)])
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    for text in ("<|im_start|>im this", "thi", "im", "<tool_call>", "t"):
+        assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "normalizer": lambda rust: setattr(rust, "normalizer", normalizers.Lowercase()),
+    "pre-tokenizer": lambda rust: setattr(rust, "pre_tokenizer", pre_tokenizers.Whitespace()),
+    "in place": lambda rust: setattr(rust.pre_tokenizer, "add_prefix_space", True),
+    "in Python": lambda rust: setattr(rust, "pre_tokenizer", pre_tokenizers.PreTokenizer.custom(object())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_tokenizer_that_is_changed_is_left_to_rust(change: str) -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    encoder = PieceEncoder.of(rust)
+    assert encoder is not None
+    assert encoder.encode("Hello World") is not None
+    CHANGES[change](rust)
+    assert encoder.encode("Hello World") is None
+
+
+def test_another_decoder_is_left_to_rust() -> None:
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.decoder = decoders.ByteLevel()
+    decoder = PieceDecoder.of(rust)
+    assert decoder is not None
+    assert decoder.decode([40]) is not None
+    rust.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("a", "b")])
+    assert decoder.decode([40]) is None
+
+
+def test_a_tokenizer_with_further_tokens_gets_a_backend_of_its_own() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rust)
+    before = backend_of(tokenizer)
+    assert backend_of(tokenizer) is before
+    token = next(token for token in tokenizer.get_vocab() if token.isalpha() and len(token) > 1)
+    tokenizer.add_tokens([token])  # the vocabulary has it, so its size stays
+    assert backend_of(tokenizer) is not before
+    text = f"x{token}y {token}"
+    assert backend_of(tokenizer).encode(text) == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Tokens outside of the alphabet are left to Rust, which must not hide a wrong encoder."""
+    from transformers import PreTrainedTokenizerFast
+
+    rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    rust.add_tokens(["😀", "😁", "😂"])
+    monkeypatch.setattr(PieceEncoder, "_parted", lambda self, text: [(text, False)])
+    backend = Backend(PreTrainedTokenizerFast(tokenizer_object=rust))
+    assert "its pieces give other ids" in caplog.text
+    assert backend.encode("<|im_start|>x") == rust.encode("<|im_start|>x", add_special_tokens=False).ids
+
+
 def test_a_token_added_later_is_not_overlooked() -> None:
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     encoder = PieceEncoder.of(rust)
@@ -219,7 +312,7 @@ def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.Monkey
     assert Backend(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
     monkeypatch.setattr("strands_sglang.conversation.pieces._SPACES", frozenset({32}))
     assert Backend(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
-    assert "other ids or another text" in caplog.text
+    assert "its pieces give other ids" in caplog.text
 
 
 @cache

@@ -105,6 +105,9 @@ def test_a_question_about_the_content_is_asked_again(printed: str, same: str, ot
         "{{ m.content }}{{ m | string }}",
         "{% for c in m.content %}{{ c }}{% endfor %}",
         "{{ strftime_now('%M') }}{{ m.content }}",
+        "{{ 'User says hello' | replace(m.content, '') }}{{ m.content }}",
+        "{{ 'xabcx' | trim(m.content) }}{{ m.content }}",
+        "{{ ['a', 'b'] | select('equalto', m.content) | list | length }}{{ m.content }}",
     ],
 )
 def test_whatever_else_is_done_with_a_content_is_always_rendered(printed: str) -> None:

@@ -105,6 +105,7 @@ class Backend:
         self._rust = _rust_tokenizer(tokenizer)
         self._encodes_alike = self._decodes_alike = False
         if self._rust is not None:
+            self._added = self._rust.get_added_tokens_decoder()
             self._prove(tokenizer)
         self._literal: _LiteralEncoder | None = None
         self._lock = threading.Lock()
@@ -112,6 +113,11 @@ class Backend:
         """Dialects by all that they are made from: each rollout has a model of its own, thousands share a dialect."""
         self.roots: Recent[EncodedRoot] = Recent(1 << 22)
         """First prompts by dialect and messages: rollouts of one task begin alike. Bounded by the number of ids."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether tokens were added since, even such as the vocabulary had before."""
+        return self._rust is not None and self._rust.get_added_tokens_decoder() != self._added
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -135,13 +141,17 @@ class Backend:
 
         encoder = PieceEncoder.of(self._rust) if self._encodes_alike else None
         decoder = PieceDecoder.of(self._rust) if self._decodes_alike else None
-        for text in (*texts, *odd_texts(tokens)):
+        odd = list(odd_texts(tokens))
+        for text in (*texts, *(f"x{token} {token}{token}y" for token in tokens), *odd):
             ids = self._rust_encode(text)
-            found = None if encoder is None else encoder.encode(text)
-            printed = None if decoder is None else decoder.decode(ids)
-            if found not in (None, ids) or printed not in (None, self._rust.decode(ids, skip_special_tokens=False)):
-                logger.warning("text=<%.100r> | its pieces give other ids or another text; left to Rust", text)
-                return
+            printed = self._rust.decode(ids, skip_special_tokens=False)
+            left = () if text in odd else (None,)  # only texts of the tokenizer's own may be left to Rust
+            if encoder is not None and encoder.encode(text) not in (ids, *left):
+                logger.warning("text=<%.100r> | its pieces give other ids, so Rust encodes", text)
+                encoder = None
+            if decoder is not None and decoder.decode(ids) not in (printed, *((None,) if "\ufffd" in printed else ())):
+                logger.warning("ids=<%.100r> | their pieces give another text, so Rust decodes", ids)
+                decoder = None
         self._encoder, self._decoder = encoder, decoder
 
     @property
@@ -269,7 +279,7 @@ def backend_of(tokenizer: Any) -> Backend:
     with _lock:
         try:
             found = _backends.get(tokenizer)
-            if found is None:
+            if found is None or found.is_outdated:
                 found = _backends[tokenizer] = Backend(tokenizer)
         except TypeError:  # no weak references, or not hashable
             return _Plain(tokenizer)

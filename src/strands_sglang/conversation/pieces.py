@@ -60,7 +60,7 @@ class PieceEncoder:
 
     def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], cuts: Iterable[_Cut]) -> None:
         self._rust = rust
-        self._size = rust.get_vocab_size()
+        self._state = self._state_now()
         self._tokens = tuple(tokens)
         self._token_ids = {str(token.content): (number,) for number, token in _added(rust).items()}
         self._first, *self._others = cuts
@@ -71,27 +71,39 @@ class PieceEncoder:
         """The encoder of a tokenizer; None where something of it is not understood here."""
         try:
             return cls(rust, _token_patterns(rust), _cuts(rust))
-        except _UnknownError:
+        except (_UnknownError, RecursionError):  # the pattern of a very long token
             return None
 
     def encode(self, text: str) -> list[int] | None:
         """Ids of a text, None where the Rust implementation has to encode it; nothing is added at the ends."""
-        if not (text.isascii() or _IN_ALPHABET(text)) or self._rust.get_vocab_size() != self._size:
+        if not (text.isascii() or _IN_ALPHABET(text)) or self._state_now() != self._state:
             return None
-        pieces, kept = [text], self._kept
-        for pattern in self._tokens:
-            if len(pieces) > 1 or pattern.search(text):
-                pieces = [piece for part in pieces for piece in pattern.split(part)]
         ids: list[int] = []
-        for piece in pieces:
-            if (token := self._token_ids.get(piece)) is not None:
-                ids += token
+        for piece, is_token in self._parted(text):
+            if is_token:
+                ids += self._token_ids[piece]
                 continue
             parts = self._first(piece)
             for cut in self._others:
                 parts = list(chain.from_iterable(map(cut, parts)))
-            ids += chain.from_iterable(map(kept.__getitem__, parts))
+            ids += chain.from_iterable(map(self._kept.__getitem__, parts))
         return ids
+
+    def _state_now(self) -> tuple[Any, ...]:
+        """What tells, in a microsecond, whether the tokenizer was changed."""
+        rust = self._rust
+        return rust.get_vocab_size(), _written_state(rust.normalizer), _written_state(rust.pre_tokenizer)
+
+    def _parted(self, text: str) -> list[tuple[str, bool]]:
+        """The parts of a text, and whether each is an added token."""
+        parts = [(text, False)]
+        for pattern in self._tokens:
+            parts = [
+                (each, is_token or place % 2 == 1)
+                for part, is_token in parts
+                for place, each in enumerate((part,) if is_token else pattern.split(part))
+            ]
+        return parts
 
 
 class _Kept(dict[str, Ids]):
@@ -118,16 +130,23 @@ class PieceDecoder:
     """
 
     def __init__(self, rust: Any) -> None:
+        self._rust = rust
+        self._state = _written_state(rust.decoder)
         self._kept = _Bytes(rust)
 
     @classmethod
     def of(cls, rust: Any) -> PieceDecoder | None:
         """The decoder of a tokenizer; None where it is not the one of byte-level BPE."""
-        parts = _parts(rust.decoder, "decoders")
+        try:
+            parts = _parts(rust.decoder, "decoders")
+        except _UnknownError:
+            return None
         return cls(rust) if [part["type"] for part in parts] == ["ByteLevel"] else None
 
     def decode(self, ids: Iterable[int]) -> str | None:
-        """Text of ids, special tokens kept; None where they are no whole characters, which is for Rust to print."""
+        """Text of ids, special tokens kept; None where Rust has to print them, as when they end inside a character."""
+        if _written_state(self._rust.decoder) != self._state:
+            return None
         try:
             return b"".join(map(self._kept.__getitem__, ids)).decode()
         except UnicodeDecodeError:
@@ -179,9 +198,10 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
     """Added tokens are taken out first, leftmost and longest: those of the raw text, then those of the normalized."""
     groups: dict[bool, list[str]] = {False: [], True: []}
     for token in _added(rust).values():
-        if token.lstrip or token.rstrip or token.single_word or not token.content:
+        content = str(token.content)
+        if token.lstrip or token.rstrip or token.single_word or not unicodedata.is_normalized("NFC", content):
             raise _UnknownError
-        groups[token.normalized].append(str(token.content))
+        groups[token.normalized].append(content)
     return [re.compile(f"({pattern_of(tuple(sorted(group))).pattern})") for group in groups.values() if group]
 
 
@@ -203,10 +223,23 @@ def _cuts(rust: Any) -> list[_Cut]:
 
 def _parts(component: Any, name: str) -> list[dict[str, Any]]:
     """A component of the tokenizer as JSON, sequences flat."""
-    if component is None:
+    state = _written_state(component)
+    if not state:
+        raise _UnknownError
+    written = json.loads(state)
+    if written is None:
         return []
-    written = json.loads(component.__getstate__())
     return list(written[name]) if written["type"] == "Sequence" else [written]
+
+
+def _written_state(component: Any) -> bytes:
+    """A component as JSON; nothing where it is written in Python."""
+    if component is None:
+        return b"null"
+    try:
+        return component.__getstate__()  # type: ignore[no-any-return]
+    except Exception:  # the binding raises no class of its own
+        return b""
 
 
 def _split(part: dict[str, Any]) -> _Cut:
@@ -221,12 +254,10 @@ def _split(part: dict[str, Any]) -> _Cut:
 def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
     """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
     try:
-        translated = re.compile(f"({_Translation(pattern)})")
+        expression = _Translation(pattern).expression
     except re.error:
         raise _UnknownError from None
-    if translated.match(""):
-        raise _UnknownError
-    find, split = translated.findall, translated.split
+    find, split = expression.findall, expression.split
 
     def cut(text: str) -> list[str]:
         found = find(text)
@@ -246,7 +277,7 @@ def odd_texts(tokens: list[str]) -> Iterator[str]:
         *'.,:;-_/<>{}[]()!?#$"\\',
         *"aZ09",
         *"\xdf\xb5\xbd\u4e2d",
-        *tokens,
+        *(token for token in tokens if _ALPHABET.issuperset(map(ord, token))),
     )
     letters = [chr(code) for code in sorted(_ALPHABET)]
     for number in range(40):
@@ -266,10 +297,11 @@ class _Translation:
 
     def __init__(self, pattern: str) -> None:
         self._rest = pattern
-        self._done = "".join(self._read())
-
-    def __str__(self) -> str:
-        return self._done
+        read = list(self._read())
+        self.expression = re.compile(f"({''.join(written for written, _ in read)})")
+        consuming = "".join(written for written, is_ahead in read if not is_ahead)
+        if re.match(consuming, ""):  # after an empty match the two go on differently
+            raise _UnknownError
 
     def _take(self, expression: str) -> re.Match[str] | None:
         found = re.compile(expression, re.DOTALL).match(self._rest)
@@ -277,29 +309,33 @@ class _Translation:
             self._rest = self._rest[found.end() :]
         return found
 
-    def _read(self) -> Iterator[str]:
-        folds: list[bool] = []  # of each open group: whether it ignores case
+    def _read(self) -> Iterator[tuple[str, bool]]:
+        """What is written, item by item, and whether each belongs to a group that only looks ahead."""
+        groups: list[str] = []
         while self._rest:
+            is_ahead = "(?=" in groups or "(?!" in groups
             if found := self._take(r"\((\?(?:i?:|=|!))?"):
-                if not found[1] and self._rest.startswith("?"):
+                group = f"({found[1] or '?:'}"
+                if self._rest.startswith("?") or "(?i:" in groups:
                     raise _UnknownError
-                folds.append("i" in (found[1] or "") or (bool(folds) and folds[-1]))
-                yield f"({found[1] or '?:'}"
+                groups.append(group)
+                yield group, is_ahead or group in ("(?=", "(?!")
             elif self._take(r"\)"):
-                if not folds:
+                # A repeated group may take exponential time here and not there.
+                if not groups or self._take(r"[*+{]"):
                     raise _UnknownError
-                folds.pop()
-                yield ")"
+                groups.pop()
+                yield ")", is_ahead
+            elif "(?i:" in groups:  # `ss` would match ß, too, in whatever way it is put together
+                if not (found := self._take(r"(?![sS]{2})[A-Za-z']|\|")):
+                    raise _UnknownError
+                yield found[0], is_ahead
             elif found := self._take(r"[?*+]\+?|\{\d+(?:,\d*)?\}(?![?+])|\|"):  # `{2}+` means two things
-                yield found[0]
-            elif folds and folds[-1]:
-                if not (found := self._take(r"(?![sS]{2})[A-Za-z']")):  # `ss` would match ß, too
-                    raise _UnknownError
-                yield found[0]
+                yield found[0], is_ahead
             elif self._take(r"\[(?!\^?\])"):
-                yield self._class()
+                yield self._class(), is_ahead
             else:
-                yield _written(self._characters(r"[^\\.^$\[\]{}]"))
+                yield _written(self._characters(r"[^\\.^$\[\]{}]")), is_ahead
 
     def _class(self) -> str:
         negated = bool(self._take(r"\^"))

@@ -304,7 +304,9 @@ _SAFE_FILTERS: Final = frozenset(
     {"trim", "string", "default", "d", "length", "count", "replace", "join", "first", "last", "list", "reverse"}
     | {"items", "map", "select", "reject", "selectattr", "rejectattr"}
 )
-"""Filters that only take elements, print, or ask questions that a traced text answers."""
+"""Filters that only take elements, print, or ask questions that a traced text answers, of the value they are given."""
+_PRINTED_ARGUMENTS: Final = frozenset({"join", "default", "d"})
+"""Of these, those that do nothing with their arguments but print them."""
 
 _TYPE_TESTS: Final = {"string": True, "defined": True, "sequence": True, "iterable": True} | dict.fromkeys(
     ["none", "mapping", "number", "integer", "float", "boolean", "undefined", "callable", "true", "false"], False
@@ -313,9 +315,15 @@ _TYPE_TESTS: Final = {"string": True, "defined": True, "sequence": True, "iterab
 
 
 def _traced_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    value_at = 1 if hasattr(function, "jinja_pass_arg") else 0  # behind the context or environment
+
     @functools.wraps(function)
     def inner(*args: Any, **kwargs: Any) -> Any:
-        if name not in _SAFE_FILTERS and any(map(_holds_traced, (*args, *kwargs.values()))):
+        arguments = (*args[value_at + 1 :], *kwargs.values())
+        looks_at = () if name in _PRINTED_ARGUMENTS else arguments
+        if name not in _SAFE_FILTERS:
+            looks_at = (*args, *arguments)
+        if any(map(_holds_traced, looks_at)):
             raise ContentMattersError
         answer = function(*args, **kwargs)
         return _retraced(answer) if type(answer) is str else answer
@@ -436,7 +444,8 @@ def compile_delta(step: StepRenderer, history: Sequence[Message], new: Sequence[
         return None  # it shows the clock, or not every new content
     conditions = tuple(condition.compiled() for condition in trace.conditions)
     compiled = CompiledDelta(boundary=suffix.boundary, printed=printed, _pieces=pieces, _conditions=conditions)
-    return compiled if all(_agrees(compiled, step, history, new, content) for content in _TRIED) else None
+    compared = [_agrees(compiled, step, history, new, content) for content in _TRIED]
+    return compiled if any(compared) and False not in compared else None
 
 
 _TRIED: Final = ("Plain.", ' "a"\t<b>&amp;\\n\n', "0", "")
@@ -445,13 +454,14 @@ _TRIED: Final = ("Plain.", ' "a"\t<b>&amp;\\n\n', "0", "")
 
 def _agrees(
     compiled: CompiledDelta, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], content: str
-) -> bool:
+) -> bool | None:
+    """Whether both print the same for a content; None where the compiled delta leaves it to the rendering."""
     frame = frame_of(history, new)
     assert frame is not None
     values = [*frame.values[: -len(new)], *[content] * len(new)]
     text = compiled.text(values)
     if text is None:
-        return True
+        return None
     try:
         return text == step.suffix(*_rebuilt(history, new, values), Path.COMPACT).text
     except Exception:  # templates raise all kinds
