@@ -130,7 +130,7 @@ async def test_it_shows_the_numbers_and_nothing_of_a_sample_is_run(small, tmp_pa
         header = await page.run("document.querySelector('[data-testid=header]').textContent")
         assert header.startswith("model smollm2temperature 1")
         assert "trajectories change when re-tokenised: other-merge" in text
-        assert "Extended\n66.6 %\n160 of 240 histories; roots: edited 80; 80 replays, 80 edits" in text
+        assert "Extended\n66.6%\n160 of 240 histories; roots: edited 80; 80 replays, 80 edits" in text
         await page.press("Enter")
         await page.until("document.querySelectorAll('.message').length >= 4")
         for tab in "123456":
@@ -227,7 +227,7 @@ async def test_turns_group_reasons_and_what_the_model_read(small, tmp_path):
         assert (await page.run(text.format("prompt"))).endswith("question ")
         await page.press("3")
         cells = "[...document.querySelectorAll('[data-testid=turns] tbody td')].map(c => c.textContent).join('|')"
-        assert (await page.run(cells)).endswith("|1.50 s|0.50 s|9|33 %|7|-0.500")
+        assert (await page.run(cells)).endswith("|1.50 s|0.50 s|9|33%|7|-0.500")
         await page.press("4")
         await page.until("document.querySelectorAll('[data-testid=group] .column').length === 2")
         await page.run("document.querySelectorAll('[data-testid=group] .column-head')[1].click()")

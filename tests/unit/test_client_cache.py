@@ -100,10 +100,12 @@ def test_tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return object()
 
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
+    monkeypatch.setattr("strands_sglang.client.shared.only_from_cache", lambda path: path == "cached")
     try:
         assert get_tokenizer("m") is get_tokenizer("m")
         assert get_tokenizer("m", revision="r") is not get_tokenizer("m")
-        assert loads == [("m", {}), ("m", {"revision": "r"})]
+        get_tokenizer("cached")
+        assert loads == [("m", {}), ("m", {"revision": "r"}), ("cached", {"local_files_only": True})]
     finally:
         get_tokenizer.cache_clear()
 

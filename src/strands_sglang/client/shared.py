@@ -117,7 +117,9 @@ def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
             "pip install 'strands-rollout[hf]' (or the extra 'local')"
         ) from error
     try:
-        given = {"local_files_only": only_from_cache(path), **{name: _thaw(value) for name, value in options}}
+        given = {name: _thaw(value) for name, value in options}
+        if only_from_cache(path):
+            given.setdefault("local_files_only", True)
         return AutoTokenizer.from_pretrained(path, **given)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
