@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType
 from typing import Any, Final
 
@@ -25,8 +27,6 @@ _MODEL_EXECUTION: Final[CodeType | None] = getattr(getattr(sdk, "_handle_model_e
 
 _NORMALIZATION: Final[CodeType | None] = getattr(getattr(sdk_streaming, "_normalize_messages", None), "__code__", None)
 """Where the SDK copies the history to replace blank texts and invalid names of tools."""
-
-_VALID_NAME: Final = re.compile(r"[a-zA-Z0-9_\-]{1,64}")
 
 
 def history_of(messages: list[Any]) -> list[Any]:
@@ -54,8 +54,27 @@ class History(list[Any]):
         if is_for_middleware_that_is_absent():
             return self
         is_to_normalize = sys._getframe(2).f_code is _NORMALIZATION  # behind this method and `copy.deepcopy`
-        shares = self.is_only_read and is_to_normalize
-        return History(map(_copy_to_normalize if shares else _copy_message, self))
+        if self.is_only_read and is_to_normalize:
+            return _PartlyCopied(self)
+        return History(map(_copy_message, self))
+
+
+class _PartlyCopied(History):
+    """The messages of a history, of which only those are copies that the SDK's normalisation would change.
+
+    The normalisation is shown no others.
+    """
+
+    def __init__(self, messages: History) -> None:
+        super().__init__(messages)
+        self._copies = []
+        for index, message in enumerate(messages):
+            if message.get("role", "assistant") == "assistant" and not _is_normal(message):
+                self[index] = copied = _copy_message(message)
+                self._copies.append(copied)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._copies) if sys._getframe(1).f_code is _NORMALIZATION else super().__iter__()
 
 
 def is_for_middleware_that_is_absent() -> bool:
@@ -68,22 +87,26 @@ def is_for_middleware_that_is_absent() -> bool:
     return isinstance(handlers, dict) and not handlers.get(InvokeModelStage)
 
 
-def _copy_to_normalize(message: Any) -> Any:
-    """The message itself where the SDK's normalisation would leave it as it is."""
-    role, content = message.get("role", "assistant"), message.get("content")
-    if role != "assistant":
-        return message
+def _is_normal(message: Any) -> bool:
+    """Whether the SDK's normalisation would leave a message of the assistant as it is."""
+    content = message.get("content")
     if type(content) is not list or not content:
-        return _copy_message(message)
+        return False
     for block in content:
-        use = block.get("toolUse", block) if type(block) is dict else None
-        if use is None or ("text" in block and not (type(block["text"]) is str and block["text"].strip())):
-            return _copy_message(message)
-        if use is not block:
-            name = use.get("name") if type(use) is dict else None
-            if type(name) is not str or not _VALID_NAME.fullmatch(name):
-                return _copy_message(message)
-    return message
+        if type(block) is not dict:
+            return False
+        if "text" in block and not (type(block["text"]) is str and block["text"].strip()):
+            return False
+        if "toolUse" in block:
+            use = block["toolUse"]
+            if type(use) is not dict or type(use.get("name")) is not str or not _is_valid_name(use["name"]):
+                return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _is_valid_name(name: str) -> bool:
+    return re.fullmatch(r"[a-zA-Z0-9_\-]{1,64}", name) is not None
 
 
 def _copy_message(message: Any) -> Any:
