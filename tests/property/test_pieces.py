@@ -232,6 +232,7 @@ def test_a_token_inside_another_one_does_not_cut_it() -> None:
 CHANGES: dict[str, Callable[[Any], object]] = {
     "normalizer": lambda rust: setattr(rust, "normalizer", normalizers.Lowercase()),
     "pre-tokenizer": lambda rust: setattr(rust, "pre_tokenizer", pre_tokenizers.Whitespace()),
+    "dropout": lambda rust: setattr(rust.model, "dropout", 0.5),
     "in place": lambda rust: setattr(rust.pre_tokenizer, "add_prefix_space", True),
     "in Python": lambda rust: setattr(rust, "pre_tokenizer", pre_tokenizers.PreTokenizer.custom(object())),
 }

@@ -178,3 +178,30 @@ def test_the_history_is_copied_once_unless_there_is_middleware(
     setup(agent)
     agent("go")
     assert sum(message["content"] != [{"text": "and this"}] for message in copied) == copies
+
+
+def test_a_normalization_that_takes_what_it_is_shown_gets_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a later SDK might, which makes a new list instead of changing the copy."""
+
+    def normalize(messages: Any) -> list[Any]:
+        kept = []
+        for message in copy.deepcopy(messages):
+            kept.append(message)
+        return kept
+
+    monkeypatch.setattr(history.sdk_streaming, "_normalize_messages", normalize)
+    monkeypatch.setattr(history, "_NORMALIZATION", normalize.__code__)
+    messages = History(
+        [{"role": "user", "content": [{"text": "a"}]}, {"role": "assistant", "content": [{"text": " "}]}]
+    )
+    messages.is_only_read = True
+    history._normalization_is_known.cache_clear()
+    try:
+        assert normalize(messages) == list(messages)
+    finally:
+        history._normalization_is_known.cache_clear()
+
+
+def test_the_normalization_of_this_sdk_is_known() -> None:
+    history._normalization_is_known.cache_clear()
+    assert history._normalization_is_known()

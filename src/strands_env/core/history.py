@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CodeType
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ class History(list[Any]):
         if is_for_middleware_that_is_absent():
             return self
         is_to_normalize = sys._getframe(2).f_code is _NORMALIZATION  # behind this method and `copy.deepcopy`
-        if self.is_only_read and is_to_normalize:
+        if self.is_only_read and is_to_normalize and _normalization_is_known():
             return _PartlyCopied(self)
         return History(map(_copy_message, self))
 
@@ -75,6 +75,25 @@ class _PartlyCopied(History):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._copies) if sys._getframe(1).f_code is _NORMALIZATION else super().__iter__()
+
+
+@cache
+def _normalization_is_known() -> bool:
+    """Whether the SDK's normalisation, of whatever version, does with a `_PartlyCopied` what it does with a copy."""
+    texts = ("good", " ", None)
+    messages: list[Any] = [{"role": "assistant", "content": [{"text": text}]} for text in texts]
+    messages += [{"role": "user", "content": [{"text": ""}]}, {"role": "assistant", "content": []}]
+    messages += [{"role": "assistant", "content": [{"toolUse": {"name": name, "input": {}}}]} for name in ("a", "a b")]
+    normalize: Any = getattr(sdk_streaming, "_normalize_messages", None)
+    try:
+        return list(normalize(_Probe(messages))) == list(normalize(messages))
+    except Exception:  # an SDK that is unknown here may do anything
+        return False
+
+
+class _Probe(list[Any]):
+    def __deepcopy__(self, memo: dict[int, Any]) -> _PartlyCopied:
+        return _PartlyCopied(History(self))
 
 
 def is_for_middleware_that_is_absent() -> bool:

@@ -141,6 +141,8 @@ class Backend:
 
         encoder = PieceEncoder.of(self._rust) if self._encodes_alike else None
         decoder = PieceDecoder.of(self._rust) if self._decodes_alike else None
+        if encoder is None and decoder is None:
+            return
         odd = list(odd_texts(tokens))
         for text in (*texts, *(f"x{token} {token}{token}y" for token in tokens), *odd):
             ids = self._rust_encode(text)

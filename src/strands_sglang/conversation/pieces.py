@@ -92,7 +92,8 @@ class PieceEncoder:
     def _state_now(self) -> tuple[Any, ...]:
         """What tells, in a microsecond, whether the tokenizer was changed."""
         rust = self._rust
-        return rust.get_vocab_size(), _written_state(rust.normalizer), _written_state(rust.pre_tokenizer)
+        states = _written_state(rust.normalizer), _written_state(rust.pre_tokenizer)
+        return rust.get_vocab_size(), rust.model.dropout, *states
 
     def _parted(self, text: str) -> list[tuple[str, bool]]:
         """The parts of a text, and whether each is an added token."""
