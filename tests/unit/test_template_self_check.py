@@ -126,7 +126,7 @@ def test_dropped_reasoning_is_flagged_with_the_variable_that_keeps_it() -> None:
     keep = "{% set keep = preserve_thinking or loop.last %}"
     source = CHATML.replace(ANSWER, keep + THINKING)
     report = check(source)
-    assert report.drops_reasoning_at_user
+    assert Flag.DROPS_REASONING_AT_USER in report.flags
     assert Flag.DROPS_REASONING_AT_TOOL in report.flags
     assert report.keep_reasoning_kwargs == {"preserve_thinking": True}
     assert check(source, template_kwargs={"preserve_thinking": True}).flags == set()

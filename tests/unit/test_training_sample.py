@@ -206,9 +206,9 @@ async def test_weight_versions_are_spans_over_the_whole_sequence() -> None:
     client = Replay([completion(call(1, 2), version="1"), completion("3", version="2")])
     env = EchoEnv(model_factory=sglang_model_factory(tokenizer=tokenizer(), client=client))
     (sample,) = samples_from_step(await env.step(Action(message="1+2?")))
-    trained = [version for version, mask in zip(sample.token_versions, sample.loss_mask, strict=True) if mask]
-    assert set(trained) == {"1", "2"}
-    assert all(v is None for v, mask in zip(sample.token_versions, sample.loss_mask, strict=True) if not mask)
+    assert [span.version for span in sample.weight_versions] == ["1", "2"]
+    sampled = [place for span in sample.weight_versions for place in range(span.start, span.end)]
+    assert sampled == [place for place, mask in enumerate(sample.loss_mask) if mask]
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------

@@ -34,15 +34,9 @@ def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progre
 
 
 @contextmanager
-def announced(text: str | None, *, quiet: bool = False, stream: TextIO | None = None) -> Iterator[None]:
-    """Say what is being done while it takes its time, and how long it took.
-
-    Args:
-        text: What is being done; None says nothing.
-        quiet: Say nothing.
-        stream: Where; standard error if None.
-    """
-    out = stream or sys.stderr
+def announced(text: str | None, *, quiet: bool = False) -> Iterator[None]:
+    """Print on standard error what is being done, and afterwards how long it took; nothing if `text` is None."""
+    out: TextIO | None = sys.stderr
     if text is None or quiet or out is None:
         yield
         return

@@ -93,7 +93,6 @@ class Seen:
     name: str
     reward: float | None
     reason: str
-    is_lost: bool
     output_tokens: float
     duration_s: float
     text: str
@@ -156,7 +155,6 @@ class Follower:
             name=f"{sample.prompt_id}/{sample.index}",
             reward=sample.reward,
             reason=result.termination_reason.value,
-            is_lost=sample.aborted,
             output_tokens=float(tokens),
             duration_s=sample.duration_s,
             text=result.observation.final_response or (result.error.message if result.error else ""),
@@ -233,11 +231,11 @@ class Follower:
         }
 
 
-def curve(values: list[float], width: int = CURVE) -> str:
+def curve(values: list[float]) -> str:
     """Values as a line of blocks, from the lowest to the highest; means of equal parts where there are many."""
     if not values:
         return "nothing scored yet"
-    parts = min(width, len(values))
+    parts = min(CURVE, len(values))
     edges = [round(place * len(values) / parts) for place in range(parts + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(0.0, *means), max(1.0, *means)

@@ -19,10 +19,6 @@ DEFAULT_MAX_THREADS = 256
 """Sync tools that run at the same time in one process."""
 
 
-class ThreadLimitError(RuntimeError):
-    """All threads are busy, or stuck in functions that never return."""
-
-
 class DaemonThreads:
     """Runs each call in a new daemon thread; a thread costs about 50 microseconds, and none idles.
 

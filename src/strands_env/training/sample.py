@@ -106,14 +106,6 @@ class TrainingSample:
         ended = self.status in (SampleStatus.COMPLETED, SampleStatus.TRUNCATED)
         return ended and self.trainable and self.reward is not None and self.trained_tokens > 0
 
-    @property
-    def token_versions(self) -> list[str | None]:
-        """The weight version of every token; None where nothing was sampled and where the server reported none."""
-        versions: list[str | None] = [None] * len(self)
-        for span in self.weight_versions:
-            versions[span.start : span.end] = [span.version] * (span.end - span.start)
-        return versions
-
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None without any.
 

@@ -187,11 +187,11 @@ def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> 
     return mask if window is None else mask.triu(keys - queries - window + 1)
 
 
-def _row_multiple(model: Any, *, candidates: Sequence[int] = (1, 2, 4, 8, 16), most: int = 48) -> int:
+def _row_multiple(model: Any) -> int:
     """Smallest multiple of rows at which every linear layer of the model gives each row the same bits."""
     shapes = {(*layer.weight.shape, layer.bias is None): layer for layer in linears(model)}
     generator = torch.Generator().manual_seed(0)
-    multiple = 1
+    multiple, most = 1, 48
     for layer in shapes.values():
         rows = torch.randn(most, layer.in_features, generator=generator).to(layer.weight)
         expected = layer(rows)
@@ -199,7 +199,7 @@ def _row_multiple(model: Any, *, candidates: Sequence[int] = (1, 2, 4, 8, 16), m
             torch.equal(layer(rows[:count]), expected[:count])
             for count in range(multiple, most, multiple if multiple < 8 else most // 3)
         ):
-            multiple = next((candidate for candidate in candidates if candidate > multiple), 0)
+            multiple = next((candidate for candidate in (2, 4, 8, 16) if candidate > multiple), 0)
         if not multiple:
             logger.warning("layer=<%s> | no batch-invariant row count, greedy output may depend on the batch", layer)
             return 1

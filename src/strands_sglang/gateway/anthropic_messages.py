@@ -272,5 +272,4 @@ ANTHROPIC_MESSAGES = WireDialect(
     error=error,
     error_event=error_event,
     ping=named_event({"type": "ping"}),
-    call_prefix="toolu_",
 )

@@ -230,5 +230,4 @@ CHAT_COMPLETIONS = WireDialect(
     error=error,
     error_event=error_event,
     ping=b": ping\n\n",
-    call_prefix="call_",
 )

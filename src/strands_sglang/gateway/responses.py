@@ -305,7 +305,6 @@ RESPONSES = WireDialect(
     error=CHAT_COMPLETIONS.error,
     error_event=error_event,
     ping=b": ping\n\n",
-    call_prefix="call_",
     overflow_in_stream=True,
     keeps_responses=True,
 )

@@ -165,7 +165,6 @@ class WireDialect:
         error: Refusal to the body of the answer.
         error_event: Refusal to the event that ends a started stream.
         ping: What keeps an idle stream open.
-        call_prefix: Prefix of the ids of calls.
         overflow_in_stream: Whether a prompt that does not fit is reported as an event of the stream, not as a status.
         keeps_responses: Whether a later request may name an answer instead of sending the history.
     """
@@ -177,7 +176,6 @@ class WireDialect:
     error: Callable[[Refused], dict[str, Any]]
     error_event: Callable[[Refused], bytes]
     ping: bytes
-    call_prefix: str
     overflow_in_stream: bool = False
     keeps_responses: bool = False
 

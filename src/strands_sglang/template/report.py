@@ -116,11 +116,6 @@ class Report:
     keep_reasoning_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def drops_reasoning_at_user(self) -> bool:
-        """Whether a full re-render loses earlier reasoning at a user turn."""
-        return Flag.DROPS_REASONING_AT_USER in self.flags
-
-    @property
     def needs_full_history(self) -> bool:
         """Whether `delta` must be given the full history; else system messages, latest user and last turn suffice."""
         return self.path is Path.FULL

@@ -125,7 +125,6 @@ class Sandbox:
         self._taken: asyncio.Semaphore | None = None
         self._process: SandboxProcess | None = None
         self._lock = asyncio.Lock()
-        self._lost_state = False
         self.is_waiting = False
 
     @property
@@ -179,7 +178,6 @@ class Sandbox:
     async def close(self) -> None:
         """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
         async with self._lock:
-            self._lost_state = False
             await self._end()
 
     async def __aenter__(self) -> Self:
