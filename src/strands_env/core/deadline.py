@@ -1,10 +1,13 @@
-"""Deadlines for code that ignores cancellation, and work that finishes even if its caller is cancelled."""
+"""Deadlines for code that ignores cancellation, work that outlasts a cancelled caller, and the phase of an episode."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
@@ -142,3 +145,42 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
             "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", where, GRACE_SECONDS
         )
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+@dataclass(slots=True)
+class EpisodeProgress:
+    """Which phase of the episode is running, for whoever holds its deadline. The environment sets it.
+
+    Attributes:
+        phase: That phase; `LOOP` until it is set.
+        is_taken: A rollout sets the phase now; one that runs inside that rollout does not.
+    """
+
+    phase: Phase = Phase.LOOP
+    is_taken: bool = False
+
+    @staticmethod
+    @contextmanager
+    def taken() -> Iterator[EpisodeProgress]:
+        """The progress for a rollout to set: the current one, or, inside another rollout, one that nobody reads."""
+        progress = _current.get()
+        if progress is None or progress.is_taken:
+            yield EpisodeProgress()
+            return
+        progress.is_taken = True
+        try:
+            yield progress
+        finally:
+            progress.is_taken = False
+
+    @contextmanager
+    def active(self) -> Iterator[EpisodeProgress]:
+        """Make this the current one."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)

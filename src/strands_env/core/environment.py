@@ -23,11 +23,10 @@ from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
 from .content import copied
-from .deadline import to_the_end, within
+from .deadline import EpisodeProgress, to_the_end, within
 from .flat_loop import flatten_the_loop
 from .history import History, history_of, skip_unrecorded_messages
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
-from .progress import EpisodeProgress
 from .result import (
     AgentTrajectory,
     Observation,
@@ -38,7 +37,6 @@ from .result import (
     as_reward_result,
 )
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
-from .subagents import watch
 from .task import Action
 from .telemetry import rollout_span
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
@@ -327,7 +325,7 @@ class Environment:
             )
         model = (model_factory or self.model_factory)()
         self._apply_budget(model)
-        watch(model, scope)
+        scope.watch(model)
         scope.models.append(TrackedModel(model=model, agent_name=agent_name, trainable=trainable))
         return model
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import struct
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
@@ -18,7 +20,6 @@ from strands_env.core.threads import reward_threads
 from strands_sglang.media import PlacedMedium
 from strands_sglang.trajectory import SamplingMask
 
-from .binary import pack, unpack
 from .jsonable import JsonValues, StoredModel
 from .task import Action, JsonMessages, MessageDict
 from .termination import ErrorRecord, TerminationReason, ToolErrorRecord
@@ -33,6 +34,9 @@ else:
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 _OBSERVATION = b"SOBS1\n"
 _RESULT = b"SRES1\n"
+_COUNT = struct.Struct("<I")
+_LENGTH = struct.Struct("<q")
+_NONE = -1
 
 
 class Observation(StoredModel):
@@ -61,7 +65,7 @@ class Observation(StoredModel):
 
     def to_bytes(self) -> bytes:
         """The observation in compact binary form; `from_bytes` gives an equal one back."""
-        return pack(_OBSERVATION, self.model_dump_json(exclude={"tokens"}).encode(), [_token_bytes(self.tokens)])
+        return _pack(_OBSERVATION, self.model_dump_json(exclude={"tokens"}).encode(), [_token_bytes(self.tokens)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -70,7 +74,7 @@ class Observation(StoredModel):
         Raises:
             ValueError: The data is none.
         """
-        record, blobs = unpack(_OBSERVATION, data)
+        record, blobs = _unpack(_OBSERVATION, data)
         return cls.model_validate({**from_json(record), "tokens": _tokens(blobs[0])})
 
     @property
@@ -218,7 +222,7 @@ class StepResult(StoredModel):
         for item in self.trajectories:
             blobs += [_token_bytes(item.tokens), item.routed_experts]
         exclude: Any = {"observation": {"tokens"}, "trajectories": {"__all__": {"tokens", "routed_experts"}}}
-        return pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
+        return _pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -227,12 +231,47 @@ class StepResult(StoredModel):
         Raises:
             ValueError: The data is none.
         """
-        record, blobs = unpack(_RESULT, data)
+        record, blobs = _unpack(_RESULT, data)
         fields = from_json(record)
         fields["observation"]["tokens"] = _tokens(blobs[0])
         for item, tokens, experts in zip(fields["trajectories"], blobs[1::2], blobs[2::2], strict=True):
             item |= {"tokens": _tokens(tokens), "routed_experts": experts}
         return cls.model_validate(fields)
+
+
+def _pack(magic: bytes, record: bytes, blobs: Sequence[bytes | None]) -> bytes:
+    """The record and its blobs as bytes that `_unpack` reads."""
+    parts: list[bytes | None] = [zlib.compress(record, 1), *blobs]
+    packed = [magic, _COUNT.pack(len(parts))]
+    for part in parts:
+        packed += [_LENGTH.pack(_NONE if part is None else len(part)), part or b""]
+    return b"".join(packed)
+
+
+def _unpack(magic: bytes, data: bytes) -> tuple[bytes, list[bytes | None]]:
+    """The record and the blobs.
+
+    Raises:
+        ValueError: The data is not what `_pack` wrote, or is not whole.
+    """
+    if not data.startswith(magic):
+        raise ValueError(f"expected data that starts with {magic!r}, got {data[: len(magic)]!r}")
+    parts: list[bytes | None] = []
+    position = len(magic)
+    try:
+        (count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size
+            if length != _NONE and not 0 <= length <= len(data) - position:
+                raise ValueError(f"expected {length} bytes at {position}, of {len(data)}")
+            parts.append(None if length == _NONE else data[position : position + length])
+            position += max(length, 0)
+        record = zlib.decompress(parts[0] or b"")
+    except (struct.error, zlib.error, IndexError) as error:
+        raise ValueError(f"the data is damaged or cut off: {error}") from error
+    return record, parts[1:]
 
 
 def _token_bytes(tokens: TokenObservation | None) -> bytes | None:

@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .content import name_of, redacted
-from .deadline import escaped, is_closing, stop, to_the_end
+from .deadline import EpisodeProgress, escaped, is_closing, stop, to_the_end
 from .environment import Environment
-from .progress import EpisodeProgress
 from .result import StepResult
 from .seeds import seeded
 from .task import Action

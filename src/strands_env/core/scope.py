@@ -1,10 +1,10 @@
-"""One step while it runs: its models, its limits and its measurements."""
+"""One step while it runs: its models and sub-agents, its limits and its measurements."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -126,6 +126,36 @@ class StepScope:
             yield self
         finally:
             _current.reset(token)
+
+    def watch(self, model: Model) -> None:
+        """Record failures of a sub-agent's model, so that the step ends as what they are.
+
+        The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
+        """
+        stream, structured_output = model.stream, model.structured_output
+
+        async def watched(events: Any) -> AsyncIterator[Any]:
+            try:
+                async for event in events:
+                    yield event
+            except Exception as error:
+                if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
+                    self.sub_agent_failures[id(model)] = error
+                raise
+            else:
+                self.sub_agent_failures.pop(id(model), None)  # a retry went well
+            finally:
+                if hasattr(events, "aclose"):
+                    await events.aclose()
+
+        def watched_stream(*args: Any, **kwargs: Any) -> Any:
+            return watched(stream(*args, **kwargs))
+
+        def watched_output(*args: Any, **kwargs: Any) -> Any:
+            return watched(structured_output(*args, **kwargs))
+
+        model.stream = watched_stream  # type: ignore[method-assign]
+        model.structured_output = watched_output  # type: ignore[method-assign]
 
 
 class LoopRecorder(HookProvider):

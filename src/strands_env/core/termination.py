@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
+from pydantic import ValidationError
 from strands.types.exceptions import (
     ContextWindowOverflowException,
     MaxTokensReachedException,
@@ -29,8 +32,6 @@ from strands_sglang.tool_limiter import (
     MaxTotalTokensReachedError,
 )
 from strands_sglang.trajectory import LengthLimit
-
-from .error_chain import error_chain, message_of, root_cause
 
 
 class Phase(StrEnum):
@@ -69,7 +70,7 @@ class ErrorRecord:
     @classmethod
     def from_exception(cls, error: BaseException, where: Phase) -> ErrorRecord:
         """Record the error that the SDK's wrapping hides; the traceback keeps the whole chain."""
-        cause = root_cause(error)
+        cause = _root_cause(error)
         module = type(cause).__module__
         name = type(cause).__qualname__
         return cls(
@@ -208,7 +209,7 @@ class TerminationReason(StrEnum):
         """
         if error is None:
             return cls.TASK_COMPLETE
-        chain = list(error_chain(error))
+        chain = list(_error_chain(error))
         for reason, matches in _BY_TYPE:
             if any(isinstance(link, matches) for link in chain):
                 return reason
@@ -296,3 +297,54 @@ _PROVIDER_MODULES = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "htt
 
 def _is_provider_error(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in _PROVIDER_MODULES
+
+
+def _error_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what the SDK wrapped in it, its explicit causes and the members of its group, each once."""
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        link = pending.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        inner = [getattr(link, "original_exception", None), link.__cause__]
+        if isinstance(link, BaseExceptionGroup):
+            inner.extend(link.exceptions)
+        pending.extend(item for item in reversed(inner) if isinstance(item, BaseException))
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error inside the SDK's `EventLoopException` wrappers; other errors stand for themselves."""
+    while True:
+        inner = getattr(error, "original_exception", None)
+        if not isinstance(inner, BaseException) or inner is error:
+            return error
+        error = inner
+
+
+def _server_of(error: BaseException) -> str | None:
+    """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
+    try:
+        url = urlsplit(str(error.request.url))  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError, ValueError):  # httpx raises where there was no request
+        return None
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.scheme and url.netloc else None
+
+
+def message_of(error: BaseException) -> str:
+    """The error's text, with the server that an HTTP client's error leaves out.
+
+    Of a pydantic error its first complaint in one line: the field, what is wrong, the value.
+    """
+    if not isinstance(error, ValidationError):
+        text, server = str(error), _server_of(error)
+        return text if server is None or server in text else f"{text} ({server})"
+    found = error.errors(include_url=False)
+    first, said = found[0], found[0]["msg"].removeprefix("Value error, ")
+    if first["type"] != "value_error":
+        said = f"{said[:1].lower()}{said[1:]}, got {first['input']!r:.100}"
+    where = ".".join(map(str, first["loc"]))
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{where}: {said}{more}" if where else f"{said}{more}"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from strands_env.core import Action, Environment, ModelFactory
-from strands_env.core.error_chain import message_of
+from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.source import Tasks, contained
