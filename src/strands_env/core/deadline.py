@@ -21,7 +21,7 @@ GRACE_SECONDS = 5.0
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
-    """Await work, at most for so long.
+    """Await work until a deadline.
 
     Args:
         work: What to run.
@@ -43,7 +43,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
 
 
 async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
-    # Inside the task: asyncio lets an exit or an interrupt out of a task end the event loop.
+    # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
     except (Exception, asyncio.CancelledError):
@@ -55,7 +55,7 @@ async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
 
 
 def is_closing(error: BaseException) -> bool:
-    """Whether an error only closes the coroutine it is raised in, which must let it pass.
+    """Whether an error only closes the coroutine it is raised in, which must not catch it.
 
     A `GeneratorExit` that some code raised in a running task is an error like others.
     """
@@ -133,7 +133,7 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
     Args:
         task: The work.
         where: The part of the episode, for the log.
-        is_ending: Whether the work is seen to end, under a deadline of its own: then it has that time, otherwise
+        is_ending: Whether the work is already ending under its own deadline: then it has that time, otherwise
             `GRACE_SECONDS`.
     """
     task.cancel()

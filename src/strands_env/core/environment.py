@@ -307,7 +307,7 @@ class Environment:
         """A model for a sub-agent of the running step (agent as tool, Graph node, Swarm member).
 
         Its trajectories appear in `StepResult.trajectories` under this name, and each has the budget
-        `max_total_tokens`. A step in which such a model failed ends with that failure and without a reward, for the
+        `max_total_tokens`. A step in which such a model failed ends with that failure and without a reward; the
         calling agent only sees a tool result.
 
         Args:
@@ -484,7 +484,7 @@ class Environment:
 
     def _failed(self, error: BaseException, where: Phase) -> StepResult:
         reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)
-        if reason.is_limit:  # of another agent: this one has not begun, so nothing of it was cut short
+        if reason.is_limit:  # another agent's limit: this one has not begun, so nothing was cut short
             reason = TerminationReason.SETUP_ERROR
         record = ErrorRecord.from_exception(error, where)
         logger.warning("where=<%s>, error=<%s>, message=<%s> | step failed", where, record.type, record.message)

@@ -2,8 +2,8 @@
 
 The SDK's loop calls itself once a turn, through `recurse_event_loop`. Every event of a turn then passes through three
 generators for each earlier turn, all of which stay alive, and the loop ends in a `RecursionError` after some 320 turns.
-The call is the last thing a turn does, so it can as well be made after the turn has returned. Agents that run inside a
-step get this; events, hooks, traces, spans and errors are those of the recursive loop.
+The recursive call is the last thing a turn does, so it can be made after the turn has returned. Agents that run inside
+a step get this; events, hooks, traces, spans and errors are those of the recursive loop.
 
 `STRANDS_ENV_FLAT_LOOP=0` leaves the SDK's loop as it is.
 """

@@ -1,7 +1,7 @@
 """JSON encodings for values JSON cannot represent: bytes, and text with lone surrogates.
 
-A model may write anything into its arguments, also what looks like such a form; keys that do are escaped, so that
-reading gives back exactly what was written.
+A model may write anything into its arguments, including text that looks like such an encoding; keys that do are
+escaped, so that reading gives back exactly what was written.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ GRACE_SECONDS = 1.0
 """Seconds a cancelled tool may take to unwind before it is left behind."""
 
 DEFAULT_MAX_EVENTS = 1_000
-"""Progress events of a call that are passed on; later ones are not, except for the last, which is the result."""
+"""Progress events of a call that are passed on; later ones are dropped, except the last, which is the result."""
 MAX_EVENT_CHARS = 1_000_000
 """Characters of text in all progress events of a call that are passed on."""
 MAX_WAITING_EVENTS = 16
@@ -131,7 +131,7 @@ class LimitedTool(AgentTool):
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                     await room.acquire()
                     events.put_nowait(event)
-                    await asyncio.sleep(0)  # a tool that never awaits would let nothing else run
+                    await asyncio.sleep(0)  # a tool that never awaits would starve everything else
             except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
                 raise _raised(error) from error
             finally:
@@ -221,11 +221,11 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 async def _next(events: asyncio.Queue[Any], task: asyncio.Future[None], end: float | None) -> Any:
-    """The next event of a running tool, within its time; those of a tool that has ended come without haste."""
+    """The next event of a running tool, within its time; the events of a tool that has ended have no deadline."""
     if task.done():
         return await events.get()
     if end is not None and asyncio.get_running_loop().time() >= end:
-        raise TimeoutError  # events that keep coming would let no timer have its turn
+        raise TimeoutError  # a steady stream of events would starve the timer
     async with asyncio.timeout_at(end):
         return await events.get()
 

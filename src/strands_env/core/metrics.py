@@ -30,7 +30,7 @@ class ToolMetrics(TypedDict):
 
 
 class TurnMetrics(TypedDict):
-    """One model call and the tools it asked for. Times in seconds; token counts are None where nobody told them."""
+    """One model call and the tools it asked for. Times in seconds; token counts are None where unknown."""
 
     model_s: float
     tool_s: float

@@ -29,7 +29,7 @@ from .tool_specs import shared_text
 if TYPE_CHECKING:
     MaskField: TypeAlias = SamplingMask | None
 else:
-    MaskField = Any  # arrays, which pydantic is not to look into
+    MaskField = Any  # arrays, which pydantic must not inspect
 
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 _OBSERVATION = b"SOBS1\n"
@@ -107,7 +107,7 @@ class AgentTrajectory(BaseModel):
         tokens: The tokens.
         is_main: It is the path of the last answer of the environment's own agent: the one that
             `observation.tokens` shows and that rewards of turns and spans refer to. True for at most one of a step.
-        is_discarded: The last sample was thrown away (a retry, a cancelled answer) and is no part of the episode's
+        is_discarded: The last sample was thrown away (a retry, a cancelled answer) and is not in the episode's
             messages.
         finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
         media: Images in order, each with its place in `tokens`.
@@ -148,7 +148,7 @@ class SpanReward:
 
 
 class RewardResult(StoredModel):
-    """A score, or none.
+    """A score, or an abstention.
 
     Attributes:
         reward: The score, or None when the reward function abstains (a judge that cannot tell). Never 0 for "unknown".
@@ -173,10 +173,10 @@ class StepResult(StoredModel):
 
     Attributes:
         observation: Messages, tokens and metrics.
-        reward: The reward; None without a reward function and for failed rollouts. Where scoring broke, it may be there
-            without a number, for its `info`.
+        reward: The reward; None without a reward function and for failed rollouts. Where scoring broke, it may be
+            present without a number, for its `info`.
         termination_reason: Why the episode ended.
-        error: The error it ended with; None for normal ends and limits that are no exception.
+        error: The error it ended with; None for normal ends and limits.
         cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
         tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
         trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
@@ -196,7 +196,7 @@ class StepResult(StoredModel):
     def main_trajectory(self) -> AgentTrajectory | None:
         """The path of the last answer of the environment's own agent, or None where it is not among the trajectories.
 
-        Results stored before trajectories said so themselves are recognised by their tokens.
+        In results stored before `is_main` existed, it is recognised by its tokens.
         """
         for trajectory in self.trajectories:
             if trajectory.is_main:

@@ -20,7 +20,7 @@ from .termination import EpisodeTimeoutError, ErrorRecord, Phase, WorkCancelledE
 logger = logging.getLogger(__name__)
 
 CLEANUP_SECONDS = 60.0
-"""How long the cleanup of what only looks like an environment may take; an `Environment` says so itself."""
+"""Seconds for the cleanup of what only looks like an environment; an `Environment` has a `cleanup_timeout`."""
 
 EnvFactory: TypeAlias = Callable[..., Any]
 """Makes an environment for a sample: sync or async, with the action as its argument or without one."""
@@ -109,7 +109,7 @@ class LocalExecutor:
         try:
             return await make_environment(self._factory, action, self._takes_action)
         except Exception as error:
-            with suppress(AttributeError, TypeError):  # it has slots
+            with suppress(AttributeError, TypeError):  # the exception has slots
                 error.where = Phase.SETUP  # type: ignore[attr-defined]  # for the record: no agent loop was running
             raise
 
@@ -117,7 +117,7 @@ class LocalExecutor:
 async def _before_cleanup(
     work: Coroutine[Any, Any, StepResult], progress: EpisodeProgress, timeout: float
 ) -> StepResult:
-    """Await an episode that has so many seconds until its cleanup, which has a deadline of its own."""
+    """Await an episode with a deadline for everything before its cleanup, which has its own."""
     task = asyncio.ensure_future(work)
 
     def is_cleaning_up() -> bool:
@@ -184,7 +184,7 @@ async def run_environment(env: Any, action: Action) -> StepResult:
             progress.phase = Phase.CLEANUP
             try:
                 await to_the_end(env.cleanup(), CLEANUP_SECONDS, Phase.CLEANUP)
-            except Exception as error:  # what was sampled is not lost for it
+            except Exception as error:  # keep what was sampled
                 cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
                 logger.warning("error=<%s>, message=<%s> | cleanup failed", cleanup_error.type, cleanup_error.message)
     if cleanup_error is not None:

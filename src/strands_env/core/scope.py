@@ -259,7 +259,7 @@ class LoopRecorder(HookProvider):
 
 
 class EpisodeLimiter(ToolLimiter):
-    """A `ToolLimiter` that stops the loop instead of raising in it, for the SDK logs what is raised there as an error.
+    """A `ToolLimiter` that stops the loop instead of raising in it, which the SDK would log as an error.
 
     Attributes:
         reached: The limit that stopped the loop, or None.

@@ -19,7 +19,7 @@ _BITS = 53
 
 
 def derive_seed(*parts: int | str | bytes) -> int:
-    """A seed that depends on all parts and tells nothing about them: 53 bits of blake2b."""
+    """A seed that depends on all parts and reveals none of them: 53 bits of blake2b."""
     encoded = (part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass") for part in parts)
     data = b"".join(len(part).to_bytes(8, "little") + part for part in encoded)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> (64 - _BITS)

@@ -100,7 +100,7 @@ def _text(error: BaseException) -> str:
     try:
         return message_of(error)
     except Exception as failure:
-        return f"<its text cannot be had: {type(failure).__name__}>"
+        return f"<no text: {type(failure).__name__}>"
 
 
 def _printable(text: str) -> str:
@@ -201,7 +201,7 @@ class TerminationReason(StrEnum):
 
     @classmethod
     def from_error(cls, error: BaseException | None, *, default: TerminationReason | None = None) -> TerminationReason:
-        """The reason an exception stands for, found through the SDK's wrapping and `__cause__` chains.
+        """The reason for an exception, found through the SDK's wrapping and `__cause__` chains.
 
         Args:
             error: What the agent loop raised; None for a loop that returned.
@@ -223,12 +223,12 @@ class TerminationReason(StrEnum):
 
     @classmethod
     def from_length_limit(cls, limit: object) -> TerminationReason:
-        """The reason that a reply cut by this bound stands for (`LengthLimit`); `MAX_TOKENS_REACHED` if not known."""
+        """The reason for a reply cut by this bound (`LengthLimit`); `MAX_TOKENS_REACHED` if not known."""
         return _BY_LENGTH_LIMIT.get(limit, cls.MAX_TOKENS_REACHED) if isinstance(limit, str) else cls.MAX_TOKENS_REACHED
 
     @classmethod
     def from_stop_reason(cls, stop_reason: object) -> TerminationReason:
-        """The reason that the stop reason of a loop that returned stands for; an unknown one is no success."""
+        """The reason for the stop reason of a loop that returned; an unknown one is not a success."""
         if not isinstance(stop_reason, str):
             return cls.TASK_COMPLETE
         return _BY_STOP_REASON.get(stop_reason, cls.UNCLASSIFIED_ERROR)
@@ -316,7 +316,7 @@ def _error_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The error inside the SDK's `EventLoopException` wrappers; other errors stand for themselves."""
+    """The error inside the SDK's `EventLoopException` wrappers; any other error is returned as it is."""
     while True:
         inner = getattr(error, "original_exception", None)
         if not isinstance(inner, BaseException) or inner is error:
@@ -336,7 +336,7 @@ def _server_of(error: BaseException) -> str | None:
 def message_of(error: BaseException) -> str:
     """The error's text, with the server that an HTTP client's error leaves out.
 
-    Of a pydantic error its first complaint in one line: the field, what is wrong, the value.
+    For a pydantic error, its first complaint in one line: field, problem, value.
     """
     if not isinstance(error, ValidationError):
         text, server = str(error), _server_of(error)

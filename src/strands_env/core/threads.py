@@ -1,7 +1,7 @@
-"""Sync functions in threads of their own, so that one that never returns can be left behind.
+"""Runs each sync function in its own thread, so that one that never returns can be left behind.
 
 The SDK runs sync tools in asyncio's default pool of `min(32, cores + 4)` threads, shared by everything in the process:
-many rollouts queue there, a tool that never returns takes a place for ever, and the process waits for it at exit.
+many rollouts queue there, a tool that never returns occupies a thread forever, and the process waits for it at exit.
 """
 
 from __future__ import annotations

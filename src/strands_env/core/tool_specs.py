@@ -39,7 +39,7 @@ def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def remember_tool_specs(registry: ToolRegistry) -> None:
-    """Let a registry make its list of specifications anew only when a tool or a specification is another."""
+    """Let a registry rebuild its list of specifications only when a tool or a specification has changed."""
     make = registry.get_all_tool_specs
     known: list[Any] = []
     made: list[Any] = []

@@ -47,7 +47,7 @@ class QuarantinedTaskError(RuntimeError):
 
 
 class WorkerSetupError(RuntimeError):
-    """A worker could not make the environment factory; no rollout can run. Where it was raised there is a note of it.
+    """A worker could not make the environment factory, so no rollout can run. A note shows where it was raised.
 
     Attributes:
         message: What was raised there.

@@ -1,7 +1,7 @@
 """Messages between a process and its workers over a socket, rollout results included.
 
 A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels in
-it as bytes, pickled apart: what cannot be read costs that rollout and no other.
+it as bytes, pickled separately: what cannot be read costs only that rollout.
 """
 
 from __future__ import annotations

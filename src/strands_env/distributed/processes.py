@@ -1,8 +1,8 @@
 """`ProcessExecutor`: rollouts in worker processes of this machine, each with its own event loop.
 
 Not on `concurrent.futures` or loky, whose workers run one call at a time: an agent loop waits most of its time, so a
-worker here runs hundreds of rollouts at once, cancels single ones, and outlives none of its parents. There a worker's
-death also breaks the whole pool, or restarts it with every call in it.
+worker here runs hundreds of rollouts at once, cancels single ones, and never outlives its parent. In those pools a
+worker's death also breaks the whole pool, or restarts it with every call in it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProcessExecutor:
         n_workers: Number of processes; the number of cores if None.
 
     Raises:
-        ValueError: `n_workers` is not positive, or `make` is no dotted path.
+        ValueError: `n_workers` is not positive, or `make` is not a dotted path.
 
     Attributes:
         environments: Descriptions of the environments the workers make, each once; an evaluation compares them.

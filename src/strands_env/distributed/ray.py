@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class _RolloutActor:
     """What runs in an actor. Ray gives an actor with async methods an event loop of its own.
 
-    Making the factory may fail, and the constructor must not: its failure looks to Ray like the actor's death.
+    The factory is made in `ready`, because to Ray a failing constructor looks like the actor's death.
     """
 
     def __init__(self, recipe: bytes) -> None:
@@ -211,7 +211,7 @@ class _Actor:
                 self._ray.cancel(reference)
             raise
         except self._ray.exceptions.RayTaskError:
-            raise  # the actor answers whatever the rollout raises, so this is a fault of ours
+            raise  # the actor answers whatever the rollout raises, so this is our own bug
         except self._ray.exceptions.RayError as error:  # the actor, its node or the answer on the way is lost
             beside.at_death = beside.at_death or beside.running
             if self._actor is actor:

@@ -1,6 +1,6 @@
 """The program of a worker process: `python -m strands_env.distributed.worker FD LOG_LEVEL`.
 
-Messages are `(kind, number of the rollout, payload)`; a payload is pickled apart from its message.
+Messages are `(kind, number of the rollout, payload)`; a payload is pickled separately from its message.
 """
 
 from __future__ import annotations

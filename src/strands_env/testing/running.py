@@ -16,7 +16,7 @@ GRACE_SECONDS = 10.0
 
 
 def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Run the work in an event loop of its own; also code that blocks that loop cannot take longer.
+    """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
 
     Raises:
         AssertionError: The time has passed.

@@ -1,7 +1,7 @@
 """A hosted sandbox: Amazon Bedrock AgentCore Code Interpreter (extra `aws`).
 
 Service API: `StartCodeInterpreterSession`, `InvokeCodeInterpreter`, `StopCodeInterpreterSession` of the boto3 client
-`bedrock-agentcore`. The client is given, or made when it is first needed; `boto3` is imported only then.
+`bedrock-agentcore`. The client is given, or made when it is first needed; only then is `boto3` imported.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CodeInterpreterSandbox:
         region: AWS region of a made client.
         code_interpreter_id: Which interpreter.
         session_name: Name of the session.
-        session_seconds: Time after which the service ends the session by itself.
+        session_seconds: Time after which the service ends the session itself.
         call_seconds: Time a call may take here; then the session is ended, for the code may still run.
         quotas: Bounds shared with other sandboxes.
 

@@ -75,8 +75,8 @@ class ModelUser(SimulatedUser):
 
     Args:
         model_factory: Makes its model. None uses the environment's own factory.
-        role: Who the user is and wants; a template of the fields of the task context, such as `"{goal}"`. A `{` that is
-            meant as such is written `{{`.
+        role: Who the user is and wants; a template of the fields of the task context, such as `"{goal}"`. A literal
+            `{` is written `{{`.
         agent_name: Name of its trajectory.
         trainable: Whether its tokens are meant to be trained.
         stop: What it writes to end the conversation.
@@ -134,7 +134,7 @@ class _Speaker(SimulatedUser):
 
 
 async def ask(user: Agent, heard: str) -> str:
-    """What a user played by an agent says to the assistant's words. Its thoughts are not said.
+    """What a user played by an agent replies to the assistant. Reasoning is left out.
 
     Raises:
         RuntimeError: The user's reply was cut off, so the conversation is broken, not truncated.

@@ -36,7 +36,7 @@ class CodeSandboxEnv(Environment):
         sandbox: Where code runs: a `Sandbox`, a `CodeInterpreterSandbox`, or your own. The environment closes it.
         client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
         limits: Limits of the sandbox on this machine.
-        isolation: Its isolation; without any only by its telling name.
+        isolation: Its isolation; `none-i-accept-the-risk` turns it off.
         python: Its interpreter, see `Sandbox`.
         slots: Bound on running sandboxes, see `Sandbox`.
         max_output_chars: Characters of each output stream in a tool result.

@@ -55,7 +55,7 @@ class HarnessEnvironment(Environment):
         max_requests: Most model calls of an episode; the program is refused further ones.
         max_new_tokens: Most tokens of one reply, whatever the program asks for.
         limits: What the program may use; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
-        isolation: What stands between the program and this machine; without any only by its telling name.
+        isolation: What stands between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
         environment: Environment variables beside those of the harness.
         python: Interpreter of the sandbox, see `Sandbox`.

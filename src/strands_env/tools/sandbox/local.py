@@ -217,7 +217,7 @@ class Sandbox:
                 await self._end()
                 note = "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
                 return ExecutionResult(outcome=Outcome.SANDBOX_LOST, note=note)
-            except BaseException:  # cancelled: the code still runs, and its answer would meet the next request
+            except BaseException:  # cancelled: the code still runs, and the next request would get its answer
                 await asyncio.shield(self._end())
                 raise
             if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
@@ -285,7 +285,7 @@ class Sandbox:
                 self._release()
                 if isinstance(error, SandboxError) or not isinstance(error, Exception):
                     raise
-                # no descriptors left, no room for a folder: the machine's want, and no fault of the code
+                # no descriptors left, no room for a folder: the machine lacks something; the code is not at fault
                 what = f"{type(error).__name__}: {error}"
                 raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
         return self._process

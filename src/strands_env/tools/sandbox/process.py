@@ -106,7 +106,7 @@ class _Belongings:
             self.first_pidfd = -1
 
     def abandon(self) -> None:
-        """Clear away a sandbox that nobody closed and nobody can reach any more. Blocks for some milliseconds."""
+        """Clear away a sandbox that was never closed and is unreachable. Blocks for some milliseconds."""
         logger.warning("pid=<%d> | a sandbox was never closed; use 'async with' or close()", self.process.pid)
         isolated = self.first_pidfd >= 0
         self.kill()
@@ -135,7 +135,7 @@ class SandboxProcess:
         self._finalizer = weakref.finalize(self, self._own.abandon)
 
     def when_abandoned(self, call: Callable[[], None]) -> None:
-        """Call this in the event loop of now, if the sandbox is dropped without an end."""
+        """If the sandbox is dropped without `end`, call this in the current event loop."""
         loop = asyncio.get_running_loop()
 
         def in_loop() -> None:
@@ -212,7 +212,7 @@ class SandboxProcess:
             raise SandboxError("the supervisor did not answer as itself")
 
     def _confine(self, first_pid: int, limits: SandboxLimits) -> None:
-        """Hold on to process 1 of the sandbox, and put it into a control group, while no foreign code has run yet."""
+        """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._own.first_pidfd = os.pidfd_open(first_pid)
         # Files are in memory, too, and the supervisor is in the group.
         memory = limits.memory_bytes + 2 * limits.disk_bytes + (48 << 20)
@@ -247,7 +247,7 @@ class SandboxProcess:
         nonce = secrets.token_hex(16)
         message = {"id": self._requests, "nonce": nonce, "kind": kind, "code": code, "stdin": stdin}
         message |= {"wall": wall, "cpu": cpu, "output_bytes": output_bytes}
-        async with asyncio.timeout(wall + END_SECONDS + 5.0):  # the supervisor keeps the limit, this is for its death
+        async with asyncio.timeout(wall + END_SECONDS + 5.0):  # the supervisor keeps the limit; this is for its death
             await self._send(message)
             answer = await self._receive()
         if answer.get("id") != self._requests or answer.get("nonce") != nonce:
@@ -405,7 +405,7 @@ def isolation_from(value: Isolation | str) -> Isolation:
     """The kind of isolation of that name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: It does not exist.
     """
     try:
         return Isolation(value)

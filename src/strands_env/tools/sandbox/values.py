@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     DIED = "died"
     """The Python interpreter ended or was killed during the call."""
     REFUSED = "refused"
-    """The code was not run: it is too long, or no text a program can be."""
+    """The code was not run: it is too long, or not text that a program can be."""
     SANDBOX_LOST = "sandbox_lost"
     """The sandbox itself ended during the call; the next call gets a new one."""
 

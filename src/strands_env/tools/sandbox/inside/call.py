@@ -1,4 +1,4 @@
-"""Calls one function of a Python file and prints what it returns, as a program of its own.
+"""Calls one function of a Python file and prints what it returns; a separate program.
 
 The request comes on standard input, as `encode` wrote it: `file`, `function`, `args`, `kwargs`, `marker`. The answer is
 the last line of the output, after the marker. All of this runs beside the judged code, so nothing here is trusted.

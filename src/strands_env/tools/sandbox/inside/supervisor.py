@@ -4,9 +4,9 @@ It runs before any foreign code does. Inside bubblewrap it is process 1 of its o
 sandbox cannot signal it, and all of them die with it. It is not dumpable, so they cannot open its descriptors or trace
 it either, though they run as the same user.
 
-The socket to the host (`_process.py`) is descriptor 0. The first frame is the configuration, answered with
+The socket to the host (`process.py`) is descriptor 0. The first frame is the configuration, answered with
 `{"ready": token}`; then one request and one answer at a time. Everything ends when the socket does, or when bubblewrap
-does: a pipe that only bubblewrap holds open tells. (The kernel's signal at the death of a parent does not reach a
+does: a pipe that only bubblewrap holds open shows it. (The kernel's signal at the death of a parent does not reach a
 process of another user.)
 """
 

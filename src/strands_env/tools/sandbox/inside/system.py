@@ -1,4 +1,4 @@
-"""What the operating system is asked: limits, privileges, and what the processes of the sandbox use."""
+"""Calls to the operating system: limits, privileges, and what the processes of the sandbox use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def other_processes(isolated: bool) -> Processes:
 
 
 def descendants(processes: Processes, root: int) -> Processes:
-    """Those processes that come from one."""
+    """The descendants of one process."""
     children: dict[int, list[int]] = {}
     for pid, fields in processes.items():
         children.setdefault(int(fields[1]), []).append(pid)
@@ -80,7 +80,7 @@ def descendants(processes: Processes, root: int) -> Processes:
 def stopped_threads(pid: int) -> dict[str, bytes] | None:
     """The threads of a stopped process, each with how often it has run; None if one is not stopped.
 
-    Two equal answers say that nothing of the process has run in between.
+    Two equal answers mean that the process has not run in between.
     """
     found: dict[str, bytes] = {}
     try:

@@ -149,7 +149,7 @@ class Watch:
             except BlockingIOError:
                 continue
             if not data:
-                self.open.discard(descriptor)  # it would be readable for ever
+                self.open.discard(descriptor)  # it would stay readable forever
             elif descriptor == self.child.results:
                 self.result += data[: MAX_RESULT_BYTES - len(self.result)]
             else:

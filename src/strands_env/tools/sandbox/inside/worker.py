@@ -50,7 +50,7 @@ class Interpreter:
         sys.path[0] = ""  # the work directory, not the folder of this file
 
     def serve(self) -> None:
-        """Run cells until there are no more."""
+        """Run cells until the host is gone."""
         while True:
             header = self._read(4)
             request = json.loads(self._read(struct.unpack(">I", header)[0]))
@@ -61,7 +61,7 @@ class Interpreter:
                     if not hide():
                         os._exit(71)
                 exit_code = self._run(request["code"])
-            except BaseException:  # the code has broken what we stand on: a new interpreter will do better
+            except BaseException:  # the code broke this interpreter; a new one takes over
                 os._exit(70)
             if os.getpid() != self.process:
                 os._exit(exit_code)  # a fork of the cell
