@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from strands_env.core import Action, StepResult
 from strands_env.core.content import canonical, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
+from strands_env.distributed.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -139,3 +140,49 @@ def _key(action: Action) -> bytes:
     """What is the same for all samples of a task."""
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return canonical(plain(content, leaf=repr))
+
+
+class PooledExecutor:
+    """Runs rollouts on a pool of workers; a subclass makes the workers.
+
+    Attributes:
+        environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
+    """
+
+    def __init__(self, recipe: Recipe, n_workers: int) -> None:
+        self._recipe = recipe
+        self.environments: list[dict[str, Any]] = []
+        self._pool = WorkerPool(self._worker, n_workers)
+
+    @property
+    def env_factory_name(self) -> str:
+        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
+        return self._recipe.name
+
+    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
+        """Run one rollout on the least busy worker.
+
+        Args:
+            action: The task.
+            timeout: Seconds for everything before the cleanup.
+
+        Raises:
+            EpisodeTimeoutError: They passed.
+            WorkerLostError: The worker died before the rollout began.
+            QuarantinedTaskError: The task ends its workers.
+            WorkerSetupError: The environment factory cannot be made there.
+        """
+        return await self._pool.rollout(action, timeout)
+
+    async def close(self) -> None:
+        """End the workers: running rollouts are cancelled and their environments cleaned up."""
+        await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def _worker(self, number: int) -> Worker:
+        raise NotImplementedError

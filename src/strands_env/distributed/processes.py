@@ -21,7 +21,7 @@ from typing import Any
 from strands_env.core import Action, StepResult
 from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.messages import read_message, unpack, write_message
-from strands_env.distributed.pool import WorkerPool
+from strands_env.distributed.pool import PooledExecutor
 from strands_env.distributed.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ SHUTDOWN_SECONDS = 10.0
 """How long a worker may take to clean up its environments before it is killed."""
 
 
-class ProcessExecutor:
+class ProcessExecutor(PooledExecutor):
     """Runs rollouts in worker processes. An agent loop is bound by one core, so this is how to use several.
 
     A worker takes any number of rollouts at once; a new one goes to the worker with the fewest. When a worker dies
@@ -45,9 +45,6 @@ class ProcessExecutor:
 
     Raises:
         ValueError: `n_workers` is not positive, or `make` is not a dotted path.
-
-    Attributes:
-        environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
     """
 
     def __init__(
@@ -59,48 +56,15 @@ class ProcessExecutor:
     ) -> None:
         if n_workers is not None and n_workers < 1:
             raise ValueError(f"n_workers must be at least 1 or None for one a core, got {n_workers!r}")
-        self._recipe = Recipe(make=make, arguments=dict(arguments or {}))
-        self.environments: list[dict[str, Any]] = []
-        count = n_workers or os.cpu_count() or 1
-        self._pool = WorkerPool(self._worker, count)
+        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers or os.cpu_count() or 1)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers that run."""
         return [worker.pid for worker in self._pool.workers if isinstance(worker, _Worker) and worker.pid is not None]
 
-    @property
-    def env_factory_name(self) -> str:
-        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
-        return self._recipe.name
-
-    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
-        """Run one rollout on the least busy worker.
-
-        Args:
-            action: The task.
-            timeout: Seconds for everything before the cleanup.
-
-        Raises:
-            EpisodeTimeoutError: They passed.
-            WorkerLostError: The worker died before the rollout began.
-            QuarantinedTaskError: The task ends its workers.
-            WorkerSetupError: The environment factory cannot be made there.
-        """
-        return await self._pool.rollout(action, timeout)
-
-    async def close(self) -> None:
-        """End the workers: running rollouts are cancelled and their environments cleaned up."""
-        await self._pool.close()
-
     def _worker(self, number: int) -> _Worker:
         return _Worker(number, self._recipe, self.environments)
-
-    async def __aenter__(self) -> ProcessExecutor:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 class _Worker:

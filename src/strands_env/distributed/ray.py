@@ -15,7 +15,7 @@ from strands_env.core.deadline import escaped
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import pack, unpack
-from strands_env.distributed.pool import WorkerPool
+from strands_env.distributed.pool import PooledExecutor
 from strands_env.distributed.recipe import Recipe, make_runner
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _RolloutActor:
         self._environment = description
 
 
-class RayExecutor:
+class RayExecutor(PooledExecutor):
     """Runs rollouts in Ray actors. Joins the cluster one is connected to, or starts Ray on this machine.
 
     A new rollout goes to the actor with the fewest. When an actor or its node dies another takes its place, and each of
@@ -76,9 +76,6 @@ class RayExecutor:
     Raises:
         ImportError: Ray is not installed.
         ValueError: `n_workers` is not positive.
-
-    Attributes:
-        environments: Descriptions of the environments the actors make, each once; an evaluation compares them.
     """
 
     def __init__(
@@ -98,46 +95,18 @@ class RayExecutor:
         except ImportError as error:
             raise ImportError("RayExecutor needs Ray: pip install 'strands-rollout[ray]'") from error
         self._ray: Any = ray
-        self._recipe = Recipe(make=make, arguments=dict(arguments or {}))
         self._options = {"num_cpus": 0, **dict(actor_options or {}), "max_concurrency": max_concurrency}
         self._init_options = dict(init_options or {})
-        self.environments: list[dict[str, Any]] = []
-        self._pool = WorkerPool(self._worker, n_workers)
         self._joining = asyncio.Lock()
         self._started_ray = False
-
-    @property
-    def env_factory_name(self) -> str:
-        """The function that makes the environment factory, with its arguments; part of a run's configuration."""
-        return self._recipe.name
-
-    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
-        """Run one rollout on the least busy actor.
-
-        Args:
-            action: The task.
-            timeout: Seconds for everything before the cleanup.
-
-        Raises:
-            EpisodeTimeoutError: They passed.
-            WorkerLostError: The actor died before the rollout began.
-            QuarantinedTaskError: The task ends its actors.
-            WorkerSetupError: The environment factory cannot be made there.
-        """
-        return await self._pool.rollout(action, timeout)
+        super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers)
 
     async def close(self) -> None:
         """End the actors this executor made, and Ray if it started it."""
-        await self._pool.close()
+        await super().close()
         if self._started_ray:
             await asyncio.to_thread(self._ray.shutdown)
             self._started_ray = False
-
-    async def __aenter__(self) -> RayExecutor:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
     def _worker(self, number: int) -> _Actor:
         return _Actor(number, self._ray, self._make_actor, self.environments)
