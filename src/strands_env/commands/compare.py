@@ -9,7 +9,7 @@ from typing import Any
 
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import interval
-from strands_env.commands.terminal import complain, format_number, say
+from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.eval import EvalError, compare
 from strands_env.eval.groups import read_scores
 from strands_env.eval.identity import differing
@@ -55,12 +55,8 @@ def run(args: argparse.Namespace) -> int:
         if args.html is not None:
             threshold = 1.0 if args.reward_threshold is None else args.reward_threshold
             write_comparison([args.first, *args.others], args.html, reward_threshold=threshold, seed=args.seed)
-    except FileNotFoundError as error:
-        complain("compare", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except EvalError as error:
-        complain("compare", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, EvalError) as error:
+        return cannot_read("compare", error)
     except ValueError as error:
         complain("compare", error)
         return Exit.USAGE

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import complain, one_line, say
+from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError
 from strands_sglang.command_line import Exit
 
@@ -35,12 +35,8 @@ def run(args: argparse.Namespace) -> int:
             return Exit.USAGE
         totals = saved.drift(found.tokenizer, examples=EXAMPLES)
         assert totals is not None
-    except FileNotFoundError as error:
-        complain("drift", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except EvalError as error:
-        complain("drift", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, EvalError) as error:
+        return cannot_read("drift", error)
     if not totals.trajectories:
         complain(
             "drift", f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data"

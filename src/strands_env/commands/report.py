@@ -7,7 +7,7 @@ import webbrowser
 from pathlib import Path
 
 from strands_env.commands.runs import SavedRun, add_prices
-from strands_env.commands.terminal import complain, say
+from strands_env.commands.terminal import cannot_read, say
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
@@ -37,12 +37,8 @@ def run(args: argparse.Namespace) -> int:
             written, note = _training(args), None
         else:
             written, note = _run(args)
-    except FileNotFoundError as error:
-        complain("report", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except EvalError as error:
-        complain("report", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, EvalError) as error:
+        return cannot_read("report", error)
     say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
     if note:
         say(note)

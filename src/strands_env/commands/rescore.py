@@ -23,7 +23,7 @@ from strands_env.commands.build import DeferredModels, load_reward, make_env_fac
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import check_writable, complain, format_number, say
+from strands_env.commands.terminal import cannot_read, check_writable, complain, format_number, say
 from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
 from strands_env.core.content import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
@@ -86,12 +86,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         complain("rescore", "interrupted: nothing was written")
         return Exit.INTERRUPTED
-    except FileNotFoundError as error:
-        complain("rescore", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except StoreError as error:
-        complain("rescore", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, StoreError) as error:
+        return cannot_read("rescore", error)
     except SGLangClientError as error:
         complain("rescore", error)
         return Exit.FAILED

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from strands_sglang.command_line import Exit
+
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, changes colours, turns the direction of text, or cannot be encoded."""
 
@@ -30,12 +32,21 @@ def say(text: str = "") -> None:
 
 
 def complain(command: str, message: object) -> None:
-    """A line about what is wrong; where nobody reads it, nothing."""
+    """Write a complaint to standard error, if there is one."""
     if sys.stderr is None:  # after `2>&-`
         return
     with suppress(OSError, ValueError):
         sys.stderr.write(f"strands-env {command}: {safe(str(message))}\n")
         sys.stderr.flush()
+
+
+def cannot_read(command: str, error: Exception) -> Exit:
+    """Complain that a run is missing or cannot be read, and give the exit status for it."""
+    if isinstance(error, FileNotFoundError):
+        complain(command, f"there are no results at {error.filename!r}")
+        return Exit.USAGE
+    complain(command, error)
+    return Exit.REFUSED
 
 
 def format_seconds(seconds: float | None) -> str:

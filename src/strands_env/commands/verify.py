@@ -15,7 +15,7 @@ import numpy as np
 
 from strands_env.commands.progress import announced
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import complain, format_number, one_line, say
+from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.core import AgentTrajectory
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
@@ -56,12 +56,8 @@ def run(args: argparse.Namespace) -> int:
                 raise EvalError(f"{args.run!r} holds no tokens to score again: it was run with --no-tokens")
             _check_temperature(saved)
             mismatch = asyncio.run(_score(saved, args))
-    except FileNotFoundError as error:
-        complain("verify", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except StoreError as error:
-        complain("verify", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, StoreError) as error:
+        return cannot_read("verify", error)
     except (EvalError, ValueError) as error:  # a name that cannot be a model, an address that is none
         complain("verify", error)
         return Exit.USAGE

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import summary_lines
-from strands_env.commands.terminal import complain, format_number, one_line, say
+from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.groups import Grouping
 from strands_env.eval.store import ResultReader
@@ -34,12 +34,8 @@ def run(args: argparse.Namespace) -> int:
         if args.sample is None:
             return _overview(args)
         return _sample(args)
-    except FileNotFoundError as error:
-        complain("view", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except EvalError as error:
-        complain("view", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, EvalError) as error:
+        return cannot_read("view", error)
 
 
 def _overview(args: argparse.Namespace) -> int:

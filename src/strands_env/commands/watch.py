@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import complain, format_number, format_seconds, one_line, safe, say
+from strands_env.commands.terminal import cannot_read, format_number, format_seconds, one_line, safe, say
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import told
 from strands_env.eval.store.records import LineError, decode, to_sample
@@ -49,12 +49,8 @@ def run(args: argparse.Namespace) -> int:
             say("\n".join(follower.lines()))
             return Exit.OK
         return _follow(follower, max(0.1, args.interval))
-    except FileNotFoundError as error:
-        complain("watch", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    except EvalError as error:
-        complain("watch", error)
-        return Exit.REFUSED
+    except (FileNotFoundError, EvalError) as error:
+        return cannot_read("watch", error)
     except KeyboardInterrupt:
         return Exit.OK
 
