@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
-import os
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,10 +16,12 @@ import numpy as np
 
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import check_writable, complain, say
+from strands_env.core.files import replacing
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store import ResultReader
 from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
 from strands_env.training.export import full_logprobs, one_row, trained_mask
+from strands_env.training.storage import arrow
 from strands_sglang.command_line import Exit, number
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.messages import to_chat_messages
@@ -305,14 +303,14 @@ def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
         ImportError: The package for Parquet is not installed.
     """
     count = 0
-    with _complete(target) as partial:
+    with replacing(target) as partial:
         if target.suffix == ".jsonl":
             with partial.open("w", encoding="utf-8") as file:
                 for row in rows:
                     file.write(json.dumps(_decoded(row), ensure_ascii=False) + "\n")
                     count += 1
             return count
-        pa, parquet = _arrow()
+        pa, parquet = arrow(", or write .jsonl")
         writer = None
         try:
             while batch := list(islice(rows, BATCH)):
@@ -325,18 +323,6 @@ def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
             if writer is not None:
                 writer.close()
     return count
-
-
-@contextmanager
-def _complete(target: Path) -> Iterator[Path]:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        yield partial
-        if partial.exists():
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,12 +373,3 @@ def _column(pa: Any, name: str) -> Any:
     if name in _TEXTS:
         return pa.string()
     return pa.int64() if name in _COUNTS else pa.float64()
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            "Parquet files need pyarrow: pip install 'strands-rollout[train]', or write .jsonl"
-        ) from error

@@ -9,14 +9,14 @@ import hashlib
 import html
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, TextIO
 
+from strands_env.core.files import replacing
 from strands_env.eval.store.files import told
 
 
@@ -50,7 +50,11 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
         StoreError: It cannot be written.
     """
     made = tuple(scripts)
-    with told("write", target), _replacing(target) as file:
+    with (
+        told("write", target),
+        replacing(target) as partial,
+        partial.open("w", encoding="utf-8", errors="replace") as file,
+    ):
         file.write(_head(title, made))
         yield Page(file=file, scripts=made)
         file.write(f"<script>{_script(made)}</script>\n</body>\n</html>\n")
@@ -59,19 +63,6 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
 def now() -> str:
     """The time a page is made, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[TextIO]:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", errors="replace") as file:
-            yield file
-        os.replace(temporary, target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _island(name: str, value: Any) -> str:

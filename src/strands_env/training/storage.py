@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import uuid
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from strands_env.core.files import replacing
 from strands_env.core.tokens import WeightVersionSpan
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_sglang.media import PlacedMedium
@@ -49,8 +48,7 @@ def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
         ImportError: pyarrow is not installed.
         TypeError: An element is not a TrainingSample, or its metadata cannot be written as JSON.
     """
-    pa, parquet = _arrow()
-    target = Path(path)
+    pa, parquet = arrow()
     samples = list(samples)
     for place, sample in enumerate(samples):
         if not isinstance(sample, TrainingSample):
@@ -59,13 +57,8 @@ def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
             )
     rows = [_to_row(sample) for sample in samples]
     table = pa.Table.from_pylist(rows, schema=_schema(pa))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
+    with replacing(Path(path)) as partial:
         parquet.write_table(table, partial, compression="zstd")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
     return len(rows)
 
 
@@ -77,7 +70,7 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
         FileNotFoundError: The file does not exist.
         ValueError: The file was written by something else, or by a later version.
     """
-    pa, parquet = _arrow()
+    pa, parquet = arrow()
     try:
         table = parquet.read_table(path)
     except pa.ArrowInvalid as error:
@@ -92,11 +85,12 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
     return [_from_row(row) for row in table.to_pylist()]
 
 
-def _arrow() -> tuple[Any, Any]:
+def arrow(advice: str = "") -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that ends with the advice."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError("samples in Parquet files need pyarrow: pip install 'strands-rollout[train]'") from error
+        raise ImportError(f"Parquet files need pyarrow: pip install 'strands-rollout[train]'{advice}") from error
 
 
 def _schema(pa: Any) -> Any:
