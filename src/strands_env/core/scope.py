@@ -27,7 +27,7 @@ from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
 from .result import AgentTrajectory
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .tokens import TokenObservation
+from .tokens import TokenObservation, token_sources
 
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
@@ -55,11 +55,8 @@ class TrackedModel:
 
     def trajectories(self) -> list[AgentTrajectory]:
         """What the model holds now. Token data is found by name, so any provider may have it, or have none."""
-        exported = getattr(self.model, "trajectories", None)
-        if not isinstance(exported, list | tuple):
-            manager = getattr(self.model, "token_manager", None)
-            exported = [] if manager is None else [manager]
-        return [trajectory for source in exported if (trajectory := self._export(source)) is not None]
+        sources = token_sources(self.model) or ()
+        return [trajectory for source in sources if (trajectory := self._export(source)) is not None]
 
     def _export(self, source: Any) -> AgentTrajectory | None:
         tokens = TokenObservation.from_token_manager(source)

@@ -354,6 +354,15 @@ class TokenObservation:
         )
 
 
+def token_sources(model: Any) -> Sequence[Any] | None:
+    """The trajectories of a model, or its lone token manager, found by name; None where it has no token data."""
+    trajectories = getattr(model, "trajectories", None)
+    if isinstance(trajectories, list | tuple):
+        return trajectories
+    manager = getattr(model, "token_manager", None)
+    return None if manager is None else [manager]
+
+
 def _prompt_length(token_manager: Any) -> int:
     length = getattr(token_manager, "initial_prompt_length", None)  # counts without making an object a token
     return len(token_manager.initial_prompt) if length is None else int(length)

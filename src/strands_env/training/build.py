@@ -8,14 +8,14 @@ for, completions that a retry threw away; used paths own what they share with di
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from strands_env.core.result import AgentTrajectory, RewardResult, StepResult
 from strands_env.core.termination import TerminationReason
-from strands_env.core.tokens import TokenObservation
+from strands_env.core.tokens import TokenObservation, token_sources
 from strands_env.rewards.turns import Placement, token_rewards
 from strands_env.training.sample import SampleStatus, TrainingSample
 
@@ -120,7 +120,7 @@ def samples_from_model(
     Raises:
         TypeError: The model has no token data.
     """
-    exported = _exported(model)
+    exported = token_sources(model)
     if exported is None:
         raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
     rollout = rollout_id or uuid.uuid4().hex
@@ -144,14 +144,6 @@ def samples_from_model(
             )
         )
     return _with_loss(samples)
-
-
-def _exported(model: Any) -> Sequence[Any] | None:
-    exported = getattr(model, "trajectories", None)
-    if isinstance(exported, list | tuple):
-        return exported
-    manager = getattr(model, "token_manager", None)
-    return None if manager is None else [manager]
 
 
 def _sample(

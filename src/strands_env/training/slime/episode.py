@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,23 +81,11 @@ class RolloutControl:
         self.resume.set()
 
 
-@dataclass(slots=True, kw_only=True)
-class RolloutCounters:
-    """Sums over the answers of a rollout, named as in `meta_info`."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    spec_accept_token_num: int = 0
-    spec_draft_token_num: int = 0
-    spec_verify_ct: int = 0
-
-    def add(self, meta: Mapping[str, Any]) -> None:
-        """Add an answer."""
-        for name in self.__dataclass_fields__:
-            value = meta.get(name)
-            if isinstance(value, int | float):
-                setattr(self, name, getattr(self, name) + value)
+_COUNTED = (
+    *("prompt_tokens", "cached_tokens", "completion_tokens"),
+    *("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct"),
+)
+"""Fields of `meta_info` that are summed up over the answers of a rollout."""
 
 
 class RolloutClient:
@@ -115,7 +104,7 @@ class RolloutClient:
         client: Any,
         control: RolloutControl,
         records: list[CallRecord],
-        counters: RolloutCounters,
+        counters: Counter[str],
         pictures: Pictures | None = None,
     ) -> None:
         self._client = client
@@ -169,7 +158,9 @@ class RolloutClient:
             before_attempt.reset(token)
         if not answer.get("output_ids") and (meta.get("finish_reason") or {}).get("type") == "abort":
             self._control.check()  # stopped before its first token: asked again later, and no abort to the model
-        self._counters.add(meta)
+        for name in _COUNTED:
+            value = meta.get(name)
+            self._counters[name] += int(value) if isinstance(value, int | float) else 0
         output = np.array(answer.get("output_ids") or (), dtype=np.int32)
         self._control.sampled += len(output)
         if resumptions != self._control.resumptions:  # begun before the suspension, ended after it
@@ -270,7 +261,7 @@ class Episode:
         control: Its abort, budget and suspension.
         models: The models it has made.
         records: Top-p data of its calls.
-        counters: Sums over its calls.
+        counters: Sums of `meta_info` over its calls.
         suspensions: How often it was suspended.
         successes: Training rollouts that had succeeded when it began.
         scores: Whether its environment has a reward function.
@@ -281,7 +272,7 @@ class Episode:
     control: RolloutControl
     models: list[Any] = field(default_factory=list)
     records: list[CallRecord] = field(default_factory=list)
-    counters: RolloutCounters = field(default_factory=RolloutCounters)
+    counters: Counter[str] = field(default_factory=Counter)
     suspensions: int = 0
     successes: int = 0
     scores: bool = False

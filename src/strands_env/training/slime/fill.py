@@ -88,17 +88,10 @@ def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) 
 METADATA_KEY = "strands_env"
 """Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
 
-_STATUS = {
-    SampleStatus.COMPLETED: "COMPLETED",
-    SampleStatus.TRUNCATED: "TRUNCATED",
-    SampleStatus.ABORTED: "ABORTED",
-    SampleStatus.FAILED: "FAILED",
-}
-
 
 def set_status(sample: Any, status: SampleStatus) -> None:
     """Set slime's status."""
-    sample.status = getattr(type(sample).Status, _STATUS[status])
+    sample.status = getattr(type(sample).Status, status.name)
 
 
 def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) -> None:

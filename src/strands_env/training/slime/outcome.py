@@ -263,11 +263,10 @@ def _notes(call: Call, result: StepResult, episode: Episode, agent_name: str) ->
 def _count(sample: Any, result: StepResult, episode: Episode) -> None:
     """Cache and speculative counters and the time of tools, once for the rollout."""
     counters = episode.counters
-    meta = {name: getattr(counters, name) for name in counters.__dataclass_fields__}
     if hasattr(sample, "prefix_cache_info"):
-        sample.prefix_cache_info.add(meta)
-    if hasattr(sample, "spec_info") and counters.spec_verify_ct:
-        sample.spec_info.add(meta)
+        sample.prefix_cache_info.add(counters)
+    if hasattr(sample, "spec_info") and counters["spec_verify_ct"]:
+        sample.spec_info.add(counters)
     seconds = result.observation.metrics.get("tool_s")
     if isinstance(seconds, int | float):
         sample.non_generation_time = float(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -97,8 +98,6 @@ def _groups(args: Any, samples: Sequence[Any]) -> list[Any]:
 
 
 def _filter_output(keep: bool, reason: str | None) -> Any:
-    import importlib
-
     try:
         module = importlib.import_module("slime.rollout.filter_hub.base_types")
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import os
@@ -205,8 +206,6 @@ def sampling_params_of(params: Mapping[str, Any]) -> tuple[dict[str, Any], int |
 
     slime's own are `None` where unset. Special tokens stay in the text, for the tool parser.
     """
-    import copy
-
     own = {key: copy.deepcopy(value) for key, value in params.items() if value is not None}
     own.pop("skip_special_tokens", None)
     budget = own.get("max_new_tokens")
