@@ -47,7 +47,7 @@ class Exit(IntEnum):
     """`eval`: more samples were lost than `--max-failures`, or the first ones failed alike; everything finished is
     saved."""
     UNEXPECTED = 70
-    """An error nobody expected, with its traceback; everything finished is saved. Also one in a user's own metric."""
+    """An unexpected error, with its traceback; everything finished is saved. Also one in a user's own metric."""
     INTERRUPTED = 130
     """Stopped with Ctrl-C or SIGTERM; everything finished is saved."""
     PIPE = 141
@@ -236,11 +236,11 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
 def _unexpected(prog: str, command: str) -> int:
     with suppress(OSError):
         traceback.print_exc()
-        sys.stderr.write(f"{prog} {command}: an error nobody expected, see above; please report it\n")
+        sys.stderr.write(f"{prog} {command}: unexpected error, see above; please report it\n")
     return Exit.UNEXPECTED
 
 
 def _silence(stream: TextIO) -> None:
-    """Let what is still buffered for a reader that went away go nowhere, or Python complains at its end."""
+    """Discard what is still buffered for a reader that went away, or Python complains when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

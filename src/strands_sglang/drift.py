@@ -99,7 +99,7 @@ class DriftTotals:
         trajectories: Trajectories seen.
         changed_trajectories: Those that would come back with other ids.
         sampled_tokens: Tokens the model sampled.
-        changed_tokens: Sampled tokens that would come back as others, or not at all.
+        changed_tokens: Sampled tokens that would come back different, or not at all.
         kinds: Number of places by kind.
         examples: The first places.
     """

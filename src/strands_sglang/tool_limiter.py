@@ -102,7 +102,7 @@ class ToolLimiter(HookProvider):
         self.reset()
 
     def reset(self) -> None:
-        """Start counting anew, for a new episode."""
+        """Reset the counts for a new episode."""
         self.tool_iter_count = 0
         self.tool_call_count = 0
         self.cancelled_tool_call_count = 0

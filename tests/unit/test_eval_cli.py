@@ -79,7 +79,7 @@ def test_rollouts_in_processes(tmp_path):
         (["arithmetic", "--env", f"{HOOKS}:NOT_A_FUNCTION"], "must be a function or an Environment class"),
         (["arithmetic", "--env", "tests.unit"], "has no 'create_env_factory'"),
         (["arithmetic", "--workers", "2"], "--workers is for"),
-        ([HOOKS, "--env", HOOKS, "--limit", "2"], "is no Benchmark"),
+        ([HOOKS, "--env", HOOKS, "--limit", "2"], "is not a Benchmark"),
         (["gsm8k", "--data", "missing.jsonl"], "no data file at 'missing.jsonl'"),
         (["harbor", "--env", HOOKS], "harbor needs the folder"),
         (["arithmetic", "--from-run", "missing.json"], "no saved run at 'missing.json'"),

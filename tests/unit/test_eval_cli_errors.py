@@ -39,7 +39,7 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
         ([f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:hook_of_nothing"], "must return a function that makes"),
         ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--env-config", '{"colour": 1}'], "unexpected keyword argument"),
         ([f"{HOOKS}:three_tasks", "--env", HOOKS, "--data", "nosuch.jsonl"], "--data would have no effect"),
-        ([HOOKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "is no Benchmark"),
+        ([HOOKS, "--env", HOOKS, "--data", "nosuch.jsonl"], "is not a Benchmark"),
         (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'scripted'"),
         (["arithmetic", "--model-id", "m"], "--model-id would have no effect"),
         (["arithmetic", "--tool-parser", "hermes"], "--tool-parser would have no effect"),

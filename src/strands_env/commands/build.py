@@ -170,7 +170,7 @@ def _benchmark_environment(
 class DeferredModels:
     """A model factory that loads its model when it is first called or asked for an attribute.
 
-    So what is wrong with an environment is said before the seconds or minutes that a model takes.
+    So mistakes in an environment are reported before the seconds or minutes that loading a model takes.
 
     Args:
         load: Makes the model factory.
@@ -198,7 +198,7 @@ class DeferredModels:
         return self.load()()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what protocols such as that of `copy` ask for
+        if name.startswith("__"):  # asked for by protocols such as `copy`'s
             raise AttributeError(name)
         return getattr(self.load(), name)
 
@@ -307,13 +307,13 @@ def _tried(what: str, factory: EnvFactory, *, when: bool) -> EnvFactory:
         except (TypeError, ValueError) as error:
             logger.warning("what=<%s> | it raised", what, exc_info=True)
             raise EvalError(f"{what} cannot be made: {error} (--env-config; -v shows where)") from error
-        except Exception as error:  # what it needs may only be there in a rollout
+        except Exception as error:  # what it needs may only exist in a rollout
             logger.debug("what=<%s>, error=<%r> | it cannot be tried beforehand", what, error)
     return factory
 
 
 def _called(what: str, function: Any, *args: Any, **options: Any) -> Any:
-    """Call a user's function; what it raises names it."""
+    """Call a user's function, naming it in what it raises."""
     try:
         return function(*args, **options)
     except (EvalError, ModuleNotFoundError):
@@ -374,7 +374,7 @@ def make_model_factory(
             **options,
         )
         if backend in ("local", "sglang"):
-            made()  # a wrong sampling parameter shows here, not in every sample
+            made()  # a wrong sampling parameter fails here, not in every sample
         return made
     except SGLangClientError:
         raise

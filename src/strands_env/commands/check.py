@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check."""
-    # What is wrong is said below.
+    # The findings say what is wrong.
     logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
@@ -122,7 +122,7 @@ async def _first(tasks: Tasks) -> Action | None:
 
 
 def models_of(tokenizer: str | None) -> ModelFactory:
-    """Models of a dry run: rendered by a chat template where there is a tokenizer, and answered by nobody.
+    """Models of a dry run: prompts are rendered by a chat template where there is a tokenizer, and no model is asked.
 
     Raises:
         EvalError: The tokenizer cannot be loaded.

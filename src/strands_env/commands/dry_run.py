@@ -24,12 +24,12 @@ from strands_sglang.testing import ScriptedClient
 logger = logging.getLogger(__name__)
 
 ANSWER = "This is a dry run."
-"""What the model seems to say."""
+"""The model's answer."""
 
 _ASYNC = ("reset", "cleanup", "step", "rollout", "interact")
 _WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
-"""What a constructor raises again whenever it is called; a connection or a running loop may be there later."""
+"""Errors that a constructor raises every time; a missing connection or running loop may only be missing now."""
 _SYNC = ("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics", "is_scored")
 
 
@@ -37,9 +37,9 @@ class Level(StrEnum):
     """How bad a finding is."""
 
     ERROR = "error"
-    """A run would fail, or not do what is meant."""
+    """A run would fail, or not do what was intended."""
     WARNING = "warning"
-    """A run goes well; is it meant so?"""
+    """A run would work, but perhaps not as intended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class DryRun:
         tools: Specifications of the tools, as the model is given them.
         prompt: The first prompt as the model reads it; None where nothing was asked, or the provider has no tokens.
         prompt_tokens: Its tokens.
-        result: What the step gave back.
+        result: What the step returned.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -198,7 +198,7 @@ def tool_findings(given: Any) -> list[Finding]:
         elif callable(tool):
             found.append(_error(f"the tool {name!r} is a plain function, which the SDK drops: decorate it with @tool"))
         else:
-            found.append(_error(f"{name} is no tool, and the SDK drops it: make one with @tool"))
+            found.append(_error(f"{name} is not a tool, and the SDK drops it: make one with @tool"))
     return found
 
 
@@ -263,7 +263,7 @@ async def dry_run(env: Any, action: Action) -> DryRun:
         env.model_factory = models
     try:
         seen.result = await run_environment(env, action)
-    except Exception as error:  # of what is no Environment, or overrides its rollout
+    except Exception as error:  # of something that only looks like an Environment, or overrides `rollout`
         seen.findings.append(_error(f"the rollout raised {type(error).__name__}: {error}"))
     for given in tools[:1]:
         seen.findings += tool_findings(given)

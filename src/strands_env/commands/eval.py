@@ -123,7 +123,7 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tuned_garbage_collection() -> Iterator[None]:
-    """Tune it for the run; whoever calls this command from a program gets its process back as it was."""
+    """Tune it for the run, and restore it for a program that called this command."""
     with rare_collections():
         tune_garbage_collection()
         try:
@@ -150,7 +150,7 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
         get_tool_parser(options["tool_parser"])
     check_sampling(options["backend"], sampling)
     if options["env"] is not None:
-        load_object(options["env"], HOOK)  # a wrong name is said here, in one sentence
+        load_object(options["env"], HOOK)  # a wrong name is reported here, in one sentence
     else:
         check_benchmark_environment(options["benchmark"], options["env_config"])
     compared = {name: value for name, value in model.items() if name not in ("base_url", "script_delay")}
@@ -183,7 +183,7 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
         settings["columns"] = columns_of(options["columns"])
     if options["reward"] is not None:
         load_reward(options["reward"])
-    # The model is loaded last: whatever else is wrong has been said by then.
+    # The model is loaded last: every other mistake has been reported by then.
     evaluator = kind(_not_made, **settings)
     _check_data(evaluator, options)
     _check_output(evaluator, resume=args.resume)
@@ -207,7 +207,7 @@ def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) ->
 
 
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
-    """Start the trackers that are asked for, and let them have the progress.
+    """Start the requested trackers and report the progress to them.
 
     Raises:
         EvalError: One does not start.
@@ -229,7 +229,7 @@ def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTrac
 
 
 def _given(*, reward: str | None = None, columns: str | None = None, **values: Any) -> dict[str, Any]:
-    """Part of a configuration; options that came later are in it only where they are given, for runs from before."""
+    """Part of a configuration; newer options are in it only if given, so that older runs still match."""
     later = {"reward": reward, "columns": columns}
     return {**values, **{name: value for name, value in later.items() if value is not None}}
 
@@ -250,12 +250,12 @@ def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
         if options[name] is not None:
             sampling[name] = options[name]
     if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
-        complain("eval", "note: at temperature 0 the samples of a prompt are alike; pass@k tells no more than pass@1")
+        complain("eval", "note: at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
     return sampling
 
 
 def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: type[Evaluator]) -> None:
-    """Options given here that would have no effect, and those that are missing."""
+    """Refuse options given here that would have no effect, and missing ones."""
     backend = options["backend"]
     if backend == "sglang" and not options["base_url"]:
         raise EvalError("the backend 'sglang' needs a server: give --base-url http://host:port")
@@ -276,7 +276,7 @@ def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: typ
         elif backend == "local":
             ignored["tokenizer"] = "the model brings its own"
     if not issubclass(kind, Benchmark):
-        why = f"{kind.__name__} is no Benchmark, and reads its data itself"
+        why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
         ignored |= {"data": why, "limit": why}
     if not issubclass(kind, DataBenchmark):
         ignored["columns"] = "it is for --data without a benchmark"
@@ -347,7 +347,7 @@ def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
 
 
 def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
-    """Read what of the tasks is near: what is wrong with them is said before anything is made or shown."""
+    """Read local tasks, so that their errors are reported before anything is made or shown."""
     if not isinstance(evaluator, Benchmark):
         return
     first = evaluator.check_data()
@@ -459,7 +459,7 @@ def _show(
 
 
 def _drift(saved: SavedRun) -> DriftTotals | None:
-    """What re-tokenising would have changed, where the tokenizer is loaded anyway and the run is not too large."""
+    """What re-tokenising would have changed, if the tokenizer is loaded anyway and the run is not too large."""
     if saved.options.get("backend") not in ("local", "sglang"):
         return None
     tokenizer = saved.tokenizer().tokenizer
@@ -469,7 +469,7 @@ def _drift(saved: SavedRun) -> DriftTotals | None:
 def _ending(
     evaluator: Evaluator, summary: RunSummary, failure: str | None, options: dict[str, Any]
 ) -> tuple[Exit, str | None]:
-    """How a run that came to its end is to be taken, and what to say of it."""
+    """The exit status of a finished run, and a complaint, if there is one."""
     if not summary.samples:
         return Exit.USAGE, f"{options['benchmark']!r} has no tasks: nothing was run"
     if failure is not None:
@@ -487,13 +487,13 @@ def _ending(
 
 
 def _may_pass(summary: RunSummary) -> bool:
-    """Whether what the samples were lost to may be over by itself: the server or the network, not the user's code."""
+    """Whether the cause of lost samples may pass by itself: the server or the network, not the user's code."""
     lost = TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED
     return bool(set(summary.terminations) & {reason.value for reason in lost})
 
 
 def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:
-    """What the evaluator's class or its `metrics_fns` say beside or against the usual metrics; and what they raised."""
+    """Metrics of the evaluator's class or its `metrics_fns` that differ from the usual ones, and what they raised."""
     if type(evaluator).compute_metrics is Evaluator.compute_metrics and not evaluator.metrics_fns:
         return {}, None
     try:

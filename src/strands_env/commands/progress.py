@@ -51,7 +51,7 @@ def announced(text: str | None, *, quiet: bool = False) -> Iterator[None]:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads it
+    with suppress(OSError, ValueError):  # the reader is gone
         stream.write(text)
         stream.flush()
 
@@ -72,7 +72,7 @@ def describe(state: ProgressState) -> str:
 
 
 class TrackedProgress:
-    """A display that also tells trackers how a run goes.
+    """A display that also reports a run's progress to trackers.
 
     Args:
         display: The display; None for none.
@@ -93,7 +93,7 @@ class TrackedProgress:
             self._display.start(state)
 
     def update(self, state: ProgressState) -> None:
-        """Tell them, when the last time is long enough ago."""
+        """Report to them, unless the last report is too recent."""
         if self._display is not None:
             self._display.update(state)
         if time.monotonic() - self._last >= self._seconds:
@@ -101,7 +101,7 @@ class TrackedProgress:
             self._tell(state)
 
     def finish(self, state: ProgressState) -> None:
-        """Tell them the last state."""
+        """Report the last state to them."""
         if self._display is not None:
             self._display.finish(state)
         self._tell(state)

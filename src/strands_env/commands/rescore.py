@@ -230,7 +230,7 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
 
 @contextmanager
 def _whole_or_nothing(target: StorePaths) -> Iterator[StorePaths]:
-    """Files beside the new run's own, for as long as it is scored; what is not moved is removed, on SIGTERM too."""
+    """Temporary files beside the new run's while it is scored; those not moved are removed, on SIGTERM too."""
     folder = target.results.parent
     is_new = not folder.exists()
     partial = StorePaths.of(folder / f".{target.results.stem}.{uuid.uuid4().hex}.jsonl")
@@ -263,12 +263,12 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
     """A factory of environments that score; the model is only made where a reward asks for it."""
     if args.reward is not None:
         if args.env is not None or args.env_config is not None:
-            raise EvalError("give --reward, or --env with --env-config, not both: each says what scores")
+            raise EvalError("give --reward, or --env with --env-config, not both: each names what scores")
         reward = load_reward(args.reward)
         return _Rewarding(reward)
     options = saved.options
     if args.env is None and not options:
-        raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': say what scores with --reward or --env")
+        raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
     model: dict[str, Any] = {name: options.get(name) for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
     model |= {"backend": options.get("backend", "local"), "sampling_params": saved.model.get("sampling_params")}
     if model["backend"] == "scripted":

@@ -24,8 +24,8 @@ class RunTokenizer:
     """The tokenizer of a run.
 
     Attributes:
-        tokenizer: Hugging Face style; None where there is none.
-        note: Why there is none.
+        tokenizer: Hugging Face style, or None.
+        note: Why it is None.
     """
 
     tokenizer: Any

@@ -44,7 +44,7 @@ class DataBenchmark(Benchmark):
         return lambda: Environment(model_factory=model_factory, **options)
 
     def action(self, row: Row, index: int) -> Action | None:
-        """The question; what is in no column of its own goes into the task context."""
+        """The question; other columns go into the task context."""
         used = {kind: self._column(kind, row) for kind in COLUMNS}
         question = used["question"]
         if question is None:
@@ -76,7 +76,7 @@ def columns_of(text: str | None) -> dict[str, str]:
     """The map of `--columns question=prompt,answer=solution`.
 
     Raises:
-        EvalError: It is none.
+        EvalError: It is not a map of these columns.
     """
     columns: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):

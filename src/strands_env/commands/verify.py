@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             mismatch = asyncio.run(_score(saved, args))
     except (FileNotFoundError, StoreError) as error:
         return cannot_read("verify", error)
-    except (EvalError, ValueError) as error:  # a name that cannot be a model, an address that is none
+    except (EvalError, ValueError) as error:  # a name that cannot be a model, an invalid address
         complain("verify", error)
         return Exit.USAGE
     except (StrandsSGLangError, OSError) as error:
@@ -179,7 +179,7 @@ def _check_temperature(saved: SavedRun) -> None:
     if temperature is not None and temperature not in (0, 1):
         raise EvalError(
             f"the run was sampled at temperature {temperature:g}: a server scores prompts at temperature 1, so its "
-            "log-probabilities of the same tokens are other ones by definition; verify runs at temperature 1 or 0"
+            "log-probabilities of the same tokens differ by definition; verify runs at temperature 1 or 0"
         )
 
 

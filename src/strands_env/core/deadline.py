@@ -31,7 +31,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
-        RuntimeError: The work raised what is no `Exception`, such as `SystemExit`.
+        RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
     try:
         return await _within(_contained(work, where), seconds, where)

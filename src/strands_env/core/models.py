@@ -299,7 +299,7 @@ def _tokenizer(name: str) -> Any:
 
 
 def _check_listens(base_url: str) -> None:
-    """Refuse an address where nobody accepts connections: every sample would fail alike."""
+    """Refuse an address where nothing accepts connections: every sample would fail alike."""
     if (why := why_no_answer(base_url, 10.0)) is not None:
         raise SGLangConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
 

@@ -68,7 +68,7 @@ class LocalExecutor:
         Raises:
             EpisodeTimeoutError: They passed; the error says in which phase.
             WorkCancelledError: The environment cancelled itself.
-            RuntimeError: It raised what is no `Exception`, such as `SystemExit`.
+            RuntimeError: It raised something other than an `Exception`, such as `SystemExit`.
         """
         progress = EpisodeProgress(Phase.SETUP)
         try:

@@ -37,7 +37,7 @@ class Pictures:
         self.urls: list[str] = []
 
     def place(self, kind: Any, data: Any) -> int | None:
-        """Index of an image in `urls`; None where it is none, or there is no room.
+        """Index of an image in `urls`; None if it is not an image, or there is no room.
 
         Args:
             kind: Its format.
@@ -75,7 +75,7 @@ class TokenTexts:
         self.left_out = 0
 
     def take(self, count: int) -> bool:
-        """Whether so many tokens may still be shown."""
+        """Whether this many more tokens may be shown."""
         if count > self._budget:
             self.left_out += 1
             return False
@@ -83,7 +83,7 @@ class TokenTexts:
         return True
 
     def take_image(self, size: int) -> bool:
-        """Whether an image of so many characters may still be shown."""
+        """Whether an image of this many characters may still be shown."""
         if size > self._image_room:
             return False
         self._image_room -= size
@@ -206,7 +206,7 @@ def _prompt_text(item: AgentTrajectory, texts: TokenTexts) -> str | None:
             keep[medium.offset + 1 : medium.offset + medium.length] = False
         ids = tokens.token_ids_array[: tokens.prompt_length][keep].tolist()
         text = texts.tokenizer.decode(ids, skip_special_tokens=False)
-    except Exception:  # ids of another tokenizer; the tokens are shown all the same
+    except Exception:  # ids of another tokenizer; show the tokens without texts
         return None
     return _cut(str(text))
 

@@ -33,7 +33,7 @@ async def collect_rollouts(
         without loss.
 
     Raises:
-        ExceptionGroup: Every rollout raised, to the last attempt: a wrong configuration, not a bad day.
+        ExceptionGroup: Every rollout raised, to the last attempt: the configuration is wrong.
     """
     outcomes = await asyncio.gather(*(_attempts(run, retries, pause) for run in runs))
     errors = [error for _, error in outcomes if error is not None]

@@ -142,7 +142,7 @@ class TrainingSample:
         A cut inside an image moves to its start: no model can be fed half an image.
 
         Raises:
-            ValueError: The cut lies inside the prompt.
+            ValueError: The cut is inside the prompt.
         """
         if len(self) <= max_tokens:
             return self
@@ -210,7 +210,7 @@ _DTYPES = {
 
 
 def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Iterator[str]:
-    """The contradictions of a sample, in order. Ask for the next one only if the one before can be lived with."""
+    """The contradictions of a sample, in order. Ask for the next only if the last can be tolerated."""
     count = len(sample.token_ids)
     for name, dtype in _DTYPES.items():
         values = getattr(sample, name)

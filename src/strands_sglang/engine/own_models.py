@@ -59,7 +59,7 @@ def own_tokenizer(name: str) -> Any:
 
 
 def why_no_answer(url: str, timeout: float) -> str | None:
-    """What the system says where nobody accepts connections at an address; None where somebody does. Blocks.
+    """The system's error if nothing accepts connections at an address; None if something does. Blocks.
 
     A proxy is taken to reach it: only a request would tell.
 
@@ -111,7 +111,7 @@ def is_offline_mode() -> bool:
 
 
 def only_from_cache(name: object) -> bool:
-    """Whether a model can only come from the local cache: it is no local folder, and the hub cannot be reached."""
+    """Whether a model can only come from the local cache: it is not a local folder, and the hub cannot be reached."""
     return isinstance(name, str) and not Path(name).exists() and why_no_hub() is not None
 
 

@@ -53,7 +53,7 @@ class Request:
     seen: Any = None
     """The prompt's images (`vision.SeenPrompt`), if any; `prompt` is then the expanded one."""
     prompt_keys: list[int] | None = None
-    """What stands for the prompt where prefixes are compared, if that is not its ids."""
+    """Replaces the prompt's ids where prefixes are compared."""
     matcher: Any = None
     """State of the grammar, if there is one."""
     kv: Any = None

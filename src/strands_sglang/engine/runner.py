@@ -210,7 +210,7 @@ class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-
     """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight."""
 
     def pack(self) -> None:
-        """Lay the weight out again."""
+        """Pack the weight again."""
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
 
     def forward(self, input: Any) -> Any:

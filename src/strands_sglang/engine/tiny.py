@@ -45,7 +45,7 @@ def make_tiny_model(
     context_length: int = 4096,
     seed: int = 0,
 ) -> TinyModel:
-    """Make a tiny random Qwen3 model with a tokenizer of its own.
+    """Make a tiny random Qwen3 model with its own tokenizer.
 
     Args:
         out_dir: Folder to save both into (`save_pretrained`); nothing is written without it.

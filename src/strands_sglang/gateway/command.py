@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _misused(args: argparse.Namespace) -> str | None:
-    """What is wrong with the options, as far as they tell by themselves."""
+    """What is wrong with the options, where that shows without loading anything."""
     if not args.base_url and not args.model:
         return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:

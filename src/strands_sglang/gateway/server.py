@@ -104,7 +104,7 @@ class Gateway:
         ping_interval: float = 5.0,
         **options: Any,
     ) -> None:
-        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # whose place the conversation tells
+        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # `Conversation` says where these go
         if not is_loopback(host) and admin_key is None:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         if unknown := set(volatile_rules) - VOLATILE_RULES.keys():

@@ -109,7 +109,7 @@ def _file(step: StepRenderer) -> Path | None:
         return None
     digests = [step.template.key(tools_present=present) for present in (True, False)]
     if not all(isinstance(digest, bytes) for digest in digests):
-        return None  # rendered by a tokenizer of its own
+        return None  # rendered by the tokenizer itself
     nested = None if step.tools is None else all("function" in tool for tool in step.tools)
     try:
         variables = json.dumps([nested, step.kwargs, step.vocabulary], sort_keys=True)

@@ -99,7 +99,7 @@ def name_results(last: Message, new: Sequence[Message]) -> list[Message]:
 
 
 def with_arguments(message: Message, form: ArgumentForm) -> Message:
-    """The message with all call arguments as objects or as JSON text; text that is no JSON object stays text."""
+    """The message with all call arguments as objects or as JSON text; text that is not a JSON object stays text."""
     calls = calls_of(message)
     if not calls:
         return message

@@ -97,7 +97,7 @@ class ChatTemplate:
         self.special_values = special_values(tokenizer)
         try:
             self.render([{"role": "user", "content": "Hello."}], add_generation_prompt=True)
-        except Exception as error:  # whatever a foreign tokenizer raises: there is no usable template
+        except Exception as error:  # whatever a foreign tokenizer raises, it has no usable template
             raise TemplateError(
                 f"{type(tokenizer).__name__} has no usable chat template "
                 f"({type(error).__name__}: {error}); {_NO_TEMPLATE}"
@@ -105,7 +105,7 @@ class ChatTemplate:
         return self
 
     def text(self, *, tools_present: bool = False) -> str | None:
-        """Jinja text used with or without tools; None when rendering is the tokenizer's own business."""
+        """Jinja text used with or without tools; None when the tokenizer renders itself."""
         return None if self._renderer is not None else self._texts[self._name(tools_present)]
 
     def key(self, *, tools_present: bool) -> Hashable:
@@ -136,8 +136,8 @@ class ChatTemplate:
         """Render messages to text.
 
         Args:
-            messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and what
-                is no JSON in content parts reaches the template as a placeholder, both as in transformers.
+            messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and
+                values in content parts that JSON cannot represent become placeholders, both as in transformers.
             tools: JSON schemas of the tools.
             add_generation_prompt: Whether to open the next assistant turn.
             **kwargs: Variables of the template; they win over the special tokens.
@@ -205,7 +205,7 @@ _identities_lock = threading.Lock()
 
 
 def _identity(thing: Any) -> Hashable:
-    """A token that stands for this very object as long as it lives, never for another one."""
+    """A token that identifies this object as long as it lives."""
     try:
         with _identities_lock:
             return _identities.setdefault(thing, object())

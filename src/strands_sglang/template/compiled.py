@@ -304,9 +304,9 @@ _SAFE_FILTERS: Final = frozenset(
     {"trim", "string", "default", "d", "length", "count", "replace", "join", "first", "last", "list", "reverse"}
     | {"items", "map", "select", "reject", "selectattr", "rejectattr"}
 )
-"""Filters that only take elements, print, or ask questions that a traced text answers, of the value they are given."""
+"""Filters that do nothing with their value but take elements, print, or ask questions that a traced text answers."""
 _PRINTED_ARGUMENTS: Final = frozenset({"join", "default", "d"})
-"""Of these, those that do nothing with their arguments but print them."""
+"""Those of them that do nothing with their arguments but print them."""
 
 _TYPE_TESTS: Final = {"string": True, "defined": True, "sequence": True, "iterable": True} | dict.fromkeys(
     ["none", "mapping", "number", "integer", "float", "boolean", "undefined", "callable", "true", "false"], False
@@ -345,7 +345,7 @@ def _traced_test(name: str, function: Any) -> Callable[..., Any]:
 
 
 class _ByCalls(jinja2.visitor.NodeTransformer):
-    """Writes what compiled templates do by themselves (`~`, `in`) as filters and tests, which are traced."""
+    """Rewrites operators (`~`, `in`) as filters and tests, which are traced."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)

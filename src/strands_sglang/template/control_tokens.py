@@ -221,7 +221,7 @@ def render_marked(
 
 
 def spelled_error(messages: Sequence[Message], controls: ControlTexts) -> ControlTokenError:
-    """What is wrong with messages that spell a control token."""
+    """The error for messages that spell a control token."""
     for message in messages:
         token = first_spelled(message, controls.of_role(message["role"]))
         if token:

@@ -214,7 +214,7 @@ def _from_hub(name: str) -> Source:
     try:
         options = {"local_files_only": only_from_cache(name)}
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    except Exception as error:  # whatever the hub client raises: there is no tokenizer
+    except Exception as error:  # whatever the hub client raises, there is no tokenizer
         raise SourceError(
             f"{name!r} is not a file or folder, and no such tokenizer can be loaded: {why_not_loaded(error)}"
         ) from error
@@ -258,7 +258,7 @@ _FLAGS = {
     "shortened one); dropped_content says what happens",
     Flag.DROPS_CALLS: "tool calls are lost in a re-rendered history; dropped_content says what happens",
     Flag.NO_CLOSER: "some turn ends without an end token; the sampled one stays in the context",
-    Flag.CLOSER_IS_NOT_A_STOP: "some turn is printed with an end that is no stop token; check the stop tokens (--stop)",
+    Flag.CLOSER_IS_NOT_A_STOP: "some turn ends with a token that is not a stop token; check the stop tokens (--stop)",
 }
 
 _SHAPES = {

@@ -37,7 +37,7 @@ _PROBES: dict[str, list[Message]] = {
 def image_problem(renderer: DeltaRenderer, placeholder: str, role: str) -> str | None:
     """Why a template cannot be used with images in messages of a role; None where it can.
 
-    Numbers beside images are no problem: they are printed from the whole history. An image may stand before or behind
+    Numbers beside images do no harm: they are printed from the whole history. An image may stand before or behind
     the texts of its message, because its placeholder is found anyway.
 
     Args:

@@ -3,9 +3,9 @@
 Rendering the schemas of many tools is the main cost of a short rendering, and it ends up in the part that is cut away.
 It may be left out only if nothing behind it can change, for any tools and any content. So the template is run on two
 bits instead of values: may this depend on the tools, and may it show a message other than the first. Both branches of
-every condition are taken (except those on variables that nobody sets), what is set or printed under a condition depends
-on it, and loops run until nothing changes. The proof fails as soon as text that may depend on the tools is printed with
-or after a message. It is conservative: where it fails, the tools are rendered.
+every condition are taken (except those on variables that are never set), what is set or printed under a condition
+depends on it, and loops run until nothing changes. The proof fails as soon as text that may depend on the tools is
+printed with or after a message. It is conservative: where it fails, the tools are rendered.
 
 The proof has a budget. A macro called again under the same conditions is not run again, so almost every template costs
 a few hundred statements; one that needs more than `_BUDGET` (macros that call each other in many ways) is not proved.
@@ -203,7 +203,7 @@ class _Run:
             env[name] = first if all(value is first for value in values) else _join(values)
 
     def is_never(self, test: nodes.Node) -> bool:
-        """Whether a condition is false because it asks for a variable that nobody sets."""
+        """Whether a condition is false because it asks for a variable that is never set."""
         match test:
             case nodes.Name():
                 return test.name not in self.variables and test.name not in self.macros

@@ -101,7 +101,7 @@ class Report:
         prints_tools: Whether the first prompt shows the tools; True without tools.
         opens_reasoning: The tag of a reasoning block that the generation prompt leaves open, or None.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
-            where it does so anyway or has no such variable. What policy `append` adds.
+            where it keeps it anyway or has no such variable. What policy `append` adds.
     """
 
     verdict: Verdict

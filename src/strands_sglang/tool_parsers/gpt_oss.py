@@ -39,7 +39,7 @@ class GptOssToolParser(ToolParser):
     A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
     channel. `<|call|>` is a stop token, so a turn has one call at most. Malformed are calls to another recipient or
     none, in another channel, of another content type than JSON, with a header of another form, and those that end
-    otherwise. An analysis message ends at `<|end|>` and nowhere else: what it drafts is no call. The header has one
+    otherwise. An analysis message ends at `<|end|>` and nowhere else: a draft in it is not a call. The header has one
     form, so only the end marker can be replaced.
     """
 
@@ -143,7 +143,7 @@ class GptOssToolParser(ToolParser):
 
     @staticmethod
     def _read_broken(text: str, start: int) -> Block | None:
-        """Read a message whose header is none, but names a recipient: it must not get lost."""
+        """Read a message with a broken header that names a recipient: it must not get lost."""
         begin = _BROKEN_HEADER.match(text, start)
         close = _END.search(text, begin.end() if begin else start)
         if close is None:

@@ -263,7 +263,7 @@ class MiniMaxM1ToolParser(JSONListToolParser):
         return super().find_close(text, position, end_marker)
 
     def read_list(self, text: str, start: int, end: int) -> list[Draft]:
-        """Read objects with nothing but blanks between; what is no JSON value is malformed, up to the end."""
+        """Read objects with only blanks between them; from the first other text on, all is malformed."""
         drafts: list[Draft] = []
         position = _json.skip_blank(text, start)
         while position < end or not drafts:
@@ -281,7 +281,7 @@ class MiniMaxM1ToolParser(JSONListToolParser):
 
 @register_tool_parser("xlam")
 class XLAMToolParser(BareToolParser, JSONListToolParser):
-    """xLAM 2: `[{"name": ..., "arguments": {...}}, ...]` as the whole answer, told by how it begins."""
+    """xLAM 2: `[{"name": ..., "arguments": {...}}, ...]` as the whole answer, recognised by its beginning."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("[", "")
     HAS_MARKER: ClassVar[bool] = False

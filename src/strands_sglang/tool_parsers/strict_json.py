@@ -51,7 +51,7 @@ def loads(text: str) -> Any:
 def value_end(text: str, start: int) -> int | None:
     """Offset behind the JSON value that begins at `start` (blanks skipped), or None where there is none.
 
-    Only the boundary is of interest here, so duplicate keys and the like pass; the value itself goes to `loads`.
+    Only the boundary matters here, so duplicate keys pass; the value itself goes to `loads`.
     """
     start = skip_blank(text, start)
     size = _FIRST_WINDOW

@@ -137,7 +137,7 @@ def _read_open(text: str, position: int, tag: tuple[str, str], call_name: str) -
 
 
 class TaggedToolParser(ToolParser):
-    """A block ends at the first end marker; what in it is no call makes the rest of the block malformed."""
+    """A block ends at the first end marker; text in it that is not a call makes the rest of the block malformed."""
 
     GRAMMAR: ClassVar[TagGrammar]
     SEVERAL_CALLS: ClassVar[bool] = False

@@ -59,7 +59,7 @@ class ChatEnv(Environment):
             return result
         user = self.user.begin(self, action)
         for turn in range(self.max_user_turns):
-            if result.stop_reason != "end_turn":  # cancelled, or cut short: nobody to talk to
+            if result.stop_reason != "end_turn":  # cancelled or cut short: the conversation is over
                 return result
             answer = Observation.get_final_response([dict(result.message)]) or ""
             message = await user.reply(turn, answer, action)

@@ -17,7 +17,7 @@ class MCPEnv(Environment):
     """Tools over the Model Context Protocol.
 
     Args:
-        tools: Connections that somebody else opens and closes, shared among environments: the usual case.
+        tools: Connections that the caller opens and closes, shared among environments: the usual case.
         mcp_client: A client of this environment's own, not started: connected by `reset`, disconnected by `cleanup`.
             For servers with a state that each episode needs afresh.
         **options: Further arguments of `Environment`.

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
 ABANDONED_SECONDS = 2.0
-"""How long a finalizer waits for the processes of a sandbox that nobody closed."""
+"""How long a finalizer waits for the processes of a sandbox that was never closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

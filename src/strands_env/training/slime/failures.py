@@ -12,7 +12,7 @@ from strands_env.core.termination import ErrorRecord, TerminationReason
 
 
 class FailureStreakError(RuntimeError):
-    """So many rollouts in a row failed that the run ends, instead of sampling for ever.
+    """Too many rollouts in a row failed; the run ends instead of sampling forever.
 
     Attributes:
         count: How many.

@@ -190,7 +190,7 @@ def load(path: str) -> Any:
     """The object at an import path.
 
     Raises:
-        SlimeConfigError: There is none.
+        SlimeConfigError: It cannot be imported.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     try:

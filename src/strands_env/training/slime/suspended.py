@@ -17,7 +17,7 @@ from strands_env.training.slime.episode import Episode
 logger = logging.getLogger(__name__)
 
 MAX_SUSPENDED = 4096
-"""Suspended rollouts that are kept; of more the oldest are ended."""
+"""Suspended rollouts that are kept; beyond that the oldest are ended."""
 
 EXIT_SECONDS = 30.0
 """How long the end of the process waits for their cleanups."""

@@ -21,7 +21,7 @@ def receive(channel: socket.socket) -> Any:
 
 
 def read_exactly(channel: socket.socket, count: int) -> bytes | None:
-    """So many bytes; None when the other side is gone."""
+    """Exactly `count` bytes; None when the other side is gone."""
     data = bytearray()
     while len(data) < count:
         part = channel.recv(min(count - len(data), CHUNK))
