@@ -1,4 +1,4 @@
-"""What a turn costs, counted: calls, allocated bytes, encoded text. A regression shows here on any machine.
+"""What a turn and a sample cost, counted: calls, allocated bytes, encoded text. A regression shows on any machine.
 
 Two conversations are alike but for their length, about 3k and 90k tokens in turns of equal size. The same turn is added
 to each, and everything that Python does in our code meanwhile is counted. Times are for `benchmarks/`.
@@ -11,6 +11,8 @@ import sys
 import tracemalloc
 from array import array
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,12 +23,15 @@ import pytest
 from strands import tool
 
 from strands_env.core import Action, Environment
+from strands_env.eval import Evaluator
+from strands_env.eval.store import ResultLog, StorePaths
 from strands_sglang import SGLangModel
 from strands_sglang.client import GenerateAnswer, GenerateRequest, read_answer
 from strands_sglang.client import request as request_module
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
+from tests.unit.eval_support import FakeEnv, outcome, sample, tasks
 
 SOURCE = str(Path(request_module.__file__).parents[2])
 TURN_TOKENS = 750
@@ -204,6 +209,42 @@ def environment_calls(turns: int) -> Work:
     return work
 
 
+@contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Calls of functions of ours, and of pydantic's that are written in Python, by name."""
+    calls: Counter[str] = Counter()
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and (file.startswith(SOURCE) or "/pydantic/" in file):
+            calls[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def evaluator_calls(samples: int) -> Counter[str]:
+    """The work of an evaluation on the event loop: all but the file."""
+    result, given = outcome(), tasks(samples)
+    evaluator = Evaluator(lambda: FakeEnv(lambda action: result), max_concurrency=4)
+    with counted_calls() as calls:
+        asyncio.run(evaluator.run(given))
+    return calls
+
+
+def saving_calls(samples: int, folder: Path) -> Counter[str]:
+    """The work of the results file for one batch."""
+    made = [sample(1.0, index) for index in range(samples)]
+    log = ResultLog(StorePaths.of(folder), fsync_interval=None)
+    with counted_calls() as calls:
+        log.append(made)
+    log.close()
+    return calls
+
+
 SHORT, LONG = 4, 120  # turns: about 3k and 90k tokens
 HISTORY_CALLS_A_TURN = 6
 """Calls for every earlier turn: whether its reply needs the SDK's normalisation."""
@@ -254,3 +295,21 @@ def test_a_turn_of_an_environment_costs_little_for_each_earlier_turn() -> None:
     assert before.templates == after.templates == 0
     growth = sum(after.calls.values()) - sum(before.calls.values())
     assert growth <= HISTORY_CALLS_A_TURN * (long - short)
+
+
+def growth(few: Counter[str], many: Counter[str], samples: int) -> dict[str, float]:
+    """Calls for each further sample, by name."""
+    return {name: (calls - few[name]) / samples for name, calls in many.items() if calls > few[name]}
+
+
+def test_calls_of_a_sample_stay_bounded() -> None:
+    """104 on Python 3.11 and 90 on 3.12 when this was written; more than 140 with models copied by pydantic."""
+    calls = growth(evaluator_calls(20), evaluator_calls(60), 40)
+    assert sum(calls.values()) <= 110
+    assert not {"BaseModel.model_copy", "BaseModel.model_dump"} & calls.keys()
+
+
+def test_calls_to_save_a_sample_stay_bounded(tmp_path: Path) -> None:
+    """23 when this was written; 77 with a look at every part of the messages, and with longer messages more."""
+    calls = growth(saving_calls(20, tmp_path / "few"), saving_calls(60, tmp_path / "many"), 40)
+    assert sum(calls.values()) <= 26

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from strands_env.core.jsonable import encode
 from strands_env.core.result import as_reward_function, as_reward_result
 from strands_env.core.types import (
     Action,
@@ -231,6 +232,11 @@ def test_what_a_model_writes_survives_construction_and_json(value: Any) -> None:
     assert result.observation.messages[0]["content"][0]["toolUse"]["input"]["x"] == value
     assert StepResult.from_json(result.to_json()) == result
     assert StepResult.model_validate(json.loads(result.to_json())) == result
+
+
+@pytest.mark.parametrize("value", [[{"a": "\u4f60 __bytes__"}], {"__bytes_encoded_": 1}, "utf-8", (1, [None])])
+def test_what_json_can_hold_is_written_without_a_copy(value: Any) -> None:
+    assert encode(value) is value
 
 
 def test_action_of_text_with_a_lone_surrogate_survives_json() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import shutil
 import threading
@@ -414,20 +415,32 @@ async def test_a_rollout_that_exits_is_one_sample():
     assert "sys.exit(3)" in results["p0"][0].step_result.error.message
 
 
-async def test_what_an_environment_does_to_its_action_stays_there():
+async def test_what_an_environment_does_to_its_action_stays_there(tmp_path):
     seen = []
 
     def answer(action: Action):
         seen.append(action.message)
+        context = action.task_context
         action.message += "!"
-        action.task_context.parts.append("more")
+        context.id, context.ground_truth, context.more = "b", "mine", "more"
+        context.empty.append("more")
+        context.parts[0]["deep"].clear()
+        context.conversation_history[0]["content"].clear()
         return ConnectionError("gone") if len(seen) == 1 else outcome()
 
-    given = task("a", parts=[])
-    made = (await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE).run([given]))["a"][0]
-    assert seen == ["question a", "question a"]
-    assert (made.action.message, made.action.task_context.parts) == ("question a", [])
-    assert given.task_context.parts == []
+    history = [{"role": "user", "content": [{"text": "before"}]}]
+    fields = {"ground_truth": "4", "empty": [], "parts": [{"deep": [1]}], "conversation_history": history}
+    given = task("a", **copy.deepcopy(fields))
+    evaluator = Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE, n_samples_per_prompt=2, output_path=tmp_path)
+    made = (await evaluator.run([given]))["a"]
+    assert seen == ["question a"] * 3
+    assert given == task("a", **fields)
+    for action in [item.action for item in (*made, *read_results(tmp_path))]:
+        known = action.model_dump()["task_context"]
+        assert action.message == "question a"
+        assert known.keys() == {"id", "rollout_seed", *fields}
+        assert {name: known[name] for name in fields} == fields
+    assert [item.action.task_context.id for item in made] == ["a_0", "a_1"]
 
 
 async def test_too_many_failures_end_the_run_and_keep_what_is_done(tmp_path):
@@ -506,6 +519,26 @@ async def test_passing_over_finished_samples_lets_others_have_the_loop(tmp_path)
         await evaluator.run(tasks(700))
     heart.cancel()
     assert len(set(seen)) >= 700 // 64
+
+
+async def test_environments_that_never_wait_let_others_have_the_loop():
+    class NeverWaiting(FakeEnv):
+        async def step(self, action: Action) -> StepResult:
+            seen.append(beats)
+            return outcome()
+
+    beats, seen = 0, []
+
+    async def beat():
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    heart = asyncio.create_task(beat())
+    await Evaluator(NeverWaiting, max_concurrency=1).run(tasks(10))
+    heart.cancel()
+    assert len(set(seen)) == 10
 
 
 async def test_more_samples_per_prompt_continue_a_run(tmp_path):

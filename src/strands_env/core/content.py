@@ -17,11 +17,13 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
 from pydantic import BaseModel
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
 _IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None)))
@@ -101,6 +103,41 @@ def copied(value: Any) -> Any:
     if kind is list:
         return [item if type(item) in _IMMUTABLE else copied(item) for item in value]
     return copy.deepcopy(value)
+
+
+def changed(model: Model, changes: Mapping[str, Any]) -> Model:
+    """A shallow copy with other values of fields: `model_copy(update=changes)` at a third of its cost."""
+    kind = type(model)
+    is_own = kind.model_copy is not BaseModel.model_copy or kind.__copy__ is not BaseModel.__copy__
+    if is_own or getattr(model, "__pydantic_private__", None):
+        return model.model_copy(update=changes)
+    values, extra = model.__dict__.copy(), model.__pydantic_extra__
+    if extra is None:
+        values.update(changes)
+    else:
+        extra = extra.copy()
+        for name, value in changes.items():
+            known = values if name in values else extra
+            known[name] = value
+    made = kind.__new__(kind)
+    put = object.__setattr__
+    put(made, "__dict__", values)
+    put(made, "__pydantic_extra__", extra)
+    put(made, "__pydantic_fields_set__", {*model.__pydantic_fields_set__, *changes})
+    put(made, "__pydantic_private__", None)
+    return made
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is what JSON text says: no subclass, no other key than text, no infinite number."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and is_json(item) for key, item in value.items())
+    if kind is list:
+        return all(map(is_json, value))
+    if kind is float:
+        return math.isfinite(value)
+    return kind is str or kind is int or kind is bool or value is None
 
 
 def redacted(value: Any) -> Any:

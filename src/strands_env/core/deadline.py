@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .current import Bound
 from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
 """How long cancelled work may take to unwind before it is left behind."""
+
+_AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
@@ -77,7 +80,9 @@ def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
 async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
     if seconds is None:
         return await work
-    task = asyncio.ensure_future(work)
+    task = _begun(work)
+    if task.done():
+        return task.result()
     try:
         await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
@@ -99,7 +104,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
     """
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(_contained(work, where))
+    task = _begun(_contained(work, where))
     ends = None if seconds is None else loop.time() + seconds
     cancelled: asyncio.CancelledError | None = None
     while not task.done() and (ends is None or loop.time() < ends):
@@ -125,6 +130,14 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
         raise cancelled
     if failure is not None:
         raise failure
+
+
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task for work, from Python 3.12 on run up to where it first waits: most resets and cleanups never do."""
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is not None:
+        return loop.create_task(work)
+    return asyncio.Task(work, loop=loop, **_AT_ONCE)
 
 
 async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[], bool] = lambda: False) -> None:
@@ -160,27 +173,29 @@ class EpisodeProgress:
     is_taken: bool = False
 
     @staticmethod
-    @contextmanager
-    def taken() -> Iterator[EpisodeProgress]:
+    def taken() -> _Taken:
         """The progress for a rollout to set: the current one, or, inside another rollout, one that nobody reads."""
-        progress = _current.get()
-        if progress is None or progress.is_taken:
-            yield EpisodeProgress()
-            return
-        progress.is_taken = True
-        try:
-            yield progress
-        finally:
-            progress.is_taken = False
+        return _Taken()
 
-    @contextmanager
-    def active(self) -> Iterator[EpisodeProgress]:
+    def active(self) -> Bound[EpisodeProgress]:
         """Make this the current one."""
-        token = _current.set(self)
-        try:
-            yield self
-        finally:
-            _current.reset(token)
+        return Bound(_current, self)
+
+
+class _Taken:
+    __slots__ = ("_taken",)
+
+    def __enter__(self) -> EpisodeProgress:
+        current = _current.get()
+        self._taken = None if current is None or current.is_taken else current
+        if self._taken is None:
+            return EpisodeProgress()
+        self._taken.is_taken = True
+        return self._taken
+
+    def __exit__(self, *error: object) -> None:
+        if self._taken is not None:
+            self._taken.is_taken = False
 
 
 _current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)

@@ -22,7 +22,7 @@ from strands.types.tools import AgentTool
 from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
-from .content import copied
+from .content import changed, copied
 from .deadline import EpisodeProgress, to_the_end, within
 from .flat_loop import flatten_the_loop
 from .history import History, history_of, skip_unrecorded_messages
@@ -505,8 +505,8 @@ class Environment:
 def _copied(result: StepResult) -> StepResult:
     """The result for code that is not ours: what it changes there, the record keeps. Tokens cannot be changed."""
     seen = result.observation
-    observation = seen.model_copy(update={"messages": copied(list(seen.messages)), "metrics": copied(seen.metrics)})
-    return result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
+    observation = changed(seen, {"messages": copied(list(seen.messages)), "metrics": copied(seen.metrics)})
+    return changed(result, {"observation": observation, "trajectories": list(result.trajectories)})
 
 
 def _check_deadline(name: str, value: float | None) -> None:

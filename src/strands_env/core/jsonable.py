@@ -8,27 +8,39 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated, Any, Self, TypeAlias
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
 _MARK = "__bytes_encoded__"  # as the SDK's sessions write bytes
 _TEXT = "utf-8"  # the mark's value for text; True for bytes
 _KEY = "!__utf-8__"
 _STORED = "strands_env_stored"
+_MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
+"""What keys that look like ours have in them."""
 
 
 def encode(value: Any) -> Any:
     """The value with bytes, and text that UTF-8 cannot hold, replaced by objects. Nothing given is changed."""
+    try:  # most values are JSON already: to write them once, in C, costs a tenth of a look at each part
+        text = orjson.dumps(value)
+    except TypeError:
+        return _encode(value)
+    return value if _MARKS.search(text) is None else _encode(value)
+
+
+def _encode(value: Any) -> Any:
     match value:
         case str():
             return value if _is_plain(value) else {_MARK: _TEXT, "data": _base64(value)}
         case bytes() | bytearray():
             return {_MARK: True, "data": base64.b64encode(value).decode()}
         case dict():
-            return {_encode_key(key): encode(item) for key, item in value.items()}
+            return {_encode_key(key): _encode(item) for key, item in value.items()}
         case list() | tuple():
-            return [encode(item) for item in value]
+            return [_encode(item) for item in value]
     return value
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ from strands.models import Model
 
 from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
+from .current import Bound
 from .result import AgentTrajectory
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .tokens import TokenObservation, token_sources
@@ -115,14 +115,9 @@ class StepScope:
         """The step that the calling code runs in; threads and tasks started by it included."""
         return _current.get()
 
-    @contextmanager
-    def active(self) -> Iterator[StepScope]:
+    def active(self) -> Bound[StepScope]:
         """Make this the current step."""
-        token = _current.set(self)
-        try:
-            yield self
-        finally:
-            _current.reset(token)
+        return Bound(_current, self)
 
     def watch(self, model: Model) -> None:
         """Record failures of a sub-agent's model, so that the step ends as what they are.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
+from .current import Bound
 from .task import Action
 
 FIELD = "rollout_seed"
@@ -20,8 +20,10 @@ _BITS = 53
 
 def derive_seed(*parts: int | str | bytes) -> int:
     """A seed that depends on all parts and reveals none of them: 53 bits of blake2b."""
-    encoded = (part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass") for part in parts)
-    data = b"".join(len(part).to_bytes(8, "little") + part for part in encoded)
+    data = b""
+    for part in parts:
+        encoded = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        data += len(encoded).to_bytes(8, "little") + encoded
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> (64 - _BITS)
 
 
@@ -43,14 +45,9 @@ class RolloutSeed:
         """That of the rollout the calling code runs in; threads and tasks started by it included."""
         return _current.get()
 
-    @contextmanager
-    def active(self) -> Iterator[RolloutSeed]:
+    def active(self) -> Bound[RolloutSeed]:
         """Make this the current one."""
-        token = _current.set(self)
-        try:
-            yield self
-        finally:
-            _current.reset(token)
+        return Bound(_current, self)
 
     def for_model(self) -> int:
         """The seed of the next model."""
@@ -61,15 +58,12 @@ class RolloutSeed:
 _current: ContextVar[RolloutSeed | None] = ContextVar("strands_env_rollout_seed", default=None)
 
 
-@contextmanager
-def seeded(action: Action) -> Iterator[None]:
+def seeded(action: Action) -> AbstractContextManager[object]:
     """Run a rollout with the seed that its action carries, if any."""
     seed = getattr(action.task_context, FIELD, None)
     if not isinstance(seed, int) or isinstance(seed, bool):
-        yield
-        return
-    with RolloutSeed(seed).active():
-        yield
+        return nullcontext()
+    return RolloutSeed(seed).active()
 
 
 class SeededClient:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from strands_env.core import Action
-from strands_env.core.content import canonical, plain
+from strands_env.core import Action, TaskContext
+from strands_env.core.content import canonical, changed, is_json, plain
 from strands_env.core.seeds import derive_seed
 from strands_env.eval.errors import DatasetError
 
@@ -47,9 +48,8 @@ def task_digest(action: Action) -> str:
     Raises:
         DatasetError: The task holds something without content, such as an open file.
     """
-    exclude = None if _is_named(action) else {"task_context": {"id"}}
     try:
-        return digest(canonical(plain(action.model_dump(exclude=exclude), "action")))
+        return digest(_content(action))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(
             f"the task {_name(action)} cannot be recognised when the run is resumed: {error}; keep such objects out "
@@ -65,10 +65,9 @@ def copy_of(action: Action) -> Action:
     """
     try:
         context = action.task_context
-        fields = {name: _copy(value) for name, value in context.__dict__.items()}
-        extra = {name: _copy(value) for name, value in (context.__pydantic_extra__ or {}).items()}
-        copied = context.model_copy(update=fields | extra)
-        return action.model_copy(update={"message": _copy(action.message), "task_context": copied})
+        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
+        copies = {name: _copy(value) for name, value in fields.items() if type(value) not in _IMMUTABLE}
+        return changed(action, {"message": _copy(action.message), "task_context": changed(context, copies)})
     except Exception as error:  # of any object's own copying
         raise DatasetError(
             f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
@@ -84,6 +83,20 @@ def _copy(value: Any) -> Any:
     if (kind is list or kind is dict) and not value:
         return kind()
     return copy.deepcopy(value)
+
+
+def _content(action: Action) -> bytes:
+    """The task as canonical JSON; most tasks are JSON already, and need no dump first."""
+    is_named, context = _is_named(action), action.task_context
+    if type(action) is Action and type(context) is TaskContext:
+        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
+        if not is_named:
+            del fields["id"]
+        if is_json(action.message) and is_json(fields):
+            with suppress(TypeError):  # a lone surrogate, or an integer of more than 64 bits
+                return canonical({"message": action.message, "task_context": fields})
+    exclude = None if is_named else {"task_context": {"id"}}
+    return canonical(plain(action.model_dump(exclude=exclude), "action"))
 
 
 def _is_named(action: Action) -> bool:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from strands_env.core.content import changed
 from strands_env.core.garbage import rare_collections
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
@@ -228,6 +229,7 @@ class Run:
                 sample = await self._sample(job, sampler)
                 await self._check_environments(sampler.executor)
                 await self._finish(sample)
+                await asyncio.sleep(0)  # an environment that never waits must not keep the others from the event loop
             finally:
                 self._state.running -= 1
 
@@ -253,7 +255,7 @@ class Run:
         changes: dict[str, Any] = {"id": f"{job.prompt.id}_{job.index}"}
         if seed is not None:
             changes[SEED_FIELD] = sample_seed(seed, job.prompt, job.index)
-        action = task.model_copy(update={"task_context": task.task_context.model_copy(update=changes)})
+        action = changed(task, {"task_context": changed(task.task_context, changes)})
         prompt = job.prompt
         identity = {"id": job.id, "index": job.index, "prompt_id": prompt.id, "task_digest": prompt.digest}
         return await sampler.sample(action, self._retried, **identity)
