@@ -201,7 +201,11 @@ class ChangesTheAction(SoundEnv):
         (SoundEnv, "test_examples"),  # its reward is always 0
     ],
 )
-def test_unsound_environment_is_caught(unsound: type[Environment], clause: str) -> None:
+def test_unsound_environment_is_caught(
+    unsound: type[Environment], clause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strands_env.testing.contracts.LEFT_BEHIND_SECONDS", 0.2)
+
     class Suite(EnvironmentContract):
         time_limit = 20.0
 
@@ -277,7 +281,7 @@ class Blocking(RewardFunction):
 
 @pytest.mark.parametrize("hanging", [Blocking(), lambda action, result: time.sleep(5)], ids=["async", "sync"])
 def test_reward_that_hangs_is_caught_in_time(hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.testing.running.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("strands_env.testing.contracts.GRACE_SECONDS", 0.5)
 
     class Suite(RewardFunctionContract):
         time_limit = 0.2

@@ -70,18 +70,18 @@ async def test_many_concurrent_steps_keep_memory_flat() -> None:
         results = await asyncio.gather(*(env.step(Action(message="What is 2^10?")) for _ in range(steps)))
         assert {result.observation.final_response for result in results} == {"The answer is 1024."}
 
-    await wave(500)  # caches of the SDK and the interpreter fill
+    await wave(100)  # caches of the SDK and the interpreter fill
     gc.collect()
     tracemalloc.start()
-    await wave(100)
+    await wave(50)
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(3):
-        await wave(100)
+        await wave(50)
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert after - before < 300 * 600  # a step that kept its messages would keep several kilobytes
+    assert after - before < 150 * 600  # a step that kept its messages would keep several kilobytes
 
 
 def test_everything_named_is_there() -> None:

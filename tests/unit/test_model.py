@@ -581,17 +581,17 @@ async def test_reset_starts_an_episode() -> None:
 # ---- long episodes, limits and budgets ------------------------------------------------------------
 
 
-async def test_four_hundred_turns() -> None:
+async def test_a_hundred_turns() -> None:
     model, client = make([call(1, 2)], cycle=True)
     agent = make_agent(model)
     result = await agent.invoke_async("q", limits={"turns": 1})
-    for _ in range(399):
+    for _ in range(99):
         result = await agent.invoke_async(limits={"turns": 1})
     assert result.stop_reason == "limit_turns"
-    assert len(client.prompts) == 400
+    assert len(client.prompts) == 100
     assert_prefix_law(client, model)
     assert len(model.trajectories) == 1
-    assert len(model.token_manager.segment_info) == 800
+    assert len(model.token_manager.segment_info) == 200
 
 
 async def test_the_budget_of_sampled_tokens_is_exact_at_the_boundary() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strands_sglang.cli import main
 from strands_sglang.template import Flag, Shape, Verdict, doctor
 from strands_sglang.template.doctor import load_source
 from tests.unit.template_texts import CHATML, LLAMA
@@ -164,27 +164,15 @@ def test_every_verdict_flag_and_shape_is_explained() -> None:
     assert set(doctor._SHAPES) == set(Shape)
 
 
-def test_folder_needs_no_transformers(tmp_path: Path) -> None:
-    folder = tokenizer_folder(tmp_path)
-    code = (
-        "import sys; sys.modules['transformers'] = sys.modules['torch'] = None\n"
-        "from strands_sglang.cli import main\n"
-        f"sys.exit(main(['doctor', {folder!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("verdict    EXACT")
-
-
-def test_model_id_without_transformers_names_the_extra() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "from strands_sglang.cli import main\n"
-        "sys.exit(main(['doctor', 'some-org/some-model']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "strands-rollout[local]" in done.stderr
+def test_transformers_is_needed_for_a_model_id_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("transformers", "torch"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["doctor", tokenizer_folder(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("verdict    EXACT")
+    assert main(["doctor", "some-org/some-model"]) == 2
+    assert "strands-rollout[local]" in capsys.readouterr().err
 
 
 PRINTS_EOS = (

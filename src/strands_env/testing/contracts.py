@@ -26,8 +26,11 @@ import asyncio
 import json
 import math
 import re
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from strands import Agent
@@ -38,10 +41,14 @@ from strands_env.core.result import Observation, RewardResult, StepResult, as_re
 from strands_env.core.task import Action, TaskContext
 from strands_env.core.termination import TerminationReason
 
-from .running import alive, left_behind, run_within
 from .scripted import ScriptedCall, ScriptedModel
 
 T = TypeVar("T")
+
+GRACE_SECONDS = 10.0
+"""How long cancelled work may take to end."""
+LEFT_BEHIND_SECONDS = 3.0
+"""How long threads and processes of an episode may take to end after its cleanup."""
 
 
 class EnvironmentContract(ABC):
@@ -158,9 +165,9 @@ class EnvironmentContract(ABC):
     def test_episode_leaves_no_thread_or_process_behind(self) -> None:
         """After an episode no thread and no child process of it is alive; what all episodes share may be."""
         self._run(self._rollout("done"))  # starts what they share
-        before = alive()
+        before = _alive()
         self._run(self._rollout("done"))
-        left = left_behind(before)
+        left = _left_behind(before)
         assert not left, f"left behind after cleanup(): {', '.join(sorted(left))}"
 
     def test_failing_model_is_data_without_a_reward(self) -> None:
@@ -212,7 +219,7 @@ class EnvironmentContract(ABC):
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_within(work, self.time_limit)
+        return _run_within(work, self.time_limit)
 
 
 class RewardFunctionContract(ABC):
@@ -287,7 +294,7 @@ class RewardFunctionContract(ABC):
         return self._run(run())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_within(work, self.time_limit)
+        return _run_within(work, self.time_limit)
 
 
 ODD_ANSWERS: tuple[str | None, ...] = (
@@ -341,3 +348,59 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
     assert not result.termination_reason.is_failure, _explained(result)
     assert len(specs) >= given, f"{given} tools were given, {len(specs)} are usable: names clash or a spec is invalid"
     return specs
+
+
+def _run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
+
+    Raises:
+        AssertionError: The time has passed.
+    """
+    outcome: list[T | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(asyncio.wait_for(work, seconds)))
+        except BaseException as error:  # it is raised in the thread that waits
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="strands-env-contract", daemon=True)
+    thread.start()
+    thread.join(seconds + GRACE_SECONDS)
+    if not outcome:
+        raise AssertionError(f"it blocks the event loop: still running {GRACE_SECONDS:g} s after its {seconds:g} s")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _alive() -> set[str]:
+    """Threads and, on Linux, child processes of this process."""
+    threads = {f"thread {thread.name!r} ({thread.ident})" for thread in threading.enumerate()}
+    return threads | {f"process {child}" for child in _children()}
+
+
+def _left_behind(before: set[str]) -> set[str]:
+    """What is alive now and was not before, after some time to end."""
+    deadline = time.monotonic() + LEFT_BEHIND_SECONDS
+    while (left := _alive() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+            found |= {child for child in children if not _is_dead(child)}
+        except OSError:
+            continue  # the thread has ended
+    return found
+
+
+def _is_dead(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
