@@ -1,15 +1,18 @@
-"""Hundreds of steps at once leave nothing behind, and the history copies stay safe."""
+"""A rollout leaves nothing behind, not even garbage, and the history copies stay safe."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import gc
 import weakref
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from strands import Agent
+from provider_support import Replay, add, call, tokenizer
+from strands import Agent, tool
 from strands.event_loop.streaming import _normalize_messages
 from strands.hooks import BeforeModelCallEvent
 from strands.telemetry.tracer import get_tracer
@@ -17,36 +20,115 @@ from strands.telemetry.tracer import get_tracer
 from strands_env.core import Action, Environment
 from strands_env.core.history import History, skip_unrecorded_messages
 from strands_env.core.scope import StepScope
-from strands_env.testing import ScriptedModel, call
+from strands_env.core.types import TerminationReason
+from strands_env.testing import ScriptedModel
+from strands_env.testing import call as ask_for
+from strands_sglang import SGLangModel
+from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.testing import Reply
 
 
-async def test_concurrent_steps_leave_no_object_behind() -> None:
-    models: list[weakref.ref[ScriptedModel]] = []
-    agents: list[weakref.ref[Agent]] = []
-    scopes: list[weakref.ref[Any]] = []
+@tool
+async def fail(a: int, b: int) -> str:
+    """Fail."""
+    raise ValueError("no")
+
+
+class Used:
+    """An environment that knows by weak references what its rollouts used."""
+
+    def __init__(self, script: list[Any], **options: Any) -> None:
+        self._references: list[weakref.ref[Any]] = []
+        self._contexts: list[contextvars.Context] = []
+        used = self
+
+        class Env(Environment):
+            def get_tools(self) -> list[Any]:
+                return [add, fail]
+
+            def get_hooks(self) -> list[Any]:
+                return [used._note]
+
+        def factory() -> SGLangModel:
+            return SGLangModel(client=Replay(list(script)), tokenizer=tokenizer())
+
+        self.env = Env(model_factory=factory, **options)
+
+    def _note(self, event: BeforeModelCallEvent) -> None:
+        agent, scope = event.agent, StepScope.current()
+        assert scope is not None and isinstance(agent.model, SGLangModel)
+        held = (agent, agent.tool_registry, agent.model, agent.model.conversation, scope.recorder)
+        self._references.extend(map(weakref.ref, held))
+        self._contexts.append(contextvars.copy_context())  # as connections and timers do
+
+    @property
+    def alive(self) -> set[str]:
+        assert self._references
+        return {type(used).__name__ for reference in self._references if (used := reference()) is not None}
+
+
+@pytest.fixture
+async def no_collections() -> AsyncIterator[None]:
+    await Used(["done"]).env.rollout(Action(message="go"))  # jinja leaves garbage where a template is checked first
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ([call(1, 2), "done"], TerminationReason.TASK_COMPLETE),
+        ([call(1, 2, "fail"), "done"], TerminationReason.TASK_COMPLETE),
+        (["<tool_call>\n{not json}\n</tool_call>", "done"], TerminationReason.TASK_COMPLETE),
+        ([call(1, 2), SGLangConnectionError("refused")], TerminationReason.CONNECTION_ERROR),
+        ([call(1, 2)] * 3, TerminationReason.MAX_TOOL_ITERATIONS_REACHED),
+        ([call(1, 2), Reply(text="late", delay=9)], TerminationReason.TIMEOUT),
+    ],
+    ids=["well", "failing tool", "malformed call", "failing model", "limit", "deadline"],
+)
+async def test_what_a_rollout_used_is_freed_at_its_end(script: list[Any], reason: TerminationReason) -> None:
+    used = Used(script, max_tool_iters=2, step_timeout=0.2 if reason is TerminationReason.TIMEOUT else None)
+    results = await asyncio.gather(*(used.env.rollout(Action(message="go")) for _ in range(3)))
+    assert {result.termination_reason for result in results} == {reason}
+    await asyncio.sleep(0)
+    assert used.alive == set()
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_what_a_cancelled_rollout_used_is_freed_at_its_end() -> None:
+    used = Used([call(1, 2), Reply(text="late", delay=9)])
+    rollout = asyncio.create_task(used.env.rollout(Action(message="go")))
+    await asyncio.sleep(0.05)
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rollout
+    del rollout
+    await asyncio.sleep(0)
+    assert used.alive == set()
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_what_a_sub_agent_used_is_freed_at_the_end_of_the_rollout() -> None:
+    models: list[weakref.ref[Any]] = []
 
     class Env(Environment):
-        def get_hooks(self) -> list[Any]:
-            def note(event: BeforeModelCallEvent) -> None:
-                agents.append(weakref.ref(event.agent))
-                scope = StepScope.current()
-                assert scope is not None
-                scopes.append(weakref.ref(scope.recorder))
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask(a: int, b: int) -> str:
+                """Ask."""
+                model = self.model_for("helper", model_factory=lambda: ScriptedModel(["done"]))
+                models.append(weakref.ref(model))
+                return str(await Agent(model=model, callback_handler=None).invoke_async("go"))
 
-            return [note]
+            return [ask]
 
-    def factory() -> ScriptedModel:
-        model = ScriptedModel([call("nothing"), "done"])
-        models.append(weakref.ref(model))
-        return model
-
-    env = Env(model_factory=factory)
-    results = await asyncio.gather(*(env.rollout(Action(message="go")) for _ in range(200)))
-    assert [result.observation.final_response for result in results] == ["done"] * 200
-    gc.collect()
-    for references in (models, agents, scopes):
-        assert references
-        assert not [reference for reference in references if reference() is not None]
+    env = Env(model_factory=lambda: ScriptedModel([ask_for("ask", a=1, b=2), "done"]))
+    result = await env.rollout(Action(message="go"))
+    assert (result.termination_reason, len(models)) == (TerminationReason.TASK_COMPLETE, 1)
+    assert models[0]() is None
 
 
 def test_copied_history_can_be_normalised_without_touching_the_original() -> None:

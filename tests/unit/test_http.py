@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import socket
 import ssl
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -100,6 +102,25 @@ async def test_a_request_is_one_text_and_its_connection_is_kept() -> None:
         b"Content-Type: application/json\r\nUser-Agent: mine\r\nContent-Length: 4\r\nX-Key: k\r\n\r\nabcd"
     )
     assert server.connections == 1
+
+
+class Heavy:
+    """What a rollout may hold in a context variable."""
+
+
+async def test_a_connection_holds_nothing_of_whoever_opened_it() -> None:
+    held: contextvars.ContextVar[Heavy] = contextvars.ContextVar("held")
+
+    async def rollout() -> weakref.ref[Heavy]:
+        held.set(Heavy())
+        await ask(client, server)
+        return weakref.ref(held.get())
+
+    server = RawServer(whole(b"a"))
+    async with serving(server) as client:
+        heavy = await asyncio.create_task(rollout())
+        assert (await ask(client, server)).body == b"a"
+        assert (server.connections, heavy()) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .current import Bound
-from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
+from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,12 @@ async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
     # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
-    except (Exception, asyncio.CancelledError):
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # as asked: nobody will look where it was
+            forget_frames(error)
+        raise
+    except Exception:
         raise
     except BaseException as error:
         if is_closing(error):

@@ -39,9 +39,9 @@ from .result import (
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .task import Action
 from .telemetry import rollout_span
-from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
 from .tokens import TokenObservation
-from .tool_specs import remember_tool_specs, tools_as_text
+from .tool_specs import remember_tool_specs, tools_as_text, tools_for_an_agent
 
 if TYPE_CHECKING:
     from .models import ModelFactory
@@ -343,7 +343,7 @@ class Environment:
         agent = Agent(
             model=model,
             messages=history,
-            tools=list(self.get_tools()),
+            tools=tools_for_an_agent(self.get_tools()),
             system_prompt=self.system_prompt,
             hooks=[scope.limiter, *self.get_hooks(), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
@@ -366,22 +366,14 @@ class Environment:
     async def _run(
         self, agent: Agent, action: Action, scope: StepScope
     ) -> tuple[TerminationReason, ErrorRecord | None]:
-        recorder = scope.recorder
         try:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:
-            reason = TerminationReason.from_error(error, default=recorder.default_reason)
-            if reason is TerminationReason.MAX_TOKENS_REACHED:
-                reason = self._why_cut(scope)
-            if reason.is_limit:
-                logger.debug("reason=<%s> | agent loop reached a limit", reason)
-                return reason, None
-            where = Phase.LOOP if isinstance(error, EpisodeTimeoutError) else recorder.phase
-            record = ErrorRecord.from_exception(error, where)
-            logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
-            return reason, record
+            ended = self._ended_by(error, scope)
+            forget_frames(error)
+            return ended
         stop_reason = getattr(outcome, "stop_reason", None)
         reason = TerminationReason.from_stop_reason(stop_reason)
         if outcome is None or reason is TerminationReason.UNCLASSIFIED_ERROR:
@@ -397,6 +389,18 @@ class Environment:
             logger.warning("reason=<%s>, error=<%s> | a sub-agent's model failed", reason, record.type)
             return reason, record
         return reason, None
+
+    def _ended_by(self, error: Exception, scope: StepScope) -> tuple[TerminationReason, ErrorRecord | None]:
+        reason = TerminationReason.from_error(error, default=scope.recorder.default_reason)
+        if reason is TerminationReason.MAX_TOKENS_REACHED:
+            reason = self._why_cut(scope)
+        if reason.is_limit:
+            logger.debug("reason=<%s> | agent loop reached a limit", reason)
+            return reason, None
+        where = Phase.LOOP if isinstance(error, EpisodeTimeoutError) else scope.recorder.phase
+        record = ErrorRecord.from_exception(error, where)
+        logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
+        return reason, record
 
     def _why_cut(self, scope: StepScope) -> TerminationReason:
         """What cut the last reply: its own bound, a budget, or the context."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,38 +118,59 @@ class StepScope:
         return _current.get()
 
     def active(self) -> Bound[StepScope]:
-        """Make this the current step."""
-        return Bound(_current, self)
+        """Make this the current step. At its end it forgets what it used."""
+        return _Active(_current, self)
+
+    def forget(self) -> None:
+        """Let go of what the step used.
+
+        Connections, timers and threads that were started during the step hold the context of their start, and this with
+        it, some of them for hours.
+        """
+        self.models.clear()
+        self.sub_agent_failures.clear()
+        self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
 
     def watch(self, model: Model) -> None:
         """Record failures of a sub-agent's model, so that the step ends as what they are.
 
         The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
         """
-        stream, structured_output = model.stream, model.structured_output
+        for name in ("stream", "structured_output"):
+            setattr(model, name, self._watched(getattr(model, name), id(model)))
 
-        async def watched(events: Any) -> AsyncIterator[Any]:
-            try:
-                async for event in events:
-                    yield event
-            except Exception as error:
-                if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
-                    self.sub_agent_failures[id(model)] = error
-                raise
-            else:
-                self.sub_agent_failures.pop(id(model), None)  # a retry went well
-            finally:
-                if hasattr(events, "aclose"):
-                    await events.aclose()
+    def _watched(self, method: Callable[..., Any], key: int) -> Callable[..., AsyncIterator[Any]]:
+        # Weakly: the model will hold what is returned, and must not hold itself.
+        held = weakref.WeakMethod(method) if inspect.ismethod(method) else lambda: method
 
-        def watched_stream(*args: Any, **kwargs: Any) -> Any:
-            return watched(stream(*args, **kwargs))
+        def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            original = held()
+            assert original is not None
+            return self._with_failures(key, original(*args, **kwargs))
 
-        def watched_output(*args: Any, **kwargs: Any) -> Any:
-            return watched(structured_output(*args, **kwargs))
+        return watched
 
-        model.stream = watched_stream  # type: ignore[method-assign]
-        model.structured_output = watched_output  # type: ignore[method-assign]
+    async def _with_failures(self, key: int, events: Any) -> AsyncIterator[Any]:
+        try:
+            async for event in events:
+                yield event
+        except Exception as error:
+            if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
+                self.sub_agent_failures[key] = error
+            raise
+        else:
+            self.sub_agent_failures.pop(key, None)  # a retry went well
+        finally:
+            if hasattr(events, "aclose"):
+                await events.aclose()
+
+
+class _Active(Bound[StepScope]):
+    __slots__ = ()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._value.forget()
 
 
 class LoopRecorder(HookProvider):

@@ -324,6 +324,21 @@ def _root_cause(error: BaseException) -> BaseException:
         error = inner
 
 
+def forget_frames(error: BaseException) -> None:
+    """Take the tracebacks off an error that has been recorded, and off all that led to it.
+
+    Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            pending += [*_error_chain(link), link.__context__]
+
+
 def _server_of(error: BaseException) -> str | None:
     """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
     try:

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -151,7 +152,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: Any = None
         self._waiting: asyncio.Future[HTTPAnswer] | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._limit = 0
         self._begin_answer()
 
@@ -211,6 +212,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        self._parser = None  # which holds this object
         if self._waiting is None:
             return
         if self._status and (self._status != 200 or (self._ends_with_connection and exc is None)):
@@ -306,6 +308,9 @@ class HTTPClient:
 
     def __init__(self, *, connect_timeout: float | None) -> None:
         self._loop = asyncio.get_running_loop()
+        # An empty one: asyncio keeps the context of a connection as long as it is open, and of a timer, cancelled or
+        # not, until its time has come. That of a rollout would keep all it used.
+        self._context = Context()
         self._connect_timeout = connect_timeout
         self._idle: dict[tuple[str, int, bool], deque[_Connection]] = {}
         self._busy: set[_Connection] = set()
@@ -348,7 +353,7 @@ class HTTPClient:
         deadline = None if timeout is None else self._loop.time() + timeout
         connection = None if fresh else self._reused(target)
         if connection is None:
-            connection = await self._connect(target, connect_timeout or self._connect_timeout, deadline)
+            connection = await self._connected(target, connect_timeout or self._connect_timeout, deadline)
             if self._is_closed:
                 connection.close()
                 raise ConnectionLostError("the client was closed")
@@ -363,7 +368,7 @@ class HTTPClient:
         try:
             future = connection.send(b"".join((target.head, b"%d%b\r\n\r\n" % (length, headers), *pieces)), limit)
             if deadline is not None:
-                timer = self._loop.call_at(deadline, connection.give_up)
+                timer = self._loop.call_at(deadline, connection.give_up, context=self._context)
             answer = await future
         except BaseException:
             connection.close()
@@ -395,7 +400,7 @@ class HTTPClient:
         connection.idle_since = self._loop.time()
         self._idle.setdefault(target.origin, deque()).append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(KEEPALIVE_S, self._sweep)
+            self._sweeper = self._loop.call_later(KEEPALIVE_S, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
         """Close connections that were idle for too long."""
@@ -407,7 +412,18 @@ class HTTPClient:
             if not idle:
                 del self._idle[origin]
         if self._idle:
-            self._sweeper = self._loop.call_later(KEEPALIVE_S / 4, self._sweep)
+            self._sweeper = self._loop.call_later(KEEPALIVE_S / 4, self._sweep, context=self._context)
+
+    async def _connected(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
+        """A new connection, which knows nothing of the rollout that needs it."""
+        connecting = self._loop.create_task(self._connect(target, connect_timeout, deadline), context=self._context)
+        try:
+            return await connecting
+        except BaseException:
+            connecting.cancel()
+            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
+                connecting.result().close()
+            raise
 
     async def _connect(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
         now = self._loop.time()

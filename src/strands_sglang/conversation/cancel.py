@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,7 +35,8 @@ class _Watcher:
     def add(self, task: asyncio.Task[Any], signal: threading.Event) -> None:
         self._watched[task] = signal
         if self._poller is None or self._poller.done():
-            self._poller = asyncio.create_task(self._poll())
+            # In an empty context, for it may outlive the call by far.
+            self._poller = asyncio.create_task(self._poll(), context=Context())
 
     def remove(self, task: asyncio.Task[Any]) -> None:
         self._watched.pop(task, None)
@@ -43,14 +45,17 @@ class _Watcher:
         loop = asyncio.get_running_loop()
         try:
             while self._watched:
-                for task, signal in list(self._watched.items()):
-                    if signal.is_set():
-                        self.remove(task)
-                        self.signalled.add(task)
-                        task.cancel()
+                self._look()
                 await asyncio.sleep(POLL_INTERVAL)
         finally:
             _forget(loop, self)
+
+    def _look(self) -> None:
+        for task, signal in list(self._watched.items()):
+            if signal.is_set():
+                self.remove(task)
+                self.signalled.add(task)
+                task.cancel()
 
 
 _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}

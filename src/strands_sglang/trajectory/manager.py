@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 from ..exceptions import TrajectoryError
@@ -17,12 +19,13 @@ class TokenManager(SegmentSequence):
 
     Args:
         forest: The forest to view, or None for a manager filled by hand.
-        on_reset: What `reset` does on a view; by default the forest is reset.
+        on_reset: What `reset` does on a view; by default the forest is reset. The object of a bound method is not kept
+            alive, for it is the model that holds the manager.
     """
 
     def __init__(self, forest: TrajectoryForest | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
         self._forest = forest
-        self._on_reset = on_reset or (forest.reset if forest is not None else None)
+        self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else lambda: on_reset
         self._own: list[Segment] = []
         self._cached: tuple[int, int, list[Segment]] | None = None
 
@@ -98,8 +101,11 @@ class TokenManager(SegmentSequence):
         """Forget all tokens; on a model's view this is the model's `reset`."""
         self._own = []
         self._cached = None
-        if self._on_reset is not None:
-            self._on_reset()
+        on_reset = self._on_reset()
+        if on_reset is not None:
+            on_reset()
+        elif self._forest is not None:
+            self._forest.reset()
 
     def __repr__(self) -> str:
         segments = self._get_segments()
