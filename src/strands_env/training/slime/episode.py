@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from strands_env.core import StepResult
 from strands_env.training.slime.fill import CallRecord, kept_sets_of
-from strands_env.training.slime.pictures import Pictures
+from strands_env.training.slime.prompt import Pictures
 from strands_sglang.exceptions import SGLangAbortedError, TokenBudgetReachedError
 
 logger = logging.getLogger(__name__)

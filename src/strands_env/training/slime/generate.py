@@ -11,8 +11,7 @@ from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.slime import fill, outcome
 from strands_env.training.slime.episode import Episode, RolloutClient, RolloutControl
 from strands_env.training.slime.failures import STREAK, FailureStreakError, is_swallowed, raise_in_the_run
-from strands_env.training.slime.pictures import Pictures
-from strands_env.training.slime.prompt import action_of, has_media, prompt_images
+from strands_env.training.slime.prompt import Pictures, action_of, has_media, prompt_images
 from strands_env.training.slime.settings import Call, SlimeConfigError, sampling_params_of
 from strands_env.training.slime.suspended import SUSPENDED
 

@@ -21,7 +21,7 @@ from strands_env.training.slime import fill as _fill
 from strands_env.training.slime.episode import Episode
 from strands_env.training.slime.failures import STREAK, Failure
 from strands_env.training.slime.fill import kept_of_sample
-from strands_env.training.slime.pictures import Pictures
+from strands_env.training.slime.prompt import Pictures
 from strands_env.training.slime.settings import Call, SlimeConfigError
 from strands_env.training.slime.suspended import SUSPENDED
 
