@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -17,8 +16,6 @@ from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import pack, unpack
 from strands_env.distributed.pool import PooledExecutor
 from strands_env.distributed.recipe import Recipe, make_runner
-
-logger = logging.getLogger(__name__)
 
 
 class _RolloutActor:

@@ -22,15 +22,9 @@ from strands_env.eval.store.files import told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page that is being written.
-
-    Attributes:
-        file: The file.
-        scripts: Names of its scripts, in order.
-    """
+    """A page that is being written to a file."""
 
     file: TextIO
-    scripts: tuple[str, ...]
 
     def add(self, name: str, value: Any) -> None:
         """Add an island of data, which the page unpacks when it needs it."""
@@ -56,7 +50,7 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
         partial.open("w", encoding="utf-8", errors="replace") as file,
     ):
         file.write(_head(title, made))
-        yield Page(file=file, scripts=made)
+        yield Page(file=file)
         file.write(f"<script>{_script(made)}</script>\n</body>\n</html>\n")
 
 

@@ -123,8 +123,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             "high": _or_none(summary.mean_reward.high),
             "length": summary.totals.get("output_tokens", 0.0) / samples,
             "tool_calls": summary.totals.get("tool_calls", 0.0) / samples,
-            "truncated": sum(count for name, count in reasons.items() if "reached" in name or "overflow" in name)
-            / samples,
+            "truncated": _cut(reasons) / samples,
             "failed": summary.unscored / samples,
             "drift": drift.changed_tokens / tokens if drift is not None and tokens else None,
             "model": header_of(document)["model"],
@@ -155,9 +154,7 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
                 "high": None,
                 "length": metrics.get("response_tokens"),
                 "tool_calls": metrics.get("tool_calls"),
-                "truncated": sum(
-                    value or 0 for name, value in ended.items() if "reached" in name or "overflow" in name
-                ),
+                "truncated": _cut(ended),
                 "failed": (metrics.get("removed") or 0) / max(1, metrics.get("rollouts") or 1),
                 "drift": None,
                 "model": None,
@@ -183,7 +180,7 @@ def _note(
 
 
 def _cut(reasons: Mapping[str, float | None]) -> float:
-    """Of counts or shares by termination reason, those of limits."""
+    """The part of counts or shares by termination reason that limits account for."""
     limits = {reason.value for reason in TerminationReason if reason.is_limit}
     return sum(value or 0 for name, value in reasons.items() if name in limits)
 

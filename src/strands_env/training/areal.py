@@ -8,8 +8,6 @@ from typing import Any
 from strands_env.training.export import full_logprobs, trained_mask
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
-VERSION = "1.0.4"
-
 
 def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = int) -> dict[str, Any] | None:
     """One path as AReaL's workflows return it: batch dimension 1, every field over the full length.

@@ -11,8 +11,6 @@ from typing import Any
 from strands_env.training.export import full_logprobs, trained_mask
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
-VERSION = "559b44772"
-
 
 def training_sample(
     sample: TrainingSample, *, env_name: str, temperature: float = 1.0, advantage: float | None = None

@@ -21,8 +21,6 @@ from strands_sglang.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
-VERSION = "0.3.0"
-
 _STOP_REASONS = {SampleStatus.COMPLETED: "stop", SampleStatus.TRUNCATED: "length"}
 
 

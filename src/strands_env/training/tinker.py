@@ -10,8 +10,6 @@ import numpy as np
 from strands_env.training.export import full_logprobs, trained_mask
 from strands_env.training.sample import TrainingSample
 
-VERSION = "0.38.0"
-
 
 def loss_inputs(sample: TrainingSample, *, advantage: float) -> dict[str, Any]:
     """`loss_fn_inputs` of a path: everything shifted by one, so that position `i` is about token `i + 1`.

@@ -16,7 +16,6 @@ from strands_env.training.collect import collect_rollouts
 from strands_env.training.export import full_logprobs, one_row, trained_mask
 from strands_env.training.sample import TrainingSample
 
-VERSION = "1.16.0"
 REWARD_FIELD = "strands_reward"
 """The extra field that carries the environment's rewards to `environment_reward`."""
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from strands_env.training.export import full_logprobs, trained_mask, with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
-VERSION = "0.4.0"
-
 
 def message_nodes(
     samples: Sequence[TrainingSample],

@@ -8,7 +8,6 @@ belongs to the session, not to the connection: it ends early only when no client
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections import OrderedDict, defaultdict
@@ -39,8 +38,6 @@ from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_vol
 from .counters import Counters
 from .receipts import Receipts
 from .wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest
-
-logger = logging.getLogger(__name__)
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
 _REMEMBERED_ANSWERS = 8  # of a session, that a client may say it did not get

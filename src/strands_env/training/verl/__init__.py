@@ -14,11 +14,10 @@ class StrandsLoop(make_agent_loop(make_env)):
 
 from __future__ import annotations
 
-from .agent_loop import VERSION, agent_loop_output, make_agent_loop, register_advantage, run_rollout
+from .agent_loop import agent_loop_output, make_agent_loop, register_advantage, run_rollout
 from .client import ServerManagerClient
 
 __all__ = [
-    "VERSION",
     "ServerManagerClient",
     "agent_loop_output",
     "make_agent_loop",

@@ -21,8 +21,6 @@ from strands_sglang.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
-VERSION = "0.9.1"
-
 _ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 _WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
 """Of `make_environment`, which is given nothing of the row: if no attempt went better, none of another row will."""
