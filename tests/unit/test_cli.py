@@ -40,26 +40,22 @@ def test_an_unknown_subcommand_names_the_known_ones(capsys: pytest.CaptureFixtur
     assert "'docter'" in error and "doctor" in error and "serve" in error
 
 
+@pytest.mark.parametrize(
+    ("missing", "status", "said"),
+    [
+        ("torch.nn", 2, "pip install 'strands-rollout[local]'"),
+        ("strands_sglang.nowhere", 70, "No module named 'strands_sglang.nowhere'"),  # a bug
+    ],
+)
 def test_a_missing_package_is_answered_with_its_extra(
-    command: types.ModuleType, capsys: pytest.CaptureFixture[str]
+    missing: str, status: int, said: str, command: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(args: object) -> int:
-        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
     command.run = run
-    assert cli.main(["answer", "1"]) == 2
-    assert "pip install 'strands-rollout[local]'" in capsys.readouterr().err
-
-
-def test_a_bug_that_looks_like_a_missing_package_is_not_hidden(
-    command: types.ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(args: object) -> int:
-        raise ModuleNotFoundError("No module named 'strands_sglang.nowhere'", name="strands_sglang.nowhere")
-
-    command.run = run
-    assert cli.main(["answer", "1"]) == 70
-    assert "No module named 'strands_sglang.nowhere'" in capsys.readouterr().err
+    assert cli.main(["answer", "1"]) == status
+    assert said in capsys.readouterr().err
 
 
 def test_help_lists_the_subcommands_without_importing_them() -> None:

@@ -94,13 +94,9 @@ def test_parsers_by_name(name: str, parser_class: type[ToolParser]) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ToolParserError, match=r"unknown tool parser 'nonexistent'.*hermes.*qwen_xml"):
+    with pytest.raises(ToolParserError, match=r"unknown tool parser 'nonexistent'.*hermes.*qwen_xml") as caught:
         get_tool_parser("nonexistent")
-
-
-def test_an_unknown_name_is_a_key_error_too() -> None:
-    with pytest.raises(KeyError, match="unknown tool parser"):
-        get_tool_parser("nonexistent")
+    assert isinstance(caught.value, KeyError)
 
 
 def test_options_reach_the_parser() -> None:
