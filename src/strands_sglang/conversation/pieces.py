@@ -37,6 +37,7 @@ _ALPHABET: Final = frozenset(
     for first, last in (ends.split("-") for ends in _RANGES.split())
     for code in range(int(first, 16), int(last, 16) + 1)
 )
+_ASCII: Final = frozenset(range(0x80))
 _SPACES: Final = frozenset(map(ord, "\t\n\v\f\r \xa0\u3000"))
 _ESCAPED: Final = {"r": "\r", "n": "\n", "t": "\t"}
 
@@ -254,19 +255,27 @@ def _split(part: dict[str, Any]) -> _Cut:
 
 def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
     """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
-    try:
-        expression = _Translation(pattern).expression
-    except re.error:
-        raise _UnknownError from None
-    find, split = expression.findall, expression.split
+    every = _translated(pattern, _ALPHABET)
+    try:  # small classes are looked up in half the time
+        expressions = every, _translated(pattern, _ASCII)
+    except _UnknownError:
+        expressions = every, every
 
     def cut(text: str) -> list[str]:
-        found = find(text)
-        if "".join(found) == text:
+        expression = expressions[text.isascii()]
+        found = expression.findall(text)
+        if not keeps_gaps or "".join(found) == text:
             return found
-        return [piece for piece in split(text) if piece]
+        return [piece for piece in expression.split(text) if piece]
 
-    return cut if keeps_gaps else find
+    return cut
+
+
+def _translated(pattern: str, alphabet: frozenset[int]) -> re.Pattern[str]:
+    try:
+        return _Translation(pattern, alphabet).expression
+    except re.error:
+        raise _UnknownError from None
 
 
 def odd_texts(tokens: list[str]) -> Iterator[str]:
@@ -284,20 +293,26 @@ def odd_texts(tokens: list[str]) -> Iterator[str]:
     for number in range(40):
         odd = [choose.choice(letters if choose.random() < number / 80 else kinds) for _ in range(250)]
         yield "".join(odd)
+        yield "".join(odd).encode("ascii", "ignore").decode()
 
 
 # ---- patterns -------------------------------------------------------------------------------------------------------
 
 
 class _Translation:
-    """A pattern of Oniguruma as one of `re`, for texts of the alphabet.
+    """A pattern of Oniguruma as one of `re`, for texts of an alphabet.
+
+    Args:
+        pattern: The pattern.
+        alphabet: Code points of the texts, of `_ALPHABET`.
 
     Raises:
         _UnknownError: It has something that is not known to mean the same in both.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[int]) -> None:
         self._rest = pattern
+        self._alphabet = alphabet
         read = list(self._read())
         self.expression = re.compile(f"({''.join(written for written, _ in read)})")
         consuming = "".join(written for written, is_ahead in read if not is_ahead)
@@ -336,7 +351,7 @@ class _Translation:
             elif self._take(r"\[(?!\^?\])"):
                 yield self._class(), is_ahead
             else:
-                yield _written(self._characters(r"[^\\.^$\[\]{}]")), is_ahead
+                yield self._written(self._characters(r"[^\\.^$\[\]{}]")), is_ahead
 
     def _class(self) -> str:
         negated = bool(self._take(r"\^"))
@@ -352,7 +367,10 @@ class _Translation:
                     raise _UnknownError
                 first = frozenset(range(min(first), min(last) + 1))
             members |= first
-        return _written(_ALPHABET - members if negated else members)
+        return self._written(_ALPHABET - members if negated else members)
+
+    def _written(self, members: frozenset[int] | set[int]) -> str:
+        return _written(members & self._alphabet)
 
     def _characters(self, literal: str) -> frozenset[int]:
         """The characters that the next item stands for."""
@@ -374,8 +392,8 @@ def _category(name: str) -> frozenset[int]:
 
 
 def _written(members: Iterable[int]) -> str:
-    """A class of these characters."""
-    codes = sorted(set(members) & _ALPHABET)
+    """A class of these code points."""
+    codes = sorted(members)
     if len(codes) < 2:
         return re.escape(chr(codes[0])) if codes else "(?!)"
     gaps = [place for place, (one, other) in enumerate(pairwise(codes), start=1) if other != one + 1]
