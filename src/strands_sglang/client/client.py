@@ -362,7 +362,9 @@ class SGLangClient:
 
         None where no server says it. A success is remembered for good, a failure for a few seconds only.
         """
-        return await self._probes.max_model_len(self._transport(), self.retry_policy)
+        if (known := self._probes.max_model_len) is not None:
+            return known
+        return await self._probes.ask_max_model_len(self._transport(), self.retry_policy)
 
     async def vocab_size(self) -> int | None:
         """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
@@ -370,6 +372,8 @@ class SGLangClient:
         Once known, ids beyond it are refused. The length of the tokenizer is no substitute: embeddings are often
         padded beyond it.
         """
+        if (known := self._probes.vocab_size) is not None:
+            return known
         return await self._probes.ask_vocab_size(self._transport(), self.retry_policy)
 
     async def is_multimodal(self) -> bool:

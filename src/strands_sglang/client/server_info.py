@@ -45,6 +45,7 @@ class Probes:
 
     Attributes:
         vocab_size: Rows of the embedding, once known, else None.
+        max_model_len: Context length in tokens, once known, else None.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Probes:
         self.vocab_size = vocab_size
         self._base_url = base_url
         self._rng = rng
-        self._max_model_len: int | None = None
+        self.max_model_len: int | None = None
         self._probe_again_at = 0.0
         self._vocab_again_at = 0.0
         self._warned = False
@@ -91,20 +92,20 @@ class Probes:
             if transport.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")
 
-    async def max_model_len(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
+    async def ask_max_model_len(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
         """Context length in tokens; of the shortest worker behind a router; None where no server says it."""
-        if self._max_model_len is not None or time.monotonic() < self._probe_again_at:
-            return self._max_model_len
+        if self.max_model_len is not None or time.monotonic() < self._probe_again_at:
+            return self.max_model_len
         once = replace(policy, max_retries=0)
         async with transport.probing:
-            if self._max_model_len is None and time.monotonic() >= self._probe_again_at:
+            if self.max_model_len is None and time.monotonic() >= self._probe_again_at:
                 lengths = [await self._model_len_at(transport, once, self._base_url)]
                 if lengths == [None]:
                     workers = await transport.list_workers()
                     lengths = await asyncio.gather(*(self._model_len_at(transport, once, url) for url in workers))
-                self._max_model_len = min((length for length in lengths if length is not None), default=None)
+                self.max_model_len = min((length for length in lengths if length is not None), default=None)
                 self._probe_again_at = time.monotonic() + _PAUSE_S
-        return self._max_model_len
+        return self.max_model_len
 
     async def _model_len_at(self, transport: LoopTransport, policy: RetryPolicy, base_url: str) -> int | None:
         try:

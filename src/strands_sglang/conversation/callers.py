@@ -18,7 +18,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
@@ -29,20 +29,6 @@ from ..trajectory import ReplyPrint, TrajectoryForest, Turn
 from .options import RefusedResults
 
 
-class Caller(NamedTuple):
-    """Who makes a call.
-
-    Attributes:
-        name: Name of the agent, or None where it is not known.
-        id: Identity of the agent, or None where there is nothing to know it by.
-        is_hooked: Hooks on the agent report what becomes of its answers.
-    """
-
-    name: str | None = None
-    id: str | None = None
-    is_hooked: bool = False
-
-
 @dataclass(slots=True, kw_only=True)
 class _Known:
     """What is known of the agent with a cancel signal.
@@ -50,10 +36,34 @@ class _Known:
     Attributes:
         id: Its identity.
         agent: It, once it was seen.
+        hooked: The events on which there is a hook. Each costs time with every event, so some wait until needed.
     """
 
     id: str
     agent: weakref.ref[Any] | None = None
+    hooked: set[type[Any]] = field(default_factory=set)
+
+    def hook(self, callback: Any, event: type[Any], order: float = HookOrder.DEFAULT) -> None:
+        """Register a hook on the agent, if it was not before."""
+        if event not in self.hooked and self.agent is not None and (agent := self.agent()) is not None:
+            self.hooked.add(event)
+            agent.add_hook(callback, event, order=order)
+
+
+class Caller(NamedTuple):
+    """Who makes a call.
+
+    Attributes:
+        name: Name of the agent, or None where it is not known.
+        id: Identity of the agent, or None where there is nothing to know it by.
+        is_hooked: Hooks on the agent report what becomes of its answers.
+        known: What else is known of the agent.
+    """
+
+    name: str | None = None
+    id: str | None = None
+    is_hooked: bool = False
+    known: _Known | None = None
 
 
 class Callers:
@@ -90,17 +100,19 @@ class Callers:
         is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
         if is_hooked and known.agent is None:
             known.agent = weakref.ref(agent)
-            agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
-            agent.add_hook(self._report_refused_result, AfterToolCallEvent)
-            agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
-            agent.add_hook(self._invocation_ended, AfterInvocationEvent)
-        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
+            known.hook(self._message_added, MessageAddedEvent, HookOrder.SDK_FIRST)
+            known.hook(self._invocation_ended, AfterInvocationEvent)
+        if is_hooked and self._reports_refused_results():
+            known.hook(self._report_refused_result, AfterToolCallEvent)
+        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked, known=known)
 
     def sampled(self, caller: Caller, turn: Turn) -> None:
         """Wait for what becomes of an answer, and answer its malformed calls."""
         for call in turn.calls:
             if call.error is not None:
                 self._answers[call.id] = f"Error: malformed tool call, the tool was not run: {call.error}"
+                if caller.known is not None:
+                    caller.known.hook(self._answer_malformed_call, BeforeToolCallEvent)
         if caller.is_hooked and caller.id is not None:
             self._pending.setdefault(caller.id, []).append(turn)
 
@@ -139,9 +151,12 @@ class Callers:
         if answer is not None and getattr(event.agent, "model", None) is self._model():
             event.cancel_tool = answer
 
-    def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
+    def _reports_refused_results(self) -> bool:
         model = self._model()
-        if model is None or model.config["refused_results"] != RefusedResults.REPORT:
+        return model is not None and model.config["refused_results"] == RefusedResults.REPORT
+
+    def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
+        if not self._reports_refused_results():
             return
         try:
             to_chat_messages([{"role": "user", "content": [{"toolResult": event.result}]}])

@@ -14,7 +14,7 @@ from ..client.answer import GenerateAnswer, ScoredPrompt, read_answer
 from ..client.request import GenerateRequest
 from ..client.retry import pauses
 from ..exceptions import SGLangAbortedError, SGLangClientError, SGLangConnectionError, SGLangDecodingError
-from ..media import Medium, collapsed_values, expanded_ids
+from ..media import Medium, collapsed_values, expanded_ids, growth_of
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .experts import ExpertRows
@@ -258,7 +258,7 @@ class _Output:
 
     def _rows_end(self) -> int:
         """Positions whose experts are known: all that were fed, i.e. everything but the last token."""
-        growth = sum(medium.growth for medium in self._plan.media)
+        growth = growth_of(self._plan.media)
         return self._plan.held + len(self._plan.prompt_ids) + growth + len(self.ids) - 1
 
     def _append_experts(self, rows: bytes | None, aborted: bool) -> None:

@@ -17,7 +17,7 @@ from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
-from ..media import ImageExpander, Medium, place_images, resized
+from ..media import ImageExpander, Medium, growth_of, place_images, resized
 from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Rendered, Verdict
 from ..template.chat_messages import leading_system
@@ -74,7 +74,7 @@ class Prompt(NamedTuple):
     @property
     def tokens(self) -> int:
         """Number of tokens, as the server counts them."""
-        return len(self.ids) + sum([medium.growth for medium in self.media])
+        return len(self.ids) + growth_of(self.media)
 
 
 class PromptBuilder:

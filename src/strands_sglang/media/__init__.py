@@ -13,6 +13,7 @@ from .medium import (
     collapsed_values,
     expanded_ids,
     expanded_values,
+    growth_of,
     moved,
     place_images,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "collapsed_values",
     "expanded_ids",
     "expanded_values",
+    "growth_of",
     "image_expander",
     "moved",
     "place_images",

@@ -160,7 +160,12 @@ def _medium(url: str, position: int, expander: ImageExpander, blobs: MutableMapp
 
 def moved(media: Sequence[Medium], offset: int) -> tuple[Medium, ...]:
     """The images with `offset` added to their positions."""
-    return tuple([replace(medium, position=medium.position + offset) for medium in media])
+    return tuple([replace(medium, position=medium.position + offset) for medium in media]) if media else ()
+
+
+def growth_of(media: Sequence[Medium]) -> int:
+    """Number of tokens by which images make a prompt longer."""
+    return sum([medium.growth for medium in media]) if media else 0
 
 
 def expanded_ids(ids: array[int], media: Sequence[Medium]) -> array[int]:

@@ -39,7 +39,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
-from ..media import Medium
+from ..media import Medium, growth_of
 from .export import Trajectory, export
 from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
@@ -272,7 +272,7 @@ class TrajectoryForest:
                 attempt=location.attempt,
                 is_constrained=is_constrained,
                 start=parent.end if parent is not None else 0,
-                growth=(parent.growth if parent is not None else 0) + sum([medium.growth for medium in media]),
+                growth=(parent.growth if parent is not None else 0) + growth_of(media),
             )
             records.turns.append(turn)
             records.contexts.append(location.context)

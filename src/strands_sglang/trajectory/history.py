@@ -140,8 +140,12 @@ def _kept(message: Mapping[str, Any], *, is_sample: bool) -> Any:
 
 def _copy(value: Any) -> Any:
     if type(value) is dict:
-        return {key: item if type(item) is str else _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if type(value) is list else value
+        copied = value.copy()
+        for key, item in value.items():
+            if type(item) is not str:
+                copied[key] = _copy(item)
+        return copied
+    return list(map(_copy, value)) if type(value) is list else value
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:
