@@ -15,8 +15,8 @@ processes (`tune_garbage_collection`):
 - **alive**: objects of the small crowd that the garbage collector knows, and what it costs to walk them.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
-- **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside the floor: the same requests without
-  SDK and provider, where only the bytes of the growing prompt cost more.
+- **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside `null`, an episode of a model that
+  does nothing, and the floor: the requests without SDK and provider, where only the bytes of the prompt grow.
 
 The last line of the output is one JSON object.
 """
@@ -52,6 +52,7 @@ from benchmarks.provider_floor import (
     Worker,
     floor_model,
     machine,
+    null_model,
     save_tokenizer,
     words,
 )
@@ -102,8 +103,8 @@ def tokenizer_in(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def library(client: Any, turns: int, folder: str, result: str) -> Environment:
-    """An environment with the tool of `provider_floor`."""
+def library(client: Any, turns: int, folder: str, result: str, factory: Any = None) -> Environment:
+    """An environment with the tool of `provider_floor`; its models are `SGLangModel` unless there is a factory."""
 
     @tool(name=TOOL["name"], description=TOOL["description"], inputSchema=TOOL["inputSchema"])
     async def search(query: str) -> str:
@@ -114,7 +115,7 @@ def library(client: Any, turns: int, folder: str, result: str) -> Environment:
             return [search]
 
     params = {"max_new_tokens": MOST_NEW_TOKENS + turns}  # by which the server knows the last turn
-    factory = sglang_model_factory(client=client, tokenizer=tokenizer_in(folder), sampling_params=params)
+    factory = factory or sglang_model_factory(client=client, tokenizer=tokenizer_in(folder), sampling_params=params)
     return Library(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
 
 
@@ -287,7 +288,7 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def long(order: dict[str, Any]) -> dict[str, Any]:
-    """CPU ms of an early and of a late turn: a whole episode, and the floor without the SDK."""
+    """CPU ms of an early and a late turn: of a whole episode, of one whose model does nothing, of the floor."""
     import aiohttp
     from tokenizers import Tokenizer
 
@@ -304,6 +305,20 @@ async def long(order: dict[str, Any]) -> dict[str, Any]:
         client.cpu.clear()
         results = await gather(env.rollout, 1)
         tokens, marks = len(results[0].observation.tokens.token_ids), client.cpu
+    null: list[float] = []
+
+    def nothing() -> Any:
+        model = null_model(turns)
+        sample = model.sample
+
+        async def marked(messages: Any) -> tuple[str, bool]:
+            null.append(time.process_time())
+            return await sample(messages)
+
+        model.sample, model.only_reads_messages = marked, True
+        return model
+
+    await gather(library(None, turns, order["folder"], result, nothing).rollout, 1)
     async with aiohttp.ClientSession() as session:
         tokenizer = Tokenizer.from_file(str(Path(order["folder"]) / "tokenizer.json"))
         model = floor_model(turns, tokenizer, session, f"{order['url']}/generate")
@@ -312,7 +327,8 @@ async def long(order: dict[str, Any]) -> dict[str, Any]:
             block = {"toolResult": {"content": [{"text": result}]}} if number else {"text": QUESTION}
             await model.sample([{"content": [block]}])
             floor.append(time.process_time())
-    return {"turns": turns, "tokens": tokens, "environment": early_and_late(marks), "floor": early_and_late(floor)}
+    costs = {"environment": marks, "null": null, "floor": floor}
+    return {"turns": turns, "tokens": tokens} | {name: early_and_late(each) for name, each in costs.items()}
 
 
 def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:

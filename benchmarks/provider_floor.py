@@ -2,7 +2,8 @@
 
     python benchmarks/provider_floor.py [--passes 5] [--sizes 3k 36k 90k] [--arms null floor ours] [--tuned]
 
-Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too:
+Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too, and has
+loaded the tokenizer with transformers, as training and evaluation do: the garbage collector walks what was imported.
 
 - `null`: the SDK's loop over a model that does nothing;
 - `floor`: encode the new text with the Rust tokenizer, post the ids with aiohttp as bytes that grow, parse the answer
@@ -259,19 +260,13 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
 
 def work(arm: str, folder: str, profile: str | None, is_tuned: bool) -> None:
     """Run passes as they are ordered on standard input, one JSON line each."""
-    cached: list[Any] = []
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     passes = 0
 
     def load() -> Any:
-        if not cached and arm == "floor":
-            from tokenizers import Tokenizer
-
-            cached.append(Tokenizer.from_file(str(Path(folder) / "tokenizer.json")))
-        elif not cached:
-            from transformers import AutoTokenizer
-
-            cached.append(AutoTokenizer.from_pretrained(folder))
-        return cached[0]
+        return tokenizer.backend_tokenizer if arm == "floor" else tokenizer
 
     for line in sys.stdin:
         order, passes = json.loads(line), passes + 1
