@@ -51,7 +51,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     """Stopped with Ctrl-C or SIGTERM; everything finished is saved."""
     PIPE = 141
-    """Whoever read the output went away before its end (`view`, `list` and `report` take that for done)."""
+    """The reader of the output went away before its end (`view`, `list` and `report` count that as done)."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -186,7 +186,7 @@ def run_command_line(
 def _without_command(
     parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
 ) -> int:
-    """Print the help, the version or what is wrong."""
+    """Print the help, the version or a complaint."""
     if chosen is not None and not {"-h", "--help", "--version"} & set(arguments):
         from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
 

@@ -90,7 +90,7 @@ class SGLangThrottledError(SGLangHTTPError):
 
 
 class SGLangConnectionError(SGLangClientError):
-    """The server gave no answer: connection refused or reset, or the time was up."""
+    """The server gave no answer: connection refused, reset or timed out."""
 
 
 class SGLangDecodingError(SGLangClientError):
@@ -188,7 +188,7 @@ class ContextOverflowError(StrandsSGLangError, ContextWindowOverflowException):
 
     Attributes:
         tokens: Length of the prompt.
-        limit: Length that would have fitted.
+        limit: Length that would have fit.
     """
 
     def __init__(self, tokens: int, limit: int, message: str | None = None) -> None:

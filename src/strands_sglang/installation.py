@@ -9,7 +9,7 @@ _UPSTREAM = ("strands-sglang", "strands-env")
 
 
 def warn_of_upstream() -> None:
-    """Warn where `strands-sglang` or `strands-env` lies in the same folders: of each file the later one is left."""
+    """Warn if `strands-sglang` or `strands-env` is installed too: of each file only the later copy is left."""
     found = []
     for name in _UPSTREAM:
         try:

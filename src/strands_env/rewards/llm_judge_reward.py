@@ -1,4 +1,4 @@
-"""A language model as the judge, which may abstain. A judge that breaks is an error, not an abstention."""
+"""A language model as the judge, which may abstain. A judge that fails is an error, not an abstention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
             suits providers without state; give a factory for `SGLangModel`, whose trajectories would pile up.
         system_prompt: System prompt of the judge.
         max_model_retries: Attempts in all; throttled, timed-out and disconnected ones go on with the next model.
-        default_reward: Reward when judging failed; None makes the failure that of the step.
+        default_reward: Reward when judging failed; None makes the step fail.
     """
 
     judgment_format: ClassVar[type[BaseModel] | None] = None

@@ -186,7 +186,7 @@ class _Worker:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was still to be written has no reader any more
+                except OSError:  # unwritten data has no reader left
                     continue
         return code
 

@@ -137,7 +137,7 @@ def token_rewards(
         One float per token of `tokens`, 0.0 without a reward.
 
     Raises:
-        ValueError: A turn does not exist or sampled nothing, or a span lies outside the tokens or holds no sampled one.
+        ValueError: A turn does not exist or sampled nothing, or a span is outside the tokens or holds no sampled one.
     """
     where = Placement(placement)
     mask = tokens.loss_mask

@@ -27,7 +27,7 @@ class AbstainPolicy(StrEnum):
     ABSTAIN = "abstain"
     """The whole abstains: a sum with a part missing is another quantity."""
     RENORMALIZE = "renormalize"
-    """The others take over its share: they are scaled so that the absolute weights add up as before."""
+    """The others take over its share: they are scaled so that the absolute weights keep their sum."""
 
 
 class WeightedReward(RewardFunction):

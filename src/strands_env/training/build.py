@@ -55,7 +55,7 @@ def samples_from_step(
         metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
-        One sample a path. Empty when nothing was sampled, or nothing that is to be trained.
+        One sample a path. Empty when nothing was sampled, or nothing that should be trained.
     """
     status = status_of(result.termination_reason)
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward

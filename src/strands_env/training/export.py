@@ -14,10 +14,10 @@ from strands_sglang.media import ProcessorExpander
 
 
 def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
-    """The path that stands for a rollout where a trainer takes one: that on which most trained tokens were sampled.
+    """The path that represents a rollout for a trainer that takes one: most trained tokens were sampled on it.
 
-    Of equals it is the later. It trains all of them, those too that another path trains where every path is exported;
-    what was sampled on other paths alone is not trained.
+    Among equals the later one. It trains all of them, including those that another path trains where every path is
+    exported; what was sampled only on other paths is not trained.
 
     Raises:
         InvalidSampleError: `samples` is empty.
@@ -72,7 +72,7 @@ def _empty(status: SampleStatus) -> TrainingSample:
 
 
 def refuse_images(sample: TrainingSample) -> None:
-    """What an adapter does with a sample that has images where its trainer cannot be given them exactly.
+    """Refuse a sample with images, for adapters whose trainer cannot be given them exactly.
 
     Raises:
         InvalidSampleError: The sample has some.
@@ -85,7 +85,7 @@ def refuse_images(sample: TrainingSample) -> None:
 
 
 def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, NDArray[Any]]:
-    """What a vision-language model is fed beside the tokens of a sample: its images, processed again.
+    """What a vision-language model is fed besides the tokens of a sample: its images, processed again.
 
     Args:
         sample: A sample with images.

@@ -45,7 +45,7 @@ def generator_output(
         trajectory_ids: `trajectory_ids` of the input batch, one per rollout. Needed for `step_wise`.
         group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
             `group_id`, which a rollout without samples does not have.
-        step_wise: Every path is a row of its own, the paths of a rollout together; otherwise one path stands for it.
+        step_wise: Every path is a row, the paths of a rollout together; otherwise one path represents it.
         token_rewards: Per-token rewards instead of one number per row.
         routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
         expander: `strands_sglang.media.image_expander(model)` of a vision model: adds `pixel_values` and
@@ -121,7 +121,7 @@ def _groups(
     trajectory_ids: Sequence[Any] | None,
     group_ids: Sequence[Hashable] | None,
 ) -> list[Hashable]:
-    """The group of every rollout. Where nothing says it, the batch is one."""
+    """The group of every rollout. If nothing names it, the batch is one group."""
     if group_ids is not None:
         return list(group_ids)
     if trajectory_ids is not None:

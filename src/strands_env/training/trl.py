@@ -57,14 +57,14 @@ def make_rollout_func(
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 
-    TRL hands over every prompt `num_generations` times in a row. Each call has an event loop of its own, so clients
-    must not be tied to another.
+    TRL hands over every prompt `num_generations` times in a row. Each call has its own event loop, so clients must not
+    be tied to another.
 
     Args:
         run: Runs one rollout.
         prepare: Where the engine gets the trainer's current weights, for instance
             `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
-            older weights than the trainer thinks.
+            older weights than the trainer assumes.
         retries: Further attempts of a rollout that raised, failed or sampled nothing. After the last one it is a row
             without loss and reward; only a batch in which every rollout raised is an error.
     """

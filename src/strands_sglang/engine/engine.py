@@ -190,7 +190,7 @@ class EmbeddedEngine:
             "served_model_name": self.model_path,
             "tokenizer_path": getattr(self.tokenizer, "name_or_path", None) or self.model_path,
             "is_generation": True,
-            "vocab_size": self.vocab_size,  # a genuine server keeps it to itself
+            "vocab_size": self.vocab_size,  # a genuine server does not report it
             "preferred_sampling_params": None,
             "weight_version": self.weight_version,
             "reasoning_parser": None,

@@ -80,5 +80,5 @@ class Matcher:
             self._apply(logits[None], self._bitmask)
 
     def accept(self, token: int) -> bool:
-        """Go on with a sampled token; False if the grammar forbids it."""
+        """Advance by a sampled token; False if the grammar forbids it."""
         return bool(self._matcher.accept_token(token))

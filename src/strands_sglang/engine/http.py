@@ -292,7 +292,7 @@ async def _update_weights(request: web.Request) -> web.Response:
     if version is not None and not isinstance(version, str):
         raise parse_error(f"1 validation error:\n  weight_version: Input should be a valid str, got {version!r:.100}")
     try:
-        if not await asyncio.to_thread(Path(folder).is_dir):  # a name would be looked up, and fetched, at a model hub
+        if not await asyncio.to_thread(Path(folder).is_dir):  # a name would be fetched from a model hub
             raise ModelLoadError(f"model_path={folder!r}: expected a folder on this machine")
         loaded = await asyncio.to_thread(load_model, folder, tokenizer=engine.tokenizer)
         await engine.update_weights(loaded.model, version, flush_cache=flush, abort_all=abort_all)

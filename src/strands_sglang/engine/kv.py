@@ -12,7 +12,7 @@ import torch
 class SequenceKV:
     """Keys and values of one sequence: per layer two tensors `[kv_heads, capacity, head_dim]` that grow by half.
 
-    A tensor of its own for every sequence means no padding in attention, at the price of a copy when a prefix is used
+    One tensor per sequence means no padding in attention, at the price of a copy when a prefix is used
     by a second sequence.
     """
 

@@ -61,7 +61,7 @@ def own_tokenizer(name: str) -> Any:
 def why_no_answer(url: str, timeout: float) -> str | None:
     """The system's error if nothing accepts connections at an address; None if something does. Blocks.
 
-    A proxy is taken to reach it: only a request would tell.
+    Behind a proxy it is assumed to be reachable: only a request would show it.
 
     Args:
         url: The address.
@@ -89,7 +89,7 @@ def why_no_answer(url: str, timeout: float) -> str | None:
 def why_no_hub() -> str | None:
     """Why the Hugging Face hub cannot be reached from here and what to set; None where it can. Blocks.
 
-    The hub's own libraries try for half a minute before they say so.
+    The hub's own libraries try for half a minute before they report it.
     """
     from huggingface_hub import constants
 

@@ -1,8 +1,8 @@
 """Continuous batching: each step advances every running sequence, and sequences come and go between steps.
 
 A sequence is prompt and output; its keys and values cover a first part of it. A step computes the next part: one token
-for a sequence that samples, a chunk of the prompt for one that has just come. Whoever is computed to the end gets a new
-token. `step` is three calls: `_schedule` chooses, `_run` computes, `_postprocess` samples and finishes.
+for a sequence that samples, a chunk of the prompt for one that has just come. A sequence computed to its end gets a
+new token. `step` is three calls: `_schedule` chooses, `_run` computes, `_postprocess` samples and finishes.
 """
 
 from __future__ import annotations

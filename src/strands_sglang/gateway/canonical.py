@@ -114,7 +114,7 @@ def arrange(
 ) -> Arranged:
     """The canonical form of a history.
 
-    - Results of one reply stand in one message of their own, in whatever order; the core orders them by call.
+    - Results of one reply form one message, in any order; the core orders them by call.
     - A system message stays where the template prints one, else becomes a user message in `<system-reminder>` tags,
       else the end of the message before it.
     - Two user messages in a row are joined where the template refuses them.

@@ -209,7 +209,7 @@ def render_marked(
     plain = unmark(render(messages)).text
     rendered = unmark(render(marked))
     if rendered.text != plain:
-        # Templates look for tags of their own mark-up in what the assistant wrote; that is theirs to interpret.
+        # Templates look for their own mark-up in what the assistant wrote; they may interpret it.
         foreign = [old if old["role"] == "assistant" else new for old, new in zip(messages, marked, strict=True)]
         rendered = unmark(render(foreign))
     if rendered.text != plain:

@@ -41,7 +41,7 @@ _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3
 
 
 class SourceError(Exception):
-    """There is no usable template where the user said; the message is one sentence."""
+    """The source the user gave has no usable template; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

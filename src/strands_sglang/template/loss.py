@@ -35,7 +35,7 @@ class DroppedContent(StrEnum):
     """
 
     SEPARATE = "separate"
-    """Text beside calls is printed as an assistant message of its own in front of them; where the template cannot
+    """Text beside calls is printed as a separate assistant message in front of them; where the template cannot
     print that either, `LostContentError` is raised. A template that never prints calls drops them, with a warning."""
     ERROR = "error"
     """`LostContentError` is raised."""
@@ -45,7 +45,7 @@ class DroppedContent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """A text of a message: where it is, and what stands for it in the rendering with markers."""
+    """A text of a message: where it is, and its marker in the rendering with markers."""
 
     message: int
     part: int | None
@@ -132,7 +132,7 @@ _ALLOW = "dropped_content='allow' makes it {}"
 
 
 def separated(messages: Sequence[Message]) -> list[Message]:
-    """The messages with text beside calls as an assistant message of its own."""
+    """The messages with text beside calls as a separate assistant message."""
     out: list[Message] = []
     for message in messages:
         if calls_of(message) and message.get("content"):
@@ -162,7 +162,7 @@ def _pieces(messages: Sequence[Message], *, assistant: bool) -> list[_Piece]:
 
 
 def _said(text: str) -> str:
-    """What an assistant said, without reasoning that stands in the text: templates drop that on purpose."""
+    """What an assistant said, without reasoning in the text, which templates drop on purpose."""
     closed = [(at + len(tag), at) for tag, at in ((tag, text.rfind(tag)) for _, tag in REASONING_TAGS) if at >= 0]
     return text[max(closed)[0] :] if closed else text
 

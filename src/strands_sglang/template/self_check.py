@@ -83,7 +83,7 @@ def probes(*, tools_present: bool) -> dict[Shape, list[Probe]]:
             (Shape.CALL_USER, call(1), (NEXT,)),
         ]
     again: Message = {"role": "user", "content": "Usr2XQ"}
-    # Some templates let a switch in any earlier message last for the rest of the conversation.
+    # In some templates a switch in an earlier message holds for the rest of the conversation.
     off: Message = {**USER, "content": "Usr1XQ /no_think /nothink"}
     on: Message = {**USER, "content": "Usr1XQ /think"}
     mid: tuple[Message, ...] = (call(7), result(7), text("Mid.")) if tools_present else (text("Mid."),)

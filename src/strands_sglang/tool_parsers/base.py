@@ -33,7 +33,7 @@ class ToolParseResult:
         id: `call_0000`, `call_0001`, ... in the order of the text; unique within one text only.
         name: Tool name as printed; for a malformed call the best guess, else `UNKNOWN_TOOL_NAME`.
         input: Arguments; `{}` for a malformed call, which must not run.
-        raw: None for a call; for a malformed call the text that is not one.
+        raw: None for a call; for a malformed call its text.
         error: What is wrong, in one sentence; None for a call.
         model_id: The id the model itself printed (Kimi: `functions.add:0`), where the format has one.
         span: Offsets (start, end) of the call's markup in the text; (0, 0) when the result was not parsed from one.
@@ -86,7 +86,7 @@ class ParseOutput:
 
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
 
-_FAMILY: ThinkTokens = ("", "")  # stands for the tags of the family, which the signature cannot name
+_FAMILY: ThinkTokens = ("", "")  # means the family's own tags, which the signature cannot name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

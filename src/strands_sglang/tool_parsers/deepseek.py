@@ -44,7 +44,7 @@ class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
     )
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a section of one call, the fences on lines of their own."""
+        """Write a section of one call, the fences on their own lines."""
         begin, end = self.tool_call_tokens
         return f"{begin}{self.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{self.CALL.end}{end}"
 

@@ -69,7 +69,7 @@ class Gemma4ToolParser(ToolParser):
 
 
 class _SyntaxError(TagError):
-    """The text is not of the format; `position` is how far it was."""
+    """The text is not of the format; `position` is how far it was read."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)

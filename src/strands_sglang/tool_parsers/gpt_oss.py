@@ -37,10 +37,10 @@ class GptOssToolParser(ToolParser):
     """A turn is several messages, each with a channel: `analysis` is reasoning, the others are visible text.
 
     A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
-    channel. `<|call|>` is a stop token, so a turn has one call at most. Malformed are calls to another recipient or
-    none, in another channel, of another content type than JSON, with a header of another form, and those that end
-    otherwise. An analysis message ends at `<|end|>` and nowhere else: a draft in it is not a call. The header has one
-    form, so only the end marker can be replaced.
+    channel. `<|call|>` is a stop token, so a turn has one call at most. A call is malformed if it names another
+    recipient or none, stands in another channel, is not JSON, or has a header or an end of another form. An analysis
+    message ends at `<|end|>` and nowhere else: a draft in it is not a call. The header has one form, so only the end
+    marker can be replaced.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|channel|>commentary to=functions.", "<|call|>")

@@ -37,14 +37,14 @@ class HermesToolParser(ToolParser):
         return Block(end=end, drafts=(draft,))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write one JSON object on a line of its own."""
+        """Write one JSON object on its own line."""
         begin, end = self.tool_call_tokens
         return f"{begin}\n{self.KEYS.write(name, arguments)}\n{end}"
 
 
 @register_tool_parser("longcat")
 class LongCatToolParser(HermesToolParser):
-    """LongCat-Flash: the format of `HermesToolParser` with markers of its own."""
+    """LongCat-Flash: the format of `HermesToolParser` with its own markers."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<longcat_tool_call>", "</longcat_tool_call>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<longcat_think>", "</longcat_think>")

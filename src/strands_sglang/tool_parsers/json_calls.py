@@ -19,7 +19,7 @@ from strands_sglang.tool_parsers.tags import skip_space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallKeys:
-    """The keys of a call object; any other makes the call malformed, for what it says would be lost.
+    """The keys of a call object; any other makes the call malformed, because what it says would be lost.
 
     Attributes:
         name: Key of the tool name.
@@ -190,8 +190,8 @@ class NemotronToolParser(JSONListToolParser):
 class CommandToolParser(JSONListToolParser):
     """Command R7B, A, A+: `<|START_ACTION|>[{"tool_call_id": ..., "tool_name": ..., "parameters": ...}]<|END_ACTION|>`.
 
-    The model numbers its calls over the conversation, and so does the template; its number is read but not taken for
-    an id, for nothing makes it unique.
+    The model numbers its calls over the conversation, and so does the template; its number is read but not used as an
+    id, because nothing makes it unique.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|START_ACTION|>", "<|END_ACTION|>")

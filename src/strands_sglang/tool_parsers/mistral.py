@@ -21,7 +21,7 @@ _WRONG_ID = "the id {!r} is not of nine letters and digits"
 
 @register_tool_parser("mistral")
 class MistralToolParser(JSONListToolParser):
-    """Both forms of Mistral's calls; they cannot be confused, for no name begins with a bracket.
+    """Both forms of Mistral's calls; they cannot be confused, because no name begins with a bracket.
 
     One list holds all calls of a turn and ends with it. In the newer form each call has a marker of its own and ends at
     the next marker or with the turn; some models print `[CALL_ID]ID` behind the name. An id that is not of nine letters

@@ -61,7 +61,7 @@ class Olmo3ToolParser(ToolParser):
 
 
 class _SyntaxError(TagError):
-    """The text is not a call; `position` is how far it was."""
+    """The text is not a call; `position` is how far it was read."""
 
     def __init__(self, message: str, name: str, position: int) -> None:
         super().__init__(message, name)

@@ -38,7 +38,7 @@ class QwenXMLToolParser(TaggedToolParser):
         return decode_printed(value, types)
 
     def write_value(self, value: Any) -> str:
-        """Write every value on lines of its own."""
+        """Write every value on its own lines."""
         return f"\n{super().write_value(value)}\n"
 
 
@@ -51,7 +51,7 @@ class MiMoToolParser(TaggedToolParser):
 
 @register_tool_parser("seed_oss")
 class SeedOSSToolParser(MiMoToolParser):
-    """Seed-OSS: the format of `MiMoToolParser` with markers of its own."""
+    """Seed-OSS: the format of `MiMoToolParser` with its own markers."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<seed:tool_call>", "</seed:tool_call>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<seed:think>", "</seed:think>")

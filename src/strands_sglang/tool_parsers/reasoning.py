@@ -1,8 +1,8 @@
 """Cuts sampled text into visible text, reasoning and tool-call blocks, in one pass from left to right.
 
 A tag counts only where the text is not already inside something else: a call drafted inside a reasoning block is
-reasoning, a `<think>` inside the arguments of a call is an argument. One pass in reading order is the only way to
-have both right.
+reasoning, a `<think>` inside the arguments of a call is an argument. One pass in reading order is the only way to get
+both right.
 """
 
 from __future__ import annotations

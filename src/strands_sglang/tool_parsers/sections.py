@@ -160,7 +160,7 @@ class SectionToolParser(ToolParser):
         return Block(end=end, drafts=(Draft(name=found.name, raw=raw, error=error, span=(start, end)),))
 
     def _read_stray(self, text: str, start: int) -> Draft | None:
-        """Text between calls: a malformed call up to the next marker, for it must not get lost."""
+        """Text between calls: a malformed call up to the next marker, so that it does not get lost."""
         end = _first(text, start, (self.CALL.begin, self.tool_end_token))
         if end is None:
             return None

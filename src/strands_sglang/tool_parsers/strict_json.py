@@ -55,7 +55,7 @@ def value_end(text: str, start: int) -> int | None:
     """
     start = skip_blank(text, start)
     size = _FIRST_WINDOW
-    # The decoder's errors count the lines of all that was given to it, so a hostile text would cost its square.
+    # The decoder's errors count the lines of all that was given to it, so a hostile text would take quadratic time.
     while True:
         window = text[start : start + size]
         is_cut = start + size < len(text)

@@ -1,4 +1,4 @@
-"""One rollout as a task of its own, so that it can outlive the call of slime: its client, its abort, its suspension."""
+"""One rollout as a separate task, so that it can outlive slime's call: its client, its abort, its suspension."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class RolloutControl:
         sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
         sampled: Tokens sampled so far.
         sample: slime's sample, for its trace.
-        stopping: Set when slime asks to stop, as soon as anybody sees it.
+        stopping: Set as soon as slime is seen to ask to stop.
         paused: The rollout is suspended: slime may train meanwhile, and no call may start.
-        resume: Set to let waiting calls go on.
-        resumptions: How often the rollout went on after a suspension.
+        resume: Set to let waiting calls continue.
+        resumptions: How often the rollout continued after a suspension.
         held: Ids that were sampled before the last resumption, each from the start of its path.
     """
 
@@ -265,7 +265,7 @@ class Episode:
         suspensions: How often it was suspended.
         successes: Training rollouts that had succeeded when it began.
         scores: Whether its environment has a reward function.
-        config_error: What makes every rollout of this configuration fail, where that was found out on the way.
+        config_error: What makes every rollout of this configuration fail, if that was found.
     """
 
     task: asyncio.Task[StepResult]
@@ -280,7 +280,7 @@ class Episode:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended, and not well."""
+        """Whether it has ended in failure."""
         if not self.task.done():
             return False
         if self.task.cancelled() or self.task.exception() is not None:

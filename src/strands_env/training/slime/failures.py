@@ -49,15 +49,15 @@ class Failure:
 
     @property
     def is_worth_another_attempt(self) -> bool:
-        """Whether it may go better: not where a limit left no room, nor where all its time was used up."""
+        """Whether another attempt may succeed: not after a limit or a time-out."""
         return not self.reason.is_limit and self.reason is not TerminationReason.TIMEOUT
 
 
 class FailureStreak:
     """Counts failures of rollouts that began after the last good one.
 
-    Rollouts run at the same time, and failures come fast: so one does not count if another rollout has succeeded since
-    it began, and the run does not end before all that ran beside the first failure have ended too.
+    Rollouts run concurrently and failures come fast. So a failure does not count if another rollout has succeeded
+    since it began, and the run does not end before all rollouts that ran beside the first failure have ended.
 
     Attributes:
         successes: Rollouts that succeeded so far. A rollout keeps the number at its start.
@@ -94,7 +94,7 @@ class FailureStreak:
             successes: Rollouts that had succeeded when this one began.
 
         Raises:
-            FailureStreakError: It is the last that is allowed; the count starts again.
+            FailureStreakError: The limit is reached; the count starts again.
         """
         if successes != self.successes:
             return
@@ -113,7 +113,7 @@ def is_swallowed() -> bool:
 
 
 def raise_in_the_run(sample: Any, error: Exception) -> Any:
-    """Make of a sample one that raises an error where slime's run, and not its worker, looks at it.
+    """Make a sample raise an error where slime's run, not its worker, looks at it.
 
     The worker puts finished groups into a queue, which the run sorts by the indices of samples.
     """

@@ -44,7 +44,7 @@ def kept_sets_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
     """
     ids, offsets = _int32(meta, _TOP_P_IDS), _int32(meta, _TOP_P_OFFSETS)
     if ids is None or offsets is None or not (count or len(offsets)):
-        return None  # of no token there may be no offset either
+        return None  # without tokens there may be no offsets
     if len(offsets) != count + 1 or int(offsets[-1]) != len(ids):
         raise ValueError(
             f"top-p data has {len(offsets)} offsets up to {int(offsets[-1]) if len(offsets) else None} and {len(ids)} "
@@ -169,7 +169,7 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
 
 
 class KeyedReward(dict[str, Any]):
-    """A reward under its keys. slime rounds rewards that are all equal, also where it did not look under the key."""
+    """A reward under its keys. slime rounds rewards that are all equal, even without looking under the key."""
 
     def __round__(self, digits: int | None = None) -> float:
         return round(float(next(iter(self.values()))), digits)

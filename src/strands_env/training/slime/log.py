@@ -129,7 +129,7 @@ def _trackers(names: str | None, project: str, folder: str | None) -> tuple[Back
 
 def _write_wandb(kind: str, rollout_id: Any, metrics: Mapping[str, float | None], shown: Sequence[Any]) -> None:
     """To the run that slime has started, with the rollout as the step; wandb's own step is slime's."""
-    wandb: Any = sys.modules.get("wandb")  # slime imports it when it is used; never ours to start
+    wandb: Any = sys.modules.get("wandb")  # slime imports it when it is used; it is not ours to start
     if getattr(wandb, "run", None) is None:
         return
     wandb.define_metric("strands/*", step_metric="strands/step")

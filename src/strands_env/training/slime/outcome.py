@@ -172,10 +172,10 @@ def _note_failure(call: Call, episode: Episode | None, error: ErrorRecord, reaso
 
 
 def count_failure(call: Call, failure: Failure) -> None:
-    """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited.
+    """Count what may end the run: not an evaluation, which ends by itself, and not a time-out of a rollout that waited.
 
     Raises:
-        FailureStreakError: It is one of too many.
+        FailureStreakError: The limit is reached.
     """
     if call.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
         return
@@ -215,7 +215,7 @@ def _main_path(sources: Sequence[TrainingSample], result: StepResult) -> Trainin
 
 
 def _completed_data(source: TrainingSample, call: Call, episode: Episode) -> TrainingSample:
-    """With top-p data where it is needed, and without loss on what is off-policy if slime wants that."""
+    """Add top-p data where needed, and take the loss off off-policy tokens if slime asks for it."""
     if not call.needs.top_p:
         source = replace(source, kept=None)
     elif source.kept is None and episode.records:

@@ -27,7 +27,7 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
 
     Groups are those of `group_index` (without it, every `n_samples_per_prompt` rollouts in a row), each rollout
     (`rollout_id`, else `index`) counts once, and removed samples do not count and get advantage 0, as does a group with
-    fewer than `strands_env_min_usable` usable rollouts. slime's own normalisation takes the whole batch for one group
+    fewer than `strands_env_min_usable` usable rollouts. slime's own normalisation treats the whole batch as one group
     as soon as a rollout gives two samples.
 
     Args:

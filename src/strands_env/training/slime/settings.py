@@ -14,7 +14,7 @@ from strands_env.training.slime.failures import STREAK, Failure
 
 _PREFIX = "strands_env_"
 _PATHS = 4
-"""Responses of full length that a rollout may sample in all, where nothing else is said."""
+"""Responses of full length that a rollout may sample in all, by default."""
 
 
 class SlimeConfigError(ValueError):
@@ -37,7 +37,7 @@ class SlimeSettings:
             has no reward.
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
         system_prompt: System prompt of the environment; a system message in the data replaces it.
-        fanout: Return every path of a rollout as a sample of its own, always in a list. Otherwise only the main agent's
+        fanout: Return every path of a rollout as a sample, always in a list. Otherwise only the main agent's
             last path, which then trains every token sampled on it.
         processor: Folder or hub id of the image processor; None is `--hf-checkpoint`, where slime finds one there.
         client_options: Options of `SGLangClient`.
@@ -262,7 +262,7 @@ class Call:
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample, and the rollout a list of them.
         successes: Training rollouts that had succeeded when slime called.
-        failures: What the last attempt failed of.
+        failures: Why the last attempt failed.
     """
 
     args: Any
@@ -303,7 +303,7 @@ class Call:
 
     @property
     def key(self) -> Any:
-        """Of this sample among suspended rollouts."""
+        """Key of this sample among suspended rollouts."""
         return getattr(self.sample, "session_id", None) or (self.sample.group_index, self.sample.index)
 
     @property

@@ -1,4 +1,4 @@
-"""Rollouts that wait for slime to ask for them again, sandboxes and all, and what ends those it never asks for."""
+"""Rollouts that wait, sandboxes included, for slime to ask for them again, and the end of those it never asks for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SUSPENDED = 4096
 """Suspended rollouts that are kept; beyond that the oldest are ended."""
 
 EXIT_SECONDS = 30.0
-"""How long the end of the process waits for their cleanups."""
+"""How long the process waits at exit for their cleanups."""
 
 
 class SuspendedEpisodes:

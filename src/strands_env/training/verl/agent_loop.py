@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _ENDED = frozenset({SampleStatus.COMPLETED, SampleStatus.TRUNCATED})
 _WRONG_CODE = (TypeError, NameError, AttributeError, ImportError)
-"""Of `make_environment`, which is given nothing of the row: if no attempt went better, none of another row will."""
+"""Errors of `make_environment` that will recur for every row, since it is given nothing of the row."""
 
 
 def agent_loop_output(
@@ -264,7 +264,7 @@ async def _attempt(
 
 
 def _may_score(environment: Any) -> bool:
-    """Whether an environment can give a reward. A step or rollout of its own may, and need not do so every time."""
+    """Whether an environment can give a reward. An overridden `step` or `rollout` may, though not every time."""
     if getattr(environment, "reward_fn", None) is not None:
         return True
     return any(getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))

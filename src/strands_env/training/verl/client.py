@@ -54,7 +54,7 @@ class ServerManagerClient:
         """One model call.
 
         Raises:
-            TokenBudgetReachedError: The response is as long as it may be.
+            TokenBudgetReachedError: The response has reached its limit.
             MediaError: The prompt has images.
         """
         if fields.get("image_data"):
