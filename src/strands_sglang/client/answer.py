@@ -20,6 +20,7 @@ from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .http_errors import embedded_error, http_error
 from .request import GenerateRequest
 
+_MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 _EXCERPT = 200
 _ROUNDING = 1e-5
 """A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""
@@ -120,12 +121,12 @@ def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: 
 
 
 def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> GenerateAnswer:
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, _MAPPING):
         raise SGLangDecodingError(
             f"the answer is a JSON {type(payload).__name__}, expected one object: {payload!r:.200}"
         )
     meta = payload.get("meta_info")
-    if not isinstance(meta, Mapping):
+    if not isinstance(meta, _MAPPING):
         raise SGLangDecodingError(f"the answer has no meta_info object: {payload!r:.200}")
     finish = _finish(meta)
     listed = payload.get("output_ids")
@@ -171,12 +172,12 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
 def _finish(meta: Mapping[str, Any]) -> Finish:
     """How the answer ended. Without a reason it is a chunk of a stream: not finished, and not all of its tokens."""
     reason = meta.get("finish_reason")
-    kind = reason.get("type") if isinstance(reason, Mapping) else reason
+    kind = reason.get("type") if isinstance(reason, _MAPPING) else reason
     if not isinstance(kind, str):
         raise SGLangDecodingError(
             f"the answer has no finish_reason, so it is not complete: meta_info.finish_reason={reason!r:.200}"
         )
-    if kind == "abort" and isinstance(reason, Mapping):
+    if kind == "abort" and isinstance(reason, _MAPPING):
         status = reason.get("status_code")
         if is_count(status) and 400 <= status <= 599:  # a refusal by the server, not an interruption
             raise http_error(status, str(reason.get("message") or "aborted"))
@@ -273,7 +274,7 @@ def _weight_spans(meta: Mapping[str, Any], count: int) -> tuple[WeightSpan, ...]
             end = stop
 
     for entry in entries:
-        if not isinstance(entry, Mapping):
+        if not isinstance(entry, _MAPPING):
             continue
         version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
         if isinstance(version, str | int) and isinstance(first, int) and isinstance(last, int) and first < last:

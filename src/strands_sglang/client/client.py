@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
-import uuid
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,7 +219,7 @@ class SGLangClient:
         )
         transport = self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
-        attempt, number = Attempt(rid=request.rid or uuid.uuid4().hex), 1
+        attempt, number = Attempt(rid=request.rid or os.urandom(16).hex()), 1
         failure: Failure | None = None
         while True:
             result = await self._attempt(transport, call, attempt, budget, failure)
@@ -238,7 +238,7 @@ class SGLangClient:
             if delay:
                 await transport.closing.wait(delay)
             failure, number = result, number + 1
-            attempt = Attempt(rid=uuid.uuid4().hex, fresh=attempt.fresh or result.wants_new_connection)
+            attempt = Attempt(rid=os.urandom(16).hex(), fresh=attempt.fresh or result.wants_new_connection)
 
     async def _attempt(
         self, transport: LoopTransport, call: _Call, attempt: Attempt, budget: RetryBudget, last: Failure | None

@@ -76,6 +76,7 @@ def dropped_fields(
                 reason = "the answer lacks it; a router dropped the field"
                 yield name, f"{reason}, or the server runs without {flag}" if flag else reason
     sampling = fields.get("sampling_params")
-    if isinstance(sampling, Mapping) and is_router(headers):
-        for name in sorted(_DROPPED_SAMPLING_KEYS & sampling.keys()):
+    dropped = _DROPPED_SAMPLING_KEYS & sampling.keys() if isinstance(sampling, Mapping) else ()
+    if dropped and is_router(headers):
+        for name in sorted(dropped):
             yield f"sampling_params.{name}", "routers are known to drop it; it may have had no effect"
