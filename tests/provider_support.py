@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from strands import tool
+from strands import Agent, tool
 
+from strands_sglang import SGLangModel
 from strands_sglang.engine.tiny import make_tiny_tokenizer
 from strands_sglang.testing import Reply, ScriptedClient
 
@@ -79,6 +80,17 @@ class Replay(ScriptedClient):
         return [request.input_ids for request in self.requests]
 
 
+def make(script: Sequence[Any], *, cycle: bool = False, **options: Any) -> tuple[SGLangModel, Replay]:
+    """A model over a script, and its client."""
+    client = Replay(script, cycle=cycle)
+    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
+
+
+def user(text: str) -> dict[str, Any]:
+    """A message of the user."""
+    return {"role": "user", "content": [{"text": text}]}
+
+
 @tool
 async def add(a: int, b: int) -> str:
     """Add two numbers.
@@ -88,6 +100,12 @@ async def add(a: int, b: int) -> str:
         b: Second number.
     """
     return str(a + b)
+
+
+def make_agent(model: SGLangModel, *, tools: Sequence[Any] = (add,), **options: Any) -> Agent:
+    """An agent that prints nothing and leaves retries to the client."""
+    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
+    return Agent(model=model, tools=list(tools), **{**settings, **options})
 
 
 def call(a: int, b: int, name: str = "add") -> str:

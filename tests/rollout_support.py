@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from provider_support import add, call, tokenizer
-from strands import Agent
+from provider_support import call, make_agent, tokenizer
 from strands.types.exceptions import EventLoopException
 
 from strands_sglang import SGLangModel
@@ -49,12 +48,6 @@ def make_model(client: Any, served: Any = None, **options: Any) -> SGLangModel:
         chat_template=HERMES_TEMPLATE,
         **{**settings, **options},
     )
-
-
-def make_agent(model: SGLangModel, **options: Any) -> Agent:
-    """An agent that leaves retries to the client."""
-    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
-    return Agent(model=model, tools=[add], **{**settings, **options})
 
 
 async def rollout(model: SGLangModel, turns: int, prompt: str = "What is 1 + 2?") -> Tokens:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rollout_support import Tokens, failure, make_agent, make_model, only_trajectory, rollout
+from provider_support import make_agent
+from rollout_support import Tokens, failure, make_model, only_trajectory, rollout
 from strands.types.exceptions import ContextWindowOverflowException, EventLoopException, MaxTokensReachedException
 
 from strands_sglang import SGLangClient, SGLangModel

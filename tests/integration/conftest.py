@@ -17,13 +17,14 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strands_sglang import SGLangClient
 from tests.conftest import ROOT
 
 HERE = Path(__file__).resolve().parent
@@ -101,6 +102,13 @@ def sglang_server(sglang_base_url: str) -> ServerFacts:
         context_length=int(model["max_model_len"]),
         info=info,
     )
+
+
+@pytest.fixture
+async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
+    """A client of the server under test."""
+    async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
-from provider_support import add
-from strands import Agent
+from provider_support import make_agent
 
 from strands_sglang import SGLangClient, SGLangModel, Trajectory
 from strands_sglang.engine.templates import HERMES_TEMPLATE
@@ -48,12 +46,6 @@ class NamedRequests:
         return await self.client.max_model_len()
 
 
-@pytest.fixture
-async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    async with SGLangClient(sglang_base_url) as made:
-        yield made
-
-
 def make_model(client: Any, tokenizer: Any, parser: ToolParser | None = None, **sampling: Any) -> SGLangModel:
     params = {"temperature": 1.0, "max_new_tokens": 48, **sampling}
     return SGLangModel(
@@ -63,11 +55,6 @@ def make_model(client: Any, tokenizer: Any, parser: ToolParser | None = None, **
         chat_template=HERMES_TEMPLATE,
         sampling_params=params,
     )
-
-
-def make_agent(model: SGLangModel, **options: Any) -> Agent:
-    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
-    return Agent(model=model, tools=[add], **{**settings, **options})
 
 
 def early_stops(vocab_size: int) -> list[int]:

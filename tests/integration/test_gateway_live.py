@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -105,12 +105,6 @@ class BreakingProxy:
             await asyncio.Event().wait()  # `_back` ends it
         else:
             await self.before_answer()
-
-
-@pytest.fixture
-async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    async with SGLangClient(sglang_base_url) as made:
-        yield made
 
 
 async def until_running(base_url: str, recorded: Recorded) -> None:

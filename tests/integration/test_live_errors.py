@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -26,12 +25,6 @@ from strands_sglang.exceptions import (
 from tests.integration.conftest import ServerFacts
 
 ONE = {"max_new_tokens": 1}
-
-
-@pytest.fixture
-async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
-        yield made
 
 
 async def loads(base_url: str) -> dict[str, Any]:

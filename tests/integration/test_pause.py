@@ -11,7 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from rollout_support import make_agent, make_model
+from provider_support import make_agent
+from rollout_support import make_model
 
 from strands_sglang import SGLangClient, SGLangModel, Trajectory
 from strands_sglang.testing import FaultyServer
@@ -20,12 +21,6 @@ from tests.integration.conftest import ServerFacts
 
 SAMPLED = 500
 GO = [{"role": "user", "content": [{"text": "go"}]}]
-
-
-@pytest.fixture
-async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
-        yield made
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from rollout_support import Tokens, failure, make_agent, make_model, only_trajectory, rollout
+from provider_support import make_agent
+from rollout_support import Tokens, failure, make_model, only_trajectory, rollout
 
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.exceptions import SGLangClientError, SGLangHTTPError

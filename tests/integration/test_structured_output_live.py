@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -26,12 +25,6 @@ class City(BaseModel):
     kind: Literal["town", "capital"]
     marks: Annotated[list[Digit], Field(min_length=1, max_length=3)]
     twin: Annotated[str, Field(pattern="^[a-z]{1,4}$")] | None = None
-
-
-@pytest.fixture
-async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

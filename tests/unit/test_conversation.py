@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, call, completion, tokenizer
+from provider_support import Replay, add, call, completion, tokenizer, user
 from strands import Agent
 
 from strands_sglang.conversation import Conversation, TurnRequest
@@ -24,10 +24,6 @@ from strands_sglang.trajectory import TrajectoryForest
 
 SCRIPT = ["<think>hm</think>\n\nI add. " + call(1, 2) + call(3, 4), call(5, 6), "<tool_call>{]</tool_call>", "Done."]
 OPTIONS: dict[str, Any] = {"sampling_params": {"max_new_tokens": 64, "sampling_seed": 3}}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": [{"text": text}]}
 
 
 def make(script: list[Any], **options: Any) -> tuple[Conversation, Replay]:

@@ -10,6 +10,7 @@ from array import array
 from typing import Any
 
 import pytest
+from provider_support import user
 
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.trajectory import (
@@ -25,10 +26,6 @@ from strands_sglang.trajectory import (
 )
 
 CONTEXT = b"system and tools"
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": [{"text": text}]}
 
 
 def result(call_id: str, text: str = "ok") -> dict[str, Any]:

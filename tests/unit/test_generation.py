@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pydantic
 import pytest
-from provider_support import Replay, assert_prefix_law, call, completion, tokenizer
+from provider_support import Replay, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangClient, SGLangModel, decode_routed_experts
 from strands_sglang.exceptions import (
@@ -25,11 +25,6 @@ from strands_sglang.trajectory import WeightSpan
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 LAYERS, TOP_K = 2, 2
-
-
-def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay(script)
-    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
 
 
 def entries(ids: list[int], logprobs: list[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from provider_support import Replay, tokenizer
+from provider_support import Replay, make, tokenizer
 
 from strands_sglang import SGLangModel, decode_routed_experts
 from strands_sglang.exceptions import SGLangDecodingError
@@ -17,11 +17,6 @@ from strands_sglang.testing import Reply
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 EOS = tokenizer().eos_token_id
 LAYERS, TOP_K = 3, 2
-
-
-def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay(script)
-    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
 
 
 async def run(model: SGLangModel, messages: list[Any] | None = None) -> None:

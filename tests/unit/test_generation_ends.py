@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from provider_support import Replay, add, assert_prefix_law, call, completion, tokenizer
+from provider_support import add, assert_prefix_law, call, completion, make, tokenizer
 
 from strands_sglang import SGLangModel
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
@@ -23,11 +23,6 @@ EOS = tokenizer().eos_token_id
 
 def ids_of(text: str) -> list[int]:
     return list(tokenizer().encode(text, add_special_tokens=False))
-
-
-def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay(script)
-    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
 
 
 async def run(model: SGLangModel, messages: list[Any] | None = None, **more: Any) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, assert_prefix_law, call, completion, tokenizer
+from provider_support import Replay, add, assert_prefix_law, call, completion, make, make_agent, tokenizer, user
 from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
 from strands.hooks import AfterModelCallEvent, BeforeToolCallEvent
@@ -24,22 +24,8 @@ from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import HermesToolParser, get_tool_parser
 
 
-def make(script: list[Any], **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay(script, cycle=options.pop("cycle", False))
-    return SGLangModel(tokenizer=tokenizer(), client=client, **options), client
-
-
-def make_agent(model: SGLangModel, tools: list[Any] | None = None, **options: Any) -> Agent:
-    settings: dict[str, Any] = {"callback_handler": None, "context_manager": False, "retry_strategy": None}
-    return Agent(model=model, tools=[add] if tools is None else tools, **{**settings, **options})
-
-
 async def events_of(model: SGLangModel, messages: list[Any], **kwargs: Any) -> list[Any]:
     return [event async for event in model.stream(messages, **kwargs)]
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": [{"text": text}]}
 
 
 # ---- the normal case ------------------------------------------------------------
@@ -172,7 +158,7 @@ async def test_parallel_results_stand_in_the_order_of_their_calls() -> None:
     slow = '<tool_call>{"name": "wait", "arguments": {"seconds": 0.05}}</tool_call>'
     fast = '<tool_call>{"name": "wait", "arguments": {"seconds": 0}}</tool_call>'
     model, client = make([slow + fast, "ok"])
-    await make_agent(model, [wait]).invoke_async("q")
+    await make_agent(model, tools=[wait]).invoke_async("q")
     text = tokenizer().decode(client.prompts[1])
     assert text.index("waited 0.05") < text.index("waited 0.0<")
 
@@ -202,7 +188,7 @@ async def test_a_malformed_call_never_runs_and_is_answered_alike_in_messages_and
         return "ran"
 
     model, client = make([markup, "sorry"])
-    agent = make_agent(model, [add])
+    agent = make_agent(model, tools=[add])
     await agent.invoke_async("q")
     assert ran == []
     result = agent.messages[2]["content"][0]["toolResult"]
@@ -284,7 +270,7 @@ async def test_lone_surrogates_are_a_typed_error_that_names_the_block() -> None:
 
     model, _ = make(['<tool_call>{"name": "broken", "arguments": {}}</tool_call>'])
     with pytest.raises(EventLoopException) as caught:
-        await make_agent(model, [broken]).invoke_async("q")
+        await make_agent(model, tools=[broken]).invoke_async("q")
     assert isinstance(caught.value.__cause__, MessageConversionError)
     assert "lone surrogates" in str(caught.value)
 
@@ -532,7 +518,7 @@ async def test_two_agents_share_one_model_concurrently() -> None:
 async def test_an_agent_as_tool_on_the_same_model_has_its_own_trajectory() -> None:
     model, _ = make(['<tool_call>{"name": "helper", "arguments": {"input": "sum"}}</tool_call>', "sub answer", "final"])
     helper = make_agent(model, name="helper", description="Helps.")
-    agent = make_agent(model, [helper.as_tool()], name="main")
+    agent = make_agent(model, tools=[helper.as_tool()], name="main")
     result = await agent.invoke_async("q")
     assert str(result).strip() == "final"
     assert sorted(t.agent_name or "" for t in model.trajectories) == ["helper", "main"]

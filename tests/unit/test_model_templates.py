@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, assert_prefix_law, call, completion, tokenizer
-from strands import Agent, tool
+from provider_support import Replay, assert_prefix_law, call, completion, make, make_agent, tokenizer
+from strands import tool
 from strands.types.exceptions import EventLoopException
 
 from strands_sglang import MessageConversionError, SGLangModel, TemplateError, ToolParserError, get_tool_parser
@@ -60,18 +60,9 @@ ONE_CALL = """\
 {%- endfor %}"""
 
 
-def make(script: list[Any], template: str, **options: Any) -> tuple[SGLangModel, Replay]:
-    client = Replay(script)
-    return SGLangModel(tokenizer=tokenizer(), client=client, chat_template=template, **options), client
-
-
-def make_agent(model: SGLangModel, tools: list[Any] | None = None) -> Agent:
-    return Agent(model=model, tools=tools or [], callback_handler=None, context_manager=False, retry_strategy=None)
-
-
 async def two_user_turns(template: str, **options: Any) -> tuple[SGLangModel, Replay]:
-    model, client = make(["<think>first thought</think>one", "two"], template, **options)
-    agent = make_agent(model)
+    model, client = make(["<think>first thought</think>one", "two"], chat_template=template, **options)
+    agent = make_agent(model, tools=[])
     await agent.invoke_async("a")
     await agent.invoke_async("b")
     return model, client
@@ -101,22 +92,22 @@ async def test_policy_branch_renders_the_history_as_the_template_shows_it() -> N
 
 async def test_policy_branch_does_not_branch_inside_a_tool_loop() -> None:
     template = DROPS_REASONING.replace("KEEP", "")
-    model, client = make(["<think>t</think>" + call(1, 2), "3"], template, reasoning_policy="branch")
-    await make_agent(model, [add]).invoke_async("a")
+    model, client = make(["<think>t</think>" + call(1, 2), "3"], chat_template=template, reasoning_policy="branch")
+    await make_agent(model).invoke_async("a")
     assert_prefix_law(client, model)
     assert len(model.trajectories) == 1
 
 
 async def test_a_template_that_loses_tool_results_is_refused_before_anything_is_sent() -> None:
-    model, client = make([call(1, 2)], NO_TOOL_ROLE, tool_parser=get_tool_parser("hermes"))
+    model, client = make([call(1, 2)], chat_template=NO_TOOL_ROLE, tool_parser=get_tool_parser("hermes"))
     with pytest.raises(TemplateError, match="cannot be used with tools"):
-        await make_agent(model, [add]).invoke_async("a")
+        await make_agent(model).invoke_async("a")
     assert client.prompts == []
 
 
 async def test_the_same_template_works_without_tools() -> None:
-    model, client = make(["one", "two"], NO_TOOL_ROLE)
-    agent = make_agent(model)
+    model, client = make(["one", "two"], chat_template=NO_TOOL_ROLE)
+    agent = make_agent(model, tools=[])
     await agent.invoke_async("a")
     await agent.invoke_async("b")
     assert_prefix_law(client, model)
@@ -125,8 +116,8 @@ async def test_the_same_template_works_without_tools() -> None:
 async def test_the_parser_is_chosen_by_what_the_template_prints() -> None:
     markup = "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
     markup += '{"a": 1, "b": 2}<|tool_call_end|><|tool_calls_section_end|>'
-    model, client = make([markup, "3"], KIMI)
-    agent = make_agent(model, [add])
+    model, client = make([markup, "3"], chat_template=KIMI)
+    agent = make_agent(model)
     await agent.invoke_async("a")
     use = agent.messages[1]["content"][0]["toolUse"]
     assert (use["name"], use["input"]) == ("add", {"a": 1, "b": 2})
@@ -137,14 +128,14 @@ async def test_the_parser_is_chosen_by_what_the_template_prints() -> None:
 
 
 async def test_calls_of_a_supplied_history_get_ids_of_the_form_the_template_needs() -> None:
-    model, client = make(["3"], KIMI)
+    model, client = make(["3"], chat_template=KIMI)
     history = [
         {"role": "user", "content": [{"text": "q"}]},
         {"role": "assistant", "content": [{"toolUse": {"toolUseId": "xyz", "name": "add", "input": {"a": 1}}}]},
         {"role": "user", "content": [{"toolResult": {"toolUseId": "xyz", "status": "success", "content": []}}]},
         {"role": "assistant", "content": [{"text": "1"}]},
     ]
-    agent = make_agent(model, [add])
+    agent = make_agent(model)
     agent.messages.extend(history)
     await agent.invoke_async("again")
     prompt = tokenizer().decode(client.prompts[0])
@@ -154,16 +145,16 @@ async def test_calls_of_a_supplied_history_get_ids_of_the_form_the_template_need
 
 async def test_tools_without_a_fitting_parser_are_refused_with_what_to_do() -> None:
     odd = DROPS_REASONING.replace("KEEP", "").replace("<tool_call>", "<<").replace("</tool_call>", ">>")
-    model, client = make(["x"], odd)
+    model, client = make(["x"], chat_template=odd)
     with pytest.raises(ToolParserError, match="pass tool_parser="):
-        await make_agent(model, [add]).invoke_async("a")
+        await make_agent(model).invoke_async("a")
     assert client.prompts == []
 
 
 async def test_a_step_the_template_refuses_fails_that_step_and_keeps_the_tokens() -> None:
-    model, _ = make([call(1, 2) + call(3, 4)], ONE_CALL + DROPS_REASONING.replace("KEEP", ""))
+    model, _ = make([call(1, 2) + call(3, 4)], chat_template=ONE_CALL + DROPS_REASONING.replace("KEEP", ""))
     with pytest.raises(EventLoopException) as caught:
-        await make_agent(model, [add]).invoke_async("a")
+        await make_agent(model).invoke_async("a")
     assert isinstance(caught.value.__cause__, TemplateError)
     assert "one call only" in str(caught.value)
     assert len(model.trajectories) == 1
@@ -172,8 +163,8 @@ async def test_a_step_the_template_refuses_fails_that_step_and_keeps_the_tokens(
 async def test_another_stop_token_than_the_template_prints_stays_in_the_tokens() -> None:
     other = tokenizer().convert_tokens_to_ids("<|endoftext|>")
     ids = [*(completion("one", stop=False).ids or ()), other]
-    model, client = make([Reply(ids=ids, matched=other), "two"], DROPS_REASONING.replace("KEEP", ""))
-    agent = make_agent(model)
+    model, client = make([Reply(ids=ids, matched=other), "two"], chat_template=DROPS_REASONING.replace("KEEP", ""))
+    agent = make_agent(model, tools=[])
     await agent.invoke_async("a")
     assert agent.messages[1]["content"][0]["text"] == "one"
     await agent.invoke_async("b")
@@ -208,9 +199,9 @@ def restored(*names: str) -> list[Any]:
 
 
 async def test_restored_sessions_on_one_model_do_not_share_function_ids() -> None:
-    model, client = make(["3", "4", "5"], KIMI)
+    model, client = make(["3", "4", "5"], chat_template=KIMI)
     for names in (("add",), ("other", "add")):
-        agent = make_agent(model, [add])
+        agent = make_agent(model)
         agent.messages.extend(restored(*names))
         await agent.invoke_async("again")
     first, second = (tokenizer().decode(prompt) for prompt in client.prompts)
@@ -232,8 +223,8 @@ NINE = (
 
 
 async def test_long_call_ids_of_a_supplied_history_are_shortened_where_the_template_takes_nine_characters() -> None:
-    model, client = make([call(1, 2), "4"], NINE, tool_parser=get_tool_parser("hermes"))
-    agent = make_agent(model, [add])
+    model, client = make([call(1, 2), "4"], chat_template=NINE, tool_parser=get_tool_parser("hermes"))
+    agent = make_agent(model)
     agent.messages.extend(restored("add", "add"))
     await agent.invoke_async("again")
     text = tokenizer().decode(client.prompts[0])
@@ -243,8 +234,8 @@ async def test_long_call_ids_of_a_supplied_history_are_shortened_where_the_templ
 
 
 async def test_a_name_that_the_sdk_replaced_is_printed_as_it_was_sampled() -> None:
-    model, client = make([call(1, 2, name="bad name"), "done", "more"], HERMES_TEMPLATE)
-    agent = make_agent(model, [add])
+    model, client = make([call(1, 2, name="bad name"), "done", "more"], chat_template=HERMES_TEMPLATE)
+    agent = make_agent(model)
     await agent.invoke_async("a")
     agent.system_prompt = "Changed."  # a new root
     await agent.invoke_async("b")
@@ -267,8 +258,8 @@ REPORT = '<tool_call>{"name": "report", "arguments": {}}</tool_call>'
 
 
 async def test_a_refused_tool_result_can_be_replaced_and_the_agent_goes_on() -> None:
-    model, client = make([REPORT, "Sorry."], HERMES_TEMPLATE)
-    agent = make_agent(model, [report])
+    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE)
+    agent = make_agent(model, tools=[report])
     with pytest.raises(EventLoopException) as caught:
         await agent.invoke_async("a")
     error = caught.value.original_exception
@@ -280,16 +271,16 @@ async def test_a_refused_tool_result_can_be_replaced_and_the_agent_goes_on() -> 
 
 
 async def test_a_refused_tool_result_can_be_reported_to_the_model() -> None:
-    model, client = make([REPORT, "Sorry."], HERMES_TEMPLATE, refused_results="report")
-    agent = make_agent(model, [report])
+    model, client = make([REPORT, "Sorry."], chat_template=HERMES_TEMPLATE, refused_results="report")
+    agent = make_agent(model, tools=[report])
     assert str(await agent.invoke_async("a")).strip() == "Sorry."
     assert "cannot be shown" in tokenizer().decode(client.prompts[1])
 
 
 async def test_a_template_that_refuses_a_step_says_from_which_message_on() -> None:
     refuses = "{%- for m in messages if 'poison' in m.content %}{{ raise_exception('no') }}{%- endfor %}"
-    model, _ = make(["1", "2"], refuses + HERMES_TEMPLATE)
-    agent = make_agent(model)
+    model, _ = make(["1", "2"], chat_template=refuses + HERMES_TEMPLATE)
+    agent = make_agent(model, tools=[])
     await agent.invoke_async("a")
     with pytest.raises(TemplateError) as caught:
         await agent.invoke_async("poison")
