@@ -7,8 +7,9 @@ import contextvars
 import copy
 import gc
 import weakref
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import pytest
 from provider_support import Replay, add, call, tokenizer
@@ -19,13 +20,16 @@ from strands.telemetry.tracer import get_tracer
 
 from strands_env.core import Action, Environment
 from strands_env.core.history import History, skip_unrecorded_messages
+from strands_env.core.rollout import LocalExecutor
 from strands_env.core.scope import StepScope
 from strands_env.core.types import TerminationReason
+from strands_env.eval.executor import rollout_within
 from strands_env.testing import ScriptedModel
 from strands_env.testing import call as ask_for
 from strands_sglang import SGLangModel
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
+from tests.unit.eval_support import FakeEnv
 
 
 @tool
@@ -129,6 +133,94 @@ async def test_what_a_sub_agent_used_is_freed_at_the_end_of_the_rollout() -> Non
     result = await env.rollout(Action(message="go"))
     assert (result.termination_reason, len(models)) == (TerminationReason.TASK_COMPLETE, 1)
     assert models[0]() is None
+
+
+class Kept:
+    """Something large in a frame."""
+
+    seen: ClassVar[list[weakref.ref[Any]]] = []
+
+    def __init__(self) -> None:
+        Kept.seen.append(weakref.ref(self))
+
+
+def refuse(*given: Any) -> float:
+    kept = Kept()
+    raise OSError(f"no {type(kept).__name__}")
+
+
+@tool
+def refusing() -> str:
+    """Refuse."""
+    return str(refuse())
+
+
+async def refuse_later() -> None:
+    await asyncio.sleep(0)
+    refuse()
+
+
+class Parts(Environment):
+    """Some of its parts fail."""
+
+    def __init__(self, *script: Any, **parts: Any) -> None:
+        self.parts = {name: parts.pop(name) for name in ("reset", "cleanup", "tools") if name in parts}
+        super().__init__(model_factory=lambda: ScriptedModel([*script, "done"]), **parts)
+
+    async def reset(self) -> None:
+        await self.parts.get("reset", super().reset)()
+
+    async def cleanup(self) -> None:
+        await self.parts.get("cleanup", super().cleanup)()
+
+    def get_tools(self) -> list[Any]:
+        return self.parts.get("tools", list)()
+
+
+class Refusing(FakeEnv):
+    """Only looks like an environment."""
+
+    async def step(self, action: Action) -> Any:
+        await refuse_later()
+
+
+ENDS: dict[str, Callable[[], Any]] = {
+    "factory": refuse,
+    "reset": lambda: Parts(reset=refuse_later),
+    "only looks like one": Refusing,
+    "tool": lambda: Parts(ask_for("refusing"), tools=lambda: [refusing]),
+    "reward": lambda: Parts(reward_fn=refuse),
+    "cleanup": lambda: Parts(cleanup=refuse_later),
+}
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("timeout", [None, 60.0], ids=["alone", "deadline"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_frames_of_an_error_are_freed_with_the_rollout(end: str, timeout: float | None) -> None:
+    """An error holds the frames it went through: none of them may hold the error."""
+    Kept.seen.clear()
+    with suppress(OSError):
+        await LocalExecutor(ENDS[end]).rollout(Action(message="go"), timeout=timeout)
+    assert Kept.seen
+    for _ in range(200):  # a thread takes a moment to end
+        if any(kept() for kept in Kept.seen):
+            await asyncio.sleep(0.005)
+    assert not any(kept() for kept in Kept.seen)
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_frames_of_an_error_of_another_executor_are_freed_too() -> None:
+    class Elsewhere:
+        async def rollout(self, action: Action, *, timeout: float | None = None) -> Any:
+            await refuse_later()
+
+        async def close(self) -> None: ...
+
+    Kept.seen.clear()
+    with suppress(OSError):
+        await rollout_within(Elsewhere(), Action(message="go"), 60.0)
+    assert [kept() for kept in Kept.seen] == [None]
 
 
 def test_copied_history_can_be_normalised_without_touching_the_original() -> None:

@@ -86,19 +86,20 @@ async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Ph
     if seconds is None:
         return await work
     task = _begun(work)
-    if task.done():
-        return task.result()
     try:
-        await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        await stop(task, where)
-        raise
-    if task.done():
+        if not task.done():
+            try:
+                await asyncio.wait({task}, timeout=seconds)
+            except asyncio.CancelledError:
+                await stop(task, where)
+                raise
+        if not task.done():
+            await stop(task, where)
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                raise EpisodeTimeoutError(where, seconds)  # else it finished while it was being stopped
         return task.result()
-    await stop(task, where)
-    if task.done() and not task.cancelled() and task.exception() is None:
-        return task.result()  # it finished while it was being stopped
-    raise EpisodeTimeoutError(where, seconds)
+    finally:
+        del task  # what it raises has this frame in its traceback, and must not be held by it in turn
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
@@ -112,6 +113,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     task = _begun(_contained(work, where))
     ends = None if seconds is None else loop.time() + seconds
     cancelled: asyncio.CancelledError | None = None
+    failure: BaseException | None = None
     while not task.done() and (ends is None or loop.time() < ends):
         try:
             await asyncio.sleep(0)  # most cleanups have nothing to wait for, and need no timer
@@ -122,19 +124,21 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     if not task.done():
         assert seconds is not None
         await stop(task, where)
-        failure: BaseException | None = EpisodeTimeoutError(where, seconds)
-        if task.done() and not task.cancelled() and task.exception() is None:
-            failure = None  # it finished while it was being stopped
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            failure = EpisodeTimeoutError(where, seconds)  # else it finished while it was being stopped
     elif task.cancelled():
         failure = WorkCancelledError(where)
     else:
         failure = task.exception()
-    if cancelled is not None:
+    try:
+        if cancelled is not None:
+            if failure is not None:
+                logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, failure)
+            raise cancelled
         if failure is not None:
-            logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, failure)
-        raise cancelled
-    if failure is not None:
-        raise failure
+            raise failure
+    finally:
+        del task, cancelled, failure  # as in `_within`
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

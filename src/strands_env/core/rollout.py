@@ -124,18 +124,21 @@ async def _before_cleanup(
         return progress.phase is Phase.CLEANUP
 
     try:
-        await asyncio.wait({task}, timeout=timeout)
-        if is_cleaning_up():
-            await asyncio.wait({task})
-    except asyncio.CancelledError:
-        await stop(task, progress.phase, is_ending=is_cleaning_up)
-        raise
-    if not task.done():
-        where = progress.phase
-        await stop(task, where, is_ending=is_cleaning_up)
-        if not task.done() or task.cancelled() or task.exception() is not None:
-            raise EpisodeTimeoutError(where, timeout)
-    return task.result()
+        try:
+            await asyncio.wait({task}, timeout=timeout)
+            if is_cleaning_up():
+                await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await stop(task, progress.phase, is_ending=is_cleaning_up)
+            raise
+        if not task.done():
+            where = progress.phase
+            await stop(task, where, is_ending=is_cleaning_up)
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                raise EpisodeTimeoutError(where, timeout)
+        return task.result()
+    finally:
+        del task  # what it raises has this frame in its traceback, and must not be held by it in turn
 
 
 def takes_action(env_factory: EnvFactory) -> bool:

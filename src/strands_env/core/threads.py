@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -49,33 +50,30 @@ class DaemonThreads:
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
 
-        def settle(value: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(value)
-            elif isinstance(error, StopIteration):  # a future cannot hold it
-                future.set_exception(RuntimeError("the function raised StopIteration"))
-            else:
-                future.set_exception(error)
-
-        def work() -> None:
-            value, error = None, None
-            try:
-                value = context.run(function, *args, **kwargs)
-            except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
-                error = raised
-            finally:
-                self._leave_place()
-            with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-                loop.call_soon_threadsafe(settle, value, error)
-
+        call = functools.partial(context.run, function, *args, **kwargs)
         try:
-            threading.Thread(target=work, name="strands-env-tool", daemon=True).start()
+            name = "strands-env-tool"
+            threading.Thread(target=self._call, args=(call, loop, future), name=name, daemon=True).start()
         except BaseException:
             self._leave_place()
             raise
-        return await future
+        try:
+            return await future
+        finally:
+            del future  # what it raises has this frame in its traceback, and must not be held by it in turn
+
+    def _call(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
+        """What a thread does."""
+        value, error = None, None
+        try:
+            value = call()
+        except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
+            error = raised
+        finally:
+            self._leave_place()
+        with contextlib.suppress(RuntimeError):  # the caller's loop is gone
+            loop.call_soon_threadsafe(_settle, future, value, error)
+        del future, error  # as in `run`
 
     async def _take_place(self) -> None:
         with self._lock:
@@ -105,6 +103,17 @@ class DaemonThreads:
                     continue  # that waiter's loop is gone
                 return
             self._running -= 1
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration):  # a future cannot hold it
+        future.set_exception(RuntimeError("the function raised StopIteration"))
+    else:
+        future.set_exception(error)
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

@@ -65,6 +65,9 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
         raise ConnectionError(
             f"the executor did not answer for {patience:g} s: its worker is considered lost"
         ) from None
-    if isinstance(answered, Exception):
-        raise answered
-    return answered
+    try:
+        if isinstance(answered, Exception):
+            raise answered
+        return answered
+    finally:
+        del answered  # its traceback has this frame, which must not hold it in turn
