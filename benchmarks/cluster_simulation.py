@@ -52,7 +52,7 @@ class Costs:
         pass_s: CPU seconds of a pass of the event loop, whatever is ready: where few rollouts share a pass a turn costs
             more, and other code ran meanwhile.
         rollout_bytes: Memory of a rollout, and what each of its tokens adds.
-        process_bytes: Memory of a process before its first rollout.
+        process_bytes: Memory of a process without rollouts.
         objects: Objects of a live rollout that the garbage collector walks, and what each of its turns adds.
         objects_made: Objects by which a turn brings the next late collection nearer.
         walk_s: CPU seconds to walk an object.
@@ -72,13 +72,17 @@ class Costs:
     @classmethod
     def measured(cls, figures: dict[str, Any]) -> Costs:
         """The costs of the small crowds of `many_rollouts`."""
-        quick, paced = figures["at_once"][0], figures["paced"][0]
+        quick, paced, twice = figures["at_once"][0], figures["paced"][0], figures["twice"]
         quick_long, paced_long = figures["longer"]
         alive = figures["alive"]
+        # From two crowds: the first rollouts of a process also fill what was left free by imports.
+        empty_mb, mb_per_rollout = line(paced, twice, "peak_mb", "rollouts")
+        mb_per_token = line(paced, paced_long, "peak_mb", "tokens")[1] / paced["rollouts"]
+        turn_s, token_s = line(quick, quick_long, "cpu_ms_per_turn", "tokens")
         costs = cls(
-            turn_s=line(quick, quick_long, "cpu_ms_per_turn", 1e-3),
-            rollout_bytes=line(paced, paced_long, "kb_per_rollout", 1e3),
-            process_bytes=1e6 * paced["process_mb"],
+            turn_s=(1e-3 * turn_s, 1e-3 * token_s),
+            rollout_bytes=(1e6 * (mb_per_rollout - mb_per_token * paced["tokens"]), 1e6 * mb_per_token),
+            process_bytes=1e6 * empty_mb,
             objects=(alive["objects_of_a_rollout"], alive["objects_of_its_turn"]),
             objects_made=paced["collections"]["objects_per_turn"],
             walk_s=1e-6 * alive["walk_us_per_object"],
@@ -95,10 +99,10 @@ class Costs:
         return processes * self.process_bytes + rollouts * (self.rollout_bytes[0] + self.rollout_bytes[1] * tokens)
 
 
-def line(short: dict[str, Any], long: dict[str, Any], name: str, unit: float) -> tuple[float, float]:
-    """A figure of two crowds as a constant and what each token of a rollout adds."""
-    slope = max(0.0, (long[name] - short[name]) / (long["tokens"] - short["tokens"]))
-    return unit * (short[name] - slope * short["tokens"]), unit * slope
+def line(small: dict[str, Any], large: dict[str, Any], name: str, by: str) -> tuple[float, float]:
+    """A figure of two crowds as a constant, and what each token of a rollout or each rollout adds."""
+    slope = max(0.0, (large[name] - small[name]) / (large[by] - small[by]))
+    return small[name] - slope * small[by], slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ processes (`tune_garbage_collection`):
 - **paced**: the same rollouts with a server that takes its time, so that the process takes `--load` of these turns a
   second and all rollouts are under way together: memory, connections, and the added latency of a turn, which is the
   time between two answers of a rollout that the server did not hold the request. The first crowd is small, and is
-  measured with longer rollouts, too: `cluster_simulation` takes its costs from these two, and is compared with the
-  larger ones.
+  measured with longer rollouts and with twice as many, too: `cluster_simulation` takes its costs from these three, and
+  is compared with the larger ones.
 - **alive**: objects of the small crowd that the garbage collector knows, and what it costs to walk them.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
@@ -66,7 +66,7 @@ from strands_sglang import SGLangClient
 
 LONG_TURNS, WINDOW = 400, 10
 WARM_UP = 8
-"""Rollouts that run first; few, since the memory that they leave free is not counted again."""
+"""Rollouts that run first."""
 
 
 class TimedClient(SGLangClient):
@@ -75,6 +75,7 @@ class TimedClient(SGLangClient):
     Attributes:
         added: Seconds that the server did not hold the request.
         cpu: CPU time of the process at each answer, in seconds.
+        most_in_flight: Most requests at a time, each of which has a connection.
     """
 
     def __init__(self, base_url: str, **options: Any) -> None:
@@ -82,9 +83,13 @@ class TimedClient(SGLangClient):
         self._answered: dict[str | None, float] = {}
         self.added: list[float] = []
         self.cpu: list[float] = []
+        self._in_flight = self.most_in_flight = 0
 
     async def ask(self, request: Any) -> Any:
+        self._in_flight += 1
+        self.most_in_flight = max(self._in_flight, self.most_in_flight)
         answer = await super().ask(request)
+        self._in_flight -= 1
         now, before = time.perf_counter(), self._answered.get(request.routing_key)
         if before is not None:
             self.added.append(now - before - answer.latency)
@@ -147,12 +152,15 @@ def collections() -> Iterator[dict[str, float]]:
         gc.callbacks.remove(note)
 
 
+def resident_mb() -> float:
+    """Memory of the process."""
+    return psutil.Process().memory_info().rss / 1e6
+
+
 async def watch(peak: dict[str, float]) -> None:
-    """Keep the highest memory (MB) and number of descriptors."""
-    process = psutil.Process()
+    """Keep the highest memory. What takes milliseconds, such as counting descriptors, would show in the latencies."""
     while True:
-        peak["rss_mb"] = max(peak.get("rss_mb", 0.0), process.memory_info().rss / 1e6)
-        peak["descriptors"] = max(peak.get("descriptors", 0), process.num_fds())
+        peak["mb"] = max(peak.get("mb", 0.0), resident_mb())
         await asyncio.sleep(0.2)
 
 
@@ -180,8 +188,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     client = TimedClient(f"{order['url']}/{delay}" if delay else order["url"], max_connections=count + 10)
     env = library(client, turns, order["folder"], order["result"])
     tune_garbage_collection()
-    process, peak = psutil.Process(), dict[str, float]()
-    before, descriptors = process.memory_info().rss / 1e6, process.num_fds()
+    peak, before = dict[str, float](), resident_mb()
     watching = asyncio.create_task(watch(peak))
     wall, cpu = time.perf_counter(), time.process_time()
     with collections() as collected:
@@ -208,9 +215,9 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
             "objects_per_turn": round(collected["young"] * gc.get_threshold()[0] / taken, 1),
         },
         "process_mb": round(before, 1),
-        "peak_mb": round(peak["rss_mb"], 1),
-        "kb_per_rollout": round(1000 * (peak["rss_mb"] - before) / count, 1),
-        "connections": int(peak["descriptors"]) - descriptors,
+        "peak_mb": round(peak["mb"], 1),
+        "kb_per_rollout": round(1000 * (peak["mb"] - before) / count, 1),
+        "connections": client.most_in_flight,
     }
 
 
@@ -383,6 +390,8 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
 
     paced = crowds([{**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once])
+    small = paced[0]
+    twice = measured(crowd, {**order, "rollouts": 2 * small["rollouts"], "delay_ms": 2 * small["delay_ms"]})
     longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
     longer_at_once = measured(crowd, longer)
     longer_paced = measured(crowd, {**longer, "delay_ms": delay_of(longer_at_once)})
@@ -399,8 +408,9 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         "load": args.load,
         "at_once": at_once,
         "paced": paced,
+        "twice": twice,
         "longer": [longer_at_once, longer_paced],
-        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": paced[0]["delay_ms"]}),
+        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": small["delay_ms"]}),
         "spread": spreads,
         "long": measured(long, far),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from benchmarks.cluster_simulation import (
@@ -125,23 +126,23 @@ def crowd(rollouts: int, tokens: int, cpu_ms: float, **more: object) -> dict[str
         "tokens": tokens,
         "delay_ms": 0,
         "cpu_ms_per_turn": cpu_ms,
-        "process_mb": 200.0,
-        "kb_per_rollout": tokens / 10,
+        "peak_mb": 200.0 + rollouts * tokens / 10_000,
         "collections": {"objects_per_turn": 150.0},
         **more,
     }
 
 
-def small_crowds(quick_ms: float, paced_ms: float) -> dict[str, list[dict[str, object]]]:
+def small_crowds(quick_ms: float, paced_ms: float) -> dict[str, Any]:
     return {
         "at_once": [crowd(100, 2_000, quick_ms)],
         "paced": [crowd(100, 2_000, paced_ms, delay_ms=1_000, added_ms={"p50": 5.0, "p99": 50.0})],
+        "twice": crowd(200, 2_000, paced_ms, delay_ms=2_000),
         "longer": [crowd(100, 8_000, quick_ms + 3.0), crowd(100, 8_000, paced_ms + 3.0, delay_ms=1_000)],
-        "alive": {"objects_of_a_rollout": 400.0, "objects_of_its_turn": 50.0, "walk_us_per_object": 0.75},  # type: ignore[dict-item]
+        "alive": {"objects_of_a_rollout": 400.0, "objects_of_its_turn": 50.0, "walk_us_per_object": 0.75},
     }
 
 
-def test_costs_are_a_line_through_two_crowds_and_a_pass_of_the_event_loop() -> None:
+def test_costs_are_lines_through_two_crowds_and_a_pass_of_the_event_loop() -> None:
     costs = Costs.measured(small_crowds(4.0, 5.0))
     assert costs.of_turn(2_000) == pytest.approx(0.004)
     assert costs.of_turn(14_000) == pytest.approx(0.010)

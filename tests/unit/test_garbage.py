@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +26,19 @@ def test_a_tuned_process_walks_no_more_what_was_there_and_rarely_the_rest() -> N
     tune_garbage_collection()
     assert gc.get_freeze_count() > 1_000
     assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_COLLECTIONS, 10)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives memory back when asked")
+def test_a_tuned_process_gives_free_memory_back() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    blocks = [bytes(1_000) for _ in range(50_000)]
+    last = blocks.pop()  # or the heap would shrink by itself
+    del blocks
+    before = resident()
+    tune_garbage_collection()
+    assert len(last) == 1_000 and resident() < before - 20_000_000
 
 
 @pytest.mark.parametrize(

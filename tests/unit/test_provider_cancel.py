@@ -8,6 +8,8 @@ import gc
 import threading
 import weakref
 
+import pytest
+
 from strands_sglang.conversation import cancel as _cancel
 from strands_sglang.conversation.cancel import CallCancelled, run_until_cancelled
 
@@ -62,6 +64,16 @@ async def test_a_task_that_was_spared_a_cancellation_earlier_notices_the_signal(
     task.cancel()
     await set_meanwhile(signal)
     assert await task == "signalled"
+
+
+@pytest.mark.parametrize(("calls", "interval"), [(1, 0.05), (1_000, 0.05), (5_000, 0.25)])
+async def test_many_signals_are_looked_at_less_often(calls: int, interval: float) -> None:
+    signal, waiting = threading.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(run_until_cancelled(waiting.wait(), signal)) for _ in range(calls)]
+    await asyncio.sleep(0)
+    assert _cancel._watcher().interval == interval
+    waiting.set()
+    await asyncio.wait(tasks)
 
 
 def test_event_loops_are_not_kept() -> None:

@@ -9,7 +9,9 @@ are a quarter of it: with thousands of rollouts for seconds at a time.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,11 +44,20 @@ def rare_collections() -> Iterator[None]:
 def tune_garbage_collection() -> None:
     """Let a process that only runs rollouts walk few objects, and rarely those of rollouts that are alive.
 
-    What is alive now is never walked again (`gc.freeze`). Call it once, behind the imports and the loading of
-    tokenizers. The library never does so in your process; workers of `ProcessExecutor`, actors of `RayExecutor` and
-    `strands-env eval` do.
+    What is alive now is never walked again (`gc.freeze`), and memory that is free now goes back to the system. Call it
+    once, behind the imports and the loading of tokenizers. The library never does so in your process; workers of
+    `ProcessExecutor`, actors of `RayExecutor` and `strands-env eval` do.
     """
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # for the interpreter's last collection: nanobind reports what it cannot free
     _raise_thresholds()
+    _trim_memory()
+
+
+def _trim_memory() -> None:
+    """Give free memory back: loading a tokenizer with 150,000 tokens leaves 170 MB of it, as much as is in use."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; musl has none
+        if trim is not None:
+            trim(0)

@@ -2,7 +2,7 @@
 
 The SDK looks at the signal only between chunks, so a provider with one long request has to watch it itself. One task
 per event loop polls the signals of all calls in flight: a thousand rollouts cost one wake-up every 50 ms, not a
-thousand.
+thousand. Looking at one takes up to 0.3 µs, so with more of them it looks less often.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.05
-"""Seconds between two looks at the signals; the SDK's own interval."""
+"""Seconds between two looks at up to a thousand signals, the SDK's own interval; with more it grows in proportion."""
 
 
 class CallCancelled(Exception):
@@ -41,12 +41,17 @@ class _Watcher:
     def remove(self, task: asyncio.Task[Any]) -> None:
         self._watched.pop(task, None)
 
+    @property
+    def interval(self) -> float:
+        """Seconds until the next look."""
+        return POLL_INTERVAL * max(1.0, len(self._watched) / 1000)
+
     async def _poll(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._watched:
                 self._look()
-                await asyncio.sleep(POLL_INTERVAL)
+                await asyncio.sleep(self.interval)
         finally:
             _forget(loop, self)
 
