@@ -115,13 +115,15 @@ def main() -> int:
         child(args.child[0], args.samples, args.concurrency, args.child[1])
         return 0
     kinds = ["ours", "upstream"] if args.upstream else ["ours"]
+    python = args.upstream or sys.executable  # of both
+    version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
     passes: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(args.passes):
         for kind in kinds:
-            passes[kind].append(measure(args.upstream or sys.executable, kind, args))
+            passes[kind].append(measure(python, kind, args))
     for kind, runs in passes.items():
         medians = {name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]}
-        print(json.dumps({"evaluator": kind, "samples": args.samples, **medians}))
+        print(json.dumps({"evaluator": kind, "python": version, "samples": args.samples, **medians}))
     return 0
 
 
