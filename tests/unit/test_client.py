@@ -8,6 +8,7 @@ import pickle
 import random
 import threading
 import warnings
+import weakref
 from array import array
 from collections.abc import AsyncIterator
 from typing import Any
@@ -47,6 +48,41 @@ async def server() -> AsyncIterator[FaultyServer]:
 async def client(server: FaultyServer) -> AsyncIterator[SGLangClient]:
     async with make(server.url) as made:
         yield made
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda call: faults.status(500),
+        lambda call: faults.status(503),
+        lambda call: faults.status(400),
+        lambda call: faults.hang(),
+        lambda call: faults.reset(),
+        None,
+    ],
+    ids=["500", "503", "400", "timeout", "reset", "refused"],
+)
+async def test_a_failed_call_is_freed_with_its_error(script: Any) -> None:
+    async with FaultyServer(script or ()) as server:
+        url = server.url if script else "http://127.0.0.1:9"
+        async with make(url, max_retries=1, timeout=0.05) as client:
+            await refused(client)
+            gc.collect()
+            gc.disable()
+            try:
+                error = weakref.ref(await refused(client))
+                await asyncio.sleep(0)  # for the callbacks of its tasks
+                assert error() is None
+            finally:
+                gc.enable()
+
+
+async def refused(client: SGLangClient) -> SGLangClientError:
+    try:
+        await client.generate([1])
+    except SGLangClientError as error:
+        return error
+    raise AssertionError("it was answered")
 
 
 # --------------------------------------------------------------------- a good request

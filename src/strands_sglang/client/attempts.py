@@ -113,7 +113,7 @@ def translate(
     else:
         kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
         typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
-    typed.__cause__ = error
+    typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
     return Failure(error=typed, kind=kind)
 
 

@@ -230,7 +230,10 @@ class SGLangClient:
             if delay is None:
                 if number > 1:
                     result.error.add_note(f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so")
-                raise result.error
+                try:
+                    raise result.error
+                finally:
+                    del result, failure  # the error holds this frame
             logger.info(
                 "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
                 result.kind, number, delay, result.error,
@@ -264,13 +267,7 @@ class SGLangClient:
                     transport.abort_later(rid)
                 raise
             except FAILURES as error:
-                if transport.closed.is_set():
-                    return client_closed(rid)
-                age = transport.loop.time() - attempt.started
-                failure = translate(error, attempt, self.base_url, age=age, timeout=self.timeout, secrets=self._secrets)
-                if attempt.connected and failure.maybe_running:
-                    transport.abort_later(rid)
-                return failure
+                return self._failed(transport, attempt, error)
             finally:
                 transport.in_flight.pop(rid, None)
         for name, reason in dropped_fields(call.request.fields, rid, answer.payload, answer_headers):
@@ -278,6 +275,15 @@ class SGLangClient:
                 self._reported.add(name)
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return answer
+
+    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> Failure:
+        if transport.closed.is_set():
+            return client_closed(attempt.rid)
+        age = transport.loop.time() - attempt.started
+        failure = translate(error, attempt, self.base_url, age=age, timeout=self.timeout, secrets=self._secrets)
+        if attempt.connected and failure.maybe_running:
+            transport.abort_later(attempt.rid)
+        return failure
 
     async def _post(
         self, transport: LoopTransport, call: _Call, attempt: Attempt

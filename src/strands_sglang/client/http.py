@@ -424,6 +424,8 @@ class HTTPClient:
             if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
                 connecting.result().close()
             raise
+        finally:
+            del connecting  # it holds the error, and the error this frame
 
     async def _connect(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
         now = self._loop.time()
@@ -440,7 +442,7 @@ class HTTPClient:
             # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
             raise CannotConnectError(str(error), is_final=True) from error
         except OSError as error:
-            raise CannotConnectError(str(error) or type(error).__name__) from error
+            raise CannotConnectError(str(error) or type(error).__name__) from error.with_traceback(None)
 
     async def _open(self, target: Target) -> _Connection:
         """A new connection."""

@@ -87,7 +87,10 @@ class Probes:
                 )
             delay = budget.next_delay(failure.kind, failure.retry_after)
             if delay is None:
-                raise failure.error
+                try:
+                    raise failure.error
+                finally:
+                    del failure  # the error holds this frame
             await transport.closing.wait(delay)
             if transport.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")
