@@ -145,6 +145,21 @@ def good_replies(versions: tuple[str, str] = ("7", "7")) -> list[Reply]:
     return [completion(call(1, 2), version=versions[0], cached=4), completion("3", version=versions[1], cached=9)]
 
 
+def with_top_p(made: Reply) -> Reply:
+    """The reply with two survivors of top-p for every token."""
+    count = len(made.ids)
+    return Reply(
+        ids=made.ids,
+        meta={"top_p_token_ids": list(range(2 * count)), "top_p_token_offsets": list(range(0, 2 * count + 1, 2))},
+    )
+
+
+async def settle() -> None:
+    """Let other tasks run for a while."""
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
 def check(sample: Sample) -> None:
     """What slime asserts before training."""
     assert sample.response_length == len(sample.loss_mask or ()) == len(sample.rollout_log_probs or ())

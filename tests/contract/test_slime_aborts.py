@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from provider_support import Replay, add, call, completion
-from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig
+from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig, settle
 from strands import tool
 
 from strands_env.training import slime
@@ -46,11 +46,6 @@ class Gated:
 
 def slow_call(version: str | None = None) -> Reply:
     return completion('<tool_call>{"name": "slow", "arguments": {}}</tool_call>', version=version)
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0.001)
 
 
 # ---- without partial rollout -----------------------------------------------------------------------------------------

@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from provider_support import call, completion, tokenizer
-from slime_support import PARAMS, AddEnv, Rig, Sample, TwoPaths, WaitingEnv, check, good_replies, rig, waiting_call
+from slime_support import (
+    PARAMS,
+    AddEnv,
+    Rig,
+    Sample,
+    TwoPaths,
+    WaitingEnv,
+    check,
+    good_replies,
+    rig,
+    waiting_call,
+    with_top_p,
+)
 
 from strands_env.core import Environment, RewardResult
 from strands_env.testing import ScriptedModel
@@ -315,14 +327,7 @@ async def test_missing_experts_fail_the_sample_but_keep_its_shape(rig: Rig) -> N
 async def test_top_p_data_follows_the_sampled_tokens(rig: Rig) -> None:
     rig.args.rollout_top_p = 0.9
 
-    def reply(made: Reply) -> Reply:
-        count = len(made.ids)
-        return Reply(
-            ids=made.ids,
-            meta={"top_p_token_ids": list(range(2 * count)), "top_p_token_offsets": list(range(0, 2 * count + 1, 2))},
-        )
-
-    rig.serve(*map(reply, good_replies()))
+    rig.serve(*map(with_top_p, good_replies()))
     sample = await rig.run(params={"custom_params": {"return_top_p_token_ids": True}})
     offsets = sample.rollout_top_p_token_offsets
     assert len(offsets) == sample.response_length + 1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from provider_support import add, call, completion, tokenizer
-from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, check, good_replies, rig
+from slime_support import AddEnv, Rig, Sample, TwoPaths, as_slime_flattens, check, good_replies, rig, with_top_p
 from strands import Agent, tool
 
 from strands_env.core import RewardResult
@@ -280,14 +280,6 @@ async def test_the_size_of_micro_batches_cuts_no_rollout(rig: Rig, dynamic: bool
 
 
 # ---- further data ----------------------------------------------------------------------------------------------------
-
-
-def with_top_p(made: Reply) -> Reply:
-    count = len(made.ids)
-    return Reply(
-        ids=made.ids,
-        meta={"top_p_token_ids": list(range(2 * count)), "top_p_token_offsets": list(range(0, 2 * count + 1, 2))},
-    )
 
 
 async def test_a_turn_without_top_p_data_fails_the_sample(rig: Rig) -> None:

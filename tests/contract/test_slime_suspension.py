@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from provider_support import completion
-from slime_support import AddEnv, Rig, Sample, rig
+from slime_support import AddEnv, Rig, Sample, rig, settle
 
 from strands_env.training import slime
 from strands_env.training.slime.episode import Episode, RolloutControl
@@ -16,11 +16,6 @@ from strands_env.training.slime.suspended import SUSPENDED, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0.001)
 
 
 class Sandboxed(AddEnv):
