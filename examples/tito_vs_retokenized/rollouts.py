@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from strands import tool
-from task import TOOL, Problem, call_text
+from task import TOOL, Problem
 
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
@@ -94,11 +94,6 @@ async def collect(
 
     jobs = [one(group, problem) for group, problem in enumerate(problems) for _ in range(samples_per_problem)]
     return list(await asyncio.gather(*jobs))
-
-
-def ideal_call(problem: Problem) -> str:
-    """What the model should say first."""
-    return call_text(problem.expression)
 
 
 def retokenized(sample: TrainingSample, tokenizer: Any) -> TrainingSample:

@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import torch
+from image_support import image, png
 from PIL import Image
 
 from strands_sglang import SGLangClient
@@ -25,17 +26,7 @@ from strands_sglang.exceptions import MediaError, SGLangDecodingError
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def png(color: tuple[int, int, int], size: tuple[int, int]) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, color).save(file, "PNG")
-    return file.getvalue()
-
-
 RED, TALL = png((200, 30, 60), (64, 48)), png((9, 99, 9), (84, 140))
-
-
-def image(data: bytes) -> dict[str, Any]:
-    return {"image": {"format": "png", "source": {"bytes": data}}}
 
 
 class Shown(SGLangClient):

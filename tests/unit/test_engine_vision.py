@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import torch
+from image_support import engine_of
 from PIL import Image
 
 from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
@@ -45,8 +46,7 @@ def tiny(request: pytest.FixtureRequest) -> TinyModel:
 
 @pytest.fixture
 async def engine(tiny: TinyModel) -> AsyncIterator[EmbeddedEngine]:
-    options: dict[str, Any] = {"tokenizer": tiny.tokenizer, "image_processor": tiny.image_processor}
-    async with EmbeddedEngine(tiny.model, **options, threads=1, seed=0) as engine:
+    async with engine_of(tiny) as engine:
         yield engine
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("PIL")
 
 import aiohttp
 import torch
+from image_support import engine_of, png
 from PIL import Image
 
 from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
@@ -25,14 +26,12 @@ from tests.conftest import SHARED
 from tests.unit.gateway_support import trained_once
 
 
-def png(color: tuple[int, int, int], size: tuple[int, int] = (64, 48), level: int = 6) -> str:
-    file = io.BytesIO()
-    Image.new("RGB", size, color).save(file, "PNG", compress_level=level)
-    return base64.b64encode(file.getvalue()).decode()
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
-RED, TALL = png((200, 30, 60)), png((9, 99, 9), (84, 140))
-RED_AGAIN = png((200, 30, 60), level=0)  # the same picture, other bytes
+RED, TALL = encoded(png((200, 30, 60))), encoded(png((9, 99, 9), (84, 140)))
+RED_AGAIN = encoded(png((200, 30, 60), level=0))  # the same picture, other bytes
 READ = '<tool_call>{"name": "Read", "arguments": {"file_path": "red.png"}}</tool_call>'
 
 
@@ -70,8 +69,7 @@ def tiny() -> TinyModel:
 
 @pytest.fixture
 async def client(tiny: TinyModel) -> AsyncIterator[Recorder]:
-    options: dict[str, Any] = {"tokenizer": tiny.tokenizer, "image_processor": tiny.image_processor}
-    async with EmbeddedEngine(tiny.model, **options, threads=1, seed=0) as engine:
+    async with engine_of(tiny) as engine:
         yield Recorder(engine, tiny)
 
 

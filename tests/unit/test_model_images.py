@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import torch
+from image_support import engine_of, image, png
 from PIL import Image
 from strands import Agent, tool
 
@@ -27,17 +28,7 @@ from strands_sglang.media import Expansion
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 
 
-def png(color: tuple[int, int, int], size: tuple[int, int] = (64, 48)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, color).save(file, "PNG")
-    return file.getvalue()
-
-
 RED, BLUE, TALL = png((200, 30, 60)), png((5, 3, 160)), png((9, 99, 9), (84, 140))
-
-
-def image(data: bytes) -> dict[str, Any]:
-    return {"image": {"format": "png", "source": {"bytes": data}}}
 
 
 def user(*blocks: str | bytes) -> dict[str, Any]:
@@ -70,8 +61,7 @@ def tiny() -> TinyModel:
 
 @pytest.fixture
 async def client(tiny: TinyModel) -> AsyncIterator[Recorder]:
-    options: dict[str, Any] = {"tokenizer": tiny.tokenizer, "image_processor": tiny.image_processor}
-    async with EmbeddedEngine(tiny.model, **options, threads=1, seed=0) as engine:
+    async with engine_of(tiny) as engine:
         yield Recorder(engine)
 
 
