@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from strands_sglang import SGLangClient
@@ -109,6 +110,17 @@ async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
     """A client of the server under test."""
     async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
         yield made
+
+
+async def loads(base_url: str) -> dict[str, Any]:
+    """How busy a server is."""
+    async with aiohttp.ClientSession(base_url) as session, session.get("/v1/loads?include=core") as answer:
+        return dict((await answer.json())["loads"][0])
+
+
+async def running_requests(base_url: str) -> int:
+    """Requests that a server is working on."""
+    return int((await loads(base_url))["num_running_reqs"])
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from strands_sglang import SGLangClient, SGLangModel, Trajectory
 from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.tool_parsers import ToolParser, get_tool_parser
 from strands_sglang.trajectory import FinishType
+from tests.integration.conftest import running_requests
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 
@@ -190,11 +191,6 @@ async def test_a_new_weight_version_in_mid_call_gives_spans(
     assert len(spans) == 2
     assert spans[0].end == spans[1].start
     assert spans[-1].end == len(model.token_manager)
-
-
-async def running_requests(base_url: str) -> int:
-    async with aiohttp.ClientSession(base_url) as session, session.get("/v1/loads?include=core") as answer:
-        return int((await answer.json())["loads"][0]["num_running_reqs"])
 
 
 @pytest.mark.parametrize("how", ["agent.cancel", "task", "client.close"])

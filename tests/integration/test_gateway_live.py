@@ -14,12 +14,12 @@ from strands_sglang import SGLangClient
 from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
 from tests.gateway_clients import chat, messages, responses
+from tests.integration.conftest import running_requests
 from tests.integration.test_exactness import (
     CallEveryTime,
     NamedRequests,
     assert_scored_alike,
     early_stops,
-    running_requests,
     score,
 )
 

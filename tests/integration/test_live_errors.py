@@ -22,14 +22,9 @@ from strands_sglang.exceptions import (
     SGLangHTTPError,
     SGLangRequestError,
 )
-from tests.integration.conftest import ServerFacts
+from tests.integration.conftest import ServerFacts, loads
 
 ONE = {"max_new_tokens": 1}
-
-
-async def loads(base_url: str) -> dict[str, Any]:
-    async with aiohttp.ClientSession(base_url) as session, session.get("/v1/loads?include=core") as answer:
-        return dict((await answer.json())["loads"][0])
 
 
 async def raw(base_url: str, body: Any) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from rollout_support import make_model
 from strands_sglang import SGLangClient, SGLangModel, Trajectory
 from strands_sglang.testing import FaultyServer
 from strands_sglang.trajectory import FinishType
-from tests.integration.conftest import ServerFacts
+from tests.integration.conftest import ServerFacts, running_requests
 
 SAMPLED = 500
 GO = [{"role": "user", "content": [{"text": "go"}]}]
@@ -50,11 +50,6 @@ async def update_weights(control: Callable[..., Awaitable[tuple[int, str]]], ser
     assert status == 200 or "Weights were updated, but the cache was not flushed" in body, body
 
 
-async def running(base_url: str) -> int:
-    async with aiohttp.ClientSession(base_url) as session, session.get("/v1/loads?include=core") as answer:
-        return int((await answer.json())["loads"][0]["num_running_reqs"])
-
-
 @asynccontextmanager
 async def one_long_call(
     client: SGLangClient, tokenizer: Any, base_url: str, **options: Any
@@ -69,7 +64,7 @@ async def one_long_call(
 
     task = asyncio.create_task(run())
     async with asyncio.timeout(30):
-        while not await running(base_url):
+        while not await running_requests(base_url):
             assert not task.done(), "the call ended before anything could happen to it"
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
@@ -157,7 +152,7 @@ async def test_a_call_cancelled_during_a_pause_leaves_no_trace(
     await control("/continue_generation")
     # An abort that meets a paused server is lost, so the request may run to its end there: nobody reads it.
     async with asyncio.timeout(30):
-        while await running(sglang_base_url):
+        while await running_requests(sglang_base_url):
             await asyncio.sleep(0.05)
 
 
