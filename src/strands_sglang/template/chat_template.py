@@ -13,7 +13,7 @@ from strands_sglang.exceptions import TemplateError
 from strands_sglang.template.chat_messages import Message, with_plain_content
 from strands_sglang.template.environment import compile_template
 
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NO_TEMPLATE = "pass chat_template= with the jinja text of the model's template"
 
 
@@ -193,7 +193,7 @@ def special_values(tokenizer: Any) -> dict[str, str]:
     """The special tokens of a tokenizer as templates see them, by name."""
     known = getattr(tokenizer, "special_tokens_map", None)
     values = {k: str(v) for k, v in known.items() if isinstance(k, str)} if isinstance(known, Mapping) else {}
-    for name in _SPECIAL_NAMES:
+    for name in SPECIAL_NAMES:
         value = getattr(tokenizer, name, None) if name not in values else None
         if value is not None:
             values[name] = str(value)

@@ -31,12 +31,11 @@ from strands_sglang.engine.own_models import (
     why_not_loaded,
 )
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template.chat_template import ChatTemplate
+from strands_sglang.template.chat_template import SPECIAL_NAMES, ChatTemplate
 from strands_sglang.template.renderer import DeltaRenderer
 from strands_sglang.template.report import Flag, Report, Shape, Verdict
 from strands_sglang.template.self_check import probe_tools
 
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
 
 
@@ -128,7 +127,7 @@ def _from_folder(path: Path) -> Source:
     special_map = _json(path / "special_tokens_map.json")
     by_id = _added_tokens(path, config)
     values = {}
-    for name in _SPECIAL_NAMES:
+    for name in SPECIAL_NAMES:
         value = _token_text(special_map.get(name, config.get(name)))
         if value:
             values[name] = value
