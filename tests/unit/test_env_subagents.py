@@ -102,6 +102,30 @@ async def test_default_factory_makes_sub_agents_too() -> None:
     assert [item.agent_name for item in result.trajectories] == ["agent"]  # the other one never spoke
 
 
+async def test_model_of_a_sub_agent_may_be_wrapped_by_an_object_that_only_it_holds() -> None:
+    class Recorder:
+        def __init__(self, model: Any) -> None:
+            self.stream = model.stream
+            model.stream = self.recorded
+
+        async def recorded(self, *args: Any, **kwargs: Any) -> Any:
+            async for event in self.stream(*args, **kwargs):
+                yield event
+
+    def factory() -> ScriptedModel:
+        model = ScriptedModel(["yes"])
+        Recorder(model)
+        return model
+
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            model = self.model_for("helper", model_factory=factory)
+            return [Agent(model=model, name="helper", callback_handler=None).as_tool()]
+
+    result = await Env(model_factory=lambda: ScriptedModel([call("helper", input="?"), "ok"])).step(ACTION)
+    assert by_agent(result)["helper"] == (True, "yes\n")
+
+
 def test_model_outside_a_step_is_refused() -> None:
     env = Environment(model_factory=lambda: ScriptedModel([]))
     with pytest.raises(RuntimeError, match="needs a running step"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 
 import pytest
@@ -100,6 +101,11 @@ def test_reset_allows_reuse() -> None:
     assert len(manager) == 0
     manager.add_prompt([10])
     assert manager.token_ids == [10]
+
+
+def test_a_manager_filled_by_hand_can_be_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(filled()))
+    assert (sent.token_ids, sent.loss_mask) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
 
 
 def test_tokens_cannot_be_added_to_the_view_of_a_model() -> None:

@@ -137,11 +137,12 @@ class StepScope:
         The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
         """
         for name in ("stream", "structured_output"):
-            setattr(model, name, self._watched(getattr(model, name), id(model)))
+            setattr(model, name, self._watched(model, getattr(model, name)))
 
-    def _watched(self, method: Callable[..., Any], key: int) -> Callable[..., AsyncIterator[Any]]:
-        # Weakly: the model will hold what is returned, and must not hold itself.
-        held = weakref.WeakMethod(method) if inspect.ismethod(method) else lambda: method
+    def _watched(self, model: Model, method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
+        # Weakly: the model will hold what is returned, and must not hold itself. Nobody else may hold another object.
+        is_its_own = inspect.ismethod(method) and method.__self__ is model
+        key, held = id(model), weakref.WeakMethod(method) if is_its_own else lambda: method
 
         def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             original = held()

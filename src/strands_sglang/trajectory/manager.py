@@ -25,7 +25,7 @@ class TokenManager(SegmentSequence):
 
     def __init__(self, forest: TrajectoryForest | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
         self._forest = forest
-        self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else lambda: on_reset
+        self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else on_reset
         self._own: list[Segment] = []
         self._cached: tuple[int, int, list[Segment]] | None = None
 
@@ -101,7 +101,7 @@ class TokenManager(SegmentSequence):
         """Forget all tokens; on a model's view this is the model's `reset`."""
         self._own = []
         self._cached = None
-        on_reset = self._on_reset()
+        on_reset = self._on_reset() if isinstance(self._on_reset, weakref.WeakMethod) else self._on_reset
         if on_reset is not None:
             on_reset()
         elif self._forest is not None:
