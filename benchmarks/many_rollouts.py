@@ -157,6 +157,12 @@ def resident_mb() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
+def denied_s() -> float:
+    """Seconds that this thread was ready to run and another had the core: latencies mean little where they are many."""
+    schedule = Path("/proc/self/schedstat")
+    return int(schedule.read_text().split()[1]) / 1e9 if schedule.exists() else 0.0
+
+
 async def watch(peak: dict[str, float]) -> None:
     """Keep the highest memory. What takes milliseconds, such as counting descriptors, would show in the latencies."""
     while True:
@@ -190,10 +196,10 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     tune_garbage_collection()
     peak, before = dict[str, float](), resident_mb()
     watching = asyncio.create_task(watch(peak))
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu, denied = time.perf_counter(), time.process_time(), denied_s()
     with collections() as collected:
         results = await gather(env.rollout, count, delay / 1000)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu, denied = time.perf_counter() - wall, time.process_time() - cpu, denied_s() - denied
     watching.cancel()
     await client.close()
     taken = len(client.cpu)
@@ -207,6 +213,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
         "wall_s": round(wall, 2),
         "turns_per_s": round(taken / wall, 1),
         "cpu_ms_per_turn": round(1000 * cpu / taken, 3),
+        "denied_share": round(denied / wall, 3),
         "added_ms": {"p50": round(added[len(added) // 2], 1), "p99": round(added[int(0.99 * len(added))], 1)},
         "collections": {
             "young": int(collected["young"]),
