@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import copy
 import gc
+import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -221,6 +222,41 @@ async def test_frames_of_an_error_of_another_executor_are_freed_too() -> None:
     with suppress(OSError):
         await rollout_within(Elsewhere(), Action(message="go"), 60.0)
     assert [kept() for kept in Kept.seen] == [None]
+
+
+def frames_of(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize("deadline", [None, 60.0])
+async def test_an_error_that_the_caller_handles_keeps_its_traceback(deadline: float | None) -> None:
+    class Failing(Environment):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            await refuse_later()
+
+    env = Failing(model_factory=lambda: ScriptedModel(["done"]), step_timeout=deadline)
+    try:
+        refuse()
+    except OSError as error:
+        result = await env.step(Action(message="go"))
+        assert frames_of(error)[-1] == "refuse"
+    assert result.error is not None and "refuse_later" in result.error.traceback
+
+
+async def test_the_cancellation_of_a_rollout_says_where_it_waited() -> None:
+    reached = asyncio.Event()
+
+    class Waiting(Environment):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            reached.set()
+            await asyncio.Event().wait()
+
+    rollout = asyncio.create_task(Waiting(model_factory=lambda: ScriptedModel([])).rollout(Action(message="go")))
+    await reached.wait()
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await rollout
+    assert frames_of(raised.value)[-2:] == ["interact", "wait"]
 
 
 def test_copied_history_can_be_normalised_without_touching_the_original() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .current import Bound
-from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames
+from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames, forget_holders
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
     try:
-        return await _within(_contained(work, where), seconds, where)
+        return await _within(_contained(work, where, has_task=seconds is not None), seconds, where)
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
@@ -45,14 +45,17 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         raise WorkCancelledError(where) from error
 
 
-async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
+async def _contained(work: Coroutine[Any, Any, T], where: Phase, *, has_task: bool) -> T:
     # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():  # as asked: nobody will look where it was
-            forget_frames(error)
+        if task is not None and task.cancelling():  # as asked
+            if has_task:  # nobody will look where it was
+                forget_frames(error)
+            else:
+                forget_holders(error)
         raise
     except Exception:
         raise
@@ -110,7 +113,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
     """
     loop = asyncio.get_running_loop()
-    task = _begun(_contained(work, where))
+    task = _begun(_contained(work, where, has_task=True))
     ends = None if seconds is None else loop.time() + seconds
     cancelled: asyncio.CancelledError | None = None
     failure: BaseException | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -366,13 +367,14 @@ class Environment:
     async def _run(
         self, agent: Agent, action: Action, scope: StepScope
     ) -> tuple[TerminationReason, ErrorRecord | None]:
+        outer = sys.exception()
         try:
             outcome = await within(self.interact(agent, action), self.step_timeout, Phase.LOOP)
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:
             ended = self._ended_by(error, scope)
-            forget_frames(error)
+            forget_frames(error, outer)
             return ended
         stop_reason = getattr(outcome, "stop_reason", None)
         reason = TerminationReason.from_stop_reason(stop_reason)

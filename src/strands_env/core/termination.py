@@ -324,19 +324,37 @@ def _root_cause(error: BaseException) -> BaseException:
         error = inner
 
 
-def forget_frames(error: BaseException) -> None:
+def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
     """Take the tracebacks off an error that has been recorded, and off all that led to it.
 
     Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
+
+    Args:
+        error: The error.
+        outer: What the caller of all this was handling. It is not ours, and keeps its traceback.
     """
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
+    seen = {id(outer)}
+    pending: list[object] = [error]
     while pending:
         link = pending.pop()
-        if link is not None and id(link) not in seen:
+        if isinstance(link, BaseException) and id(link) not in seen:
             seen.add(id(link))
             link.__traceback__ = None
-            pending += [*_error_chain(link), link.__context__]
+            pending += [link.__cause__, link.__context__, getattr(link, "original_exception", None)]
+            pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
+
+
+def forget_holders(error: BaseException) -> None:
+    """Take the frames that hold an error out of its traceback, which still says where it was raised.
+
+    What ran is freed with the error then, and does not wait for a garbage collection. The first frame stays: it runs.
+    """
+    place = error.__traceback__
+    while place is not None and (inner := place.tb_next) is not None:
+        if any(value is error for value in inner.tb_frame.f_locals.values()):
+            place.tb_next = inner.tb_next
+        else:
+            place = inner
 
 
 def _server_of(error: BaseException) -> str | None:
