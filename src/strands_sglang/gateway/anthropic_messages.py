@@ -206,7 +206,7 @@ def _content(reply: WireReply) -> list[dict[str, Any]]:
 
 def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
-    body: dict[str, Any] = {
+    return {
         "id": f"msg_{reply.id}",
         "type": "message",
         "role": "assistant",
@@ -217,7 +217,6 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
         "usage": _usage(reply),
         **id_fields(reply),
     }
-    return body
 
 
 def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:

@@ -45,7 +45,6 @@ _SESSION_LIMITS = ("max_requests", "max_new_tokens")
 _CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
 _LIMITS = (*_SESSION_LIMITS, *_CONVERSATION_LIMITS)
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
-_AGENT_HEADERS = ("x-claude-code-agent-id",)
 
 
 class Gateway:
@@ -312,12 +311,11 @@ class Gateway:
             try:
                 session = self._session_of(request)
                 wire = dialect.read(await _body(request), session.readings[dialect.name])
+                await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
                 return await answer(request, dialect, session, wire)
             except Refused as error:
                 refused = error
-            except OSError:  # the client went away
-                raise
-            except web.HTTPException:
+            except (OSError, web.HTTPException):  # the client went away, or aiohttp has the answer
                 raise
             except Exception as error:
                 # Neither the message nor the request: both may hold what the client's machine holds.
@@ -335,7 +333,6 @@ class Gateway:
     async def _respond(
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
-        await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
         answer = session.respond(dialect, wire, _asker(request))
         headers = {"x-strands-session": session.id}
         if ignored := session.ignored_fields(wire):
@@ -353,7 +350,6 @@ class Gateway:
     async def _count_tokens(
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
-        await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
         return _json({"input_tokens": session.count_tokens(wire)})
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
@@ -493,7 +489,7 @@ def _asker(request: web.Request) -> Asker:
     """Client and agent by their headers; they are labels, and name no session."""
     headers = request.headers
     client = headers.get("User-Agent", "").partition(" ")[0].partition("/")[0][:64] or "unknown"
-    agent = next((headers[name] for name in _AGENT_HEADERS if headers.get(name)), None)
+    agent = headers.get("x-claude-code-agent-id") or None
     if agent is None and (metadata := headers.get("x-codex-turn-metadata")):
         try:
             parsed = json.loads(metadata)

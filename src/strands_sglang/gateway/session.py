@@ -37,7 +37,7 @@ from ..trajectory import Trajectory, Turn, digest
 from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
 from .counters import Counters
 from .receipts import Receipts
-from .wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest
+from .wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest, reasoning_block
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
 _REMEMBERED_ANSWERS = 8  # of a session, that a client may say it did not get
@@ -524,7 +524,7 @@ def _message_of(reply: Reply) -> Message:
     """A reply as a Strands message."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
-        blocks.append({"reasoningContent": {"reasoningText": {"text": reply.reasoning}}})
+        blocks.append(reasoning_block(reply.reasoning))
     if reply.text:
         blocks.append({"text": reply.text})
     blocks += [{"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.input}} for call in reply.calls]

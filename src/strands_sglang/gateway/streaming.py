@@ -15,15 +15,14 @@ from .wire import Refused, WireDialect, WireReply, WireRequest
 _TCP_CLOSE = 7  # of Linux' tcp_states.h: where a reset leads
 
 
-def refusal(dialect: WireDialect, refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
+def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
     """A refusal as an answer. `x-should-retry` keeps SDKs from repeating what will be refused again."""
-    more = dict(headers or {})
     if refused.retry_after is not None:
-        more["retry-after"] = f"{refused.retry_after:g}"
+        headers = {"retry-after": f"{refused.retry_after:g}"}
     else:
-        more["x-should-retry"] = "false"
+        headers = {"x-should-retry": "false"}
     body = orjson.dumps(dialect.error(refused))
-    return web.Response(body=body, status=refused.status, headers=more, content_type="application/json")
+    return web.Response(body=body, status=refused.status, headers=headers, content_type="application/json")
 
 
 async def send(
