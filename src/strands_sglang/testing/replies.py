@@ -47,15 +47,15 @@ def default_logprob(token_id: int) -> float:
     return -(token_id % 63 + 1) / 64
 
 
-def hash_reply(input_ids: Sequence[int], *, vocab_size: int = 1000, max_length: int = 200) -> Reply:
-    """A reply that depends on the prompt alone, as greedy sampling does: 6 ids on average.
+def hash_reply(input_ids: Sequence[int]) -> Reply:
+    """A reply that depends on the prompt alone, as greedy sampling does: ids below 1000, 6 on average and 200 at most.
 
     It samples token by token, so a prompt that already holds a part of the reply gets the rest of it.
     """
     seed = zlib.crc32(array("q", input_ids).tobytes())
     ids: list[int] = []
-    while not ids or (ids[-1] % 6 and len(ids) < max_length):
-        ids.append(((seed * 0x9E3779B1 & 0xFFFFFFFF) >> 8) % vocab_size)
+    while not ids or (ids[-1] % 6 and len(ids) < 200):
+        ids.append(((seed * 0x9E3779B1 & 0xFFFFFFFF) >> 8) % 1000)
         seed = zlib.crc32(array("q", ids[-1:]).tobytes(), seed)
     return Reply(ids=ids, text=" ".join(map(str, ids)))
 

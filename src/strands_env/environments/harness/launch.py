@@ -36,8 +36,8 @@ def _serve(listener: socket.socket, path: str) -> None:
             threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
 
 
-def _tail(data: bytes, limit: int = 20000) -> str:
-    return data[-limit:].decode("utf-8", "replace")
+def _tail(data: bytes) -> str:
+    return data[-20_000:].decode("utf-8", "replace")
 
 
 def launch(job: dict[str, Any]) -> None:
