@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from strands import tool
+from strands import Agent, tool
 from strands.hooks import BeforeModelCallEvent
 from strands.middleware import InvokeModelStage
 from strands.tools.registry import ToolRegistry
@@ -108,3 +108,26 @@ async def test_middleware_changes_the_tools_of_its_call_alone() -> None:
 
     given = await given_to_a_model(add)
     assert [specs[0]["description"] for specs in given] == ["Note a text.", "only here", "Note a text."]
+
+
+async def test_tools_are_refused_as_the_sdk_refuses_them() -> None:
+    tools: list[Any] = [tool(name=name)(lambda: "done") for name in ("look_up", "look-up")]
+
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            return tools
+
+    with pytest.raises(ValueError) as expected:
+        Agent(model=ScriptedModel([]), tools=tools)
+    result = await Env(model_factory=lambda: ScriptedModel(["done"])).step(Action(message="go"))
+    assert result.error is not None and result.error.message == str(expected.value)
+
+
+async def test_what_the_sdk_has_to_load_is_loaded_by_it() -> None:
+    class Env(Environment):
+        def get_tools(self) -> list[Any]:
+            return [[note], late]
+
+    model = ScriptedModel([call("note", text="a"), "done"])
+    result = await Env(model_factory=lambda: model).step(Action(message="go"))
+    assert result.error is None and result.observation.messages[2]["content"][0]["toolResult"]["status"] == "success"
