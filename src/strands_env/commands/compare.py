@@ -112,8 +112,7 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
         verdict = "significant" if significant else "not significant"
         say(f"p-value     {format_number(result.p_value, 4)}  ({kind}; {verdict} at {1 - args.level:.2g})")
         if significant == (result.difference.low <= 0 <= result.difference.high):
-            note = "interval and test (sign flips) are two methods, and differ here: the test decides"
-            say(f"note        {note}")
+            say("note        interval and test (sign flips) are two methods, and differ here: the test decides")
         if result.only_first or result.only_second:
             say(f"left out    {result.only_first} prompts only in the first, {result.only_second} only in the second")
     worse = significant and result.difference.value < 0

@@ -416,7 +416,7 @@ def _show(
     options: dict[str, Any],
     *,
     as_json: bool,
-    trackers: Sequence[BackgroundTracker] = (),
+    trackers: Sequence[BackgroundTracker],
 ) -> int:
     assert evaluator.paths is not None
     path = evaluator.paths.results

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write it."""
     try:
-        if is_slime_log(args.run) or (_is_folder_of_runs(args.run)):
+        if is_slime_log(args.run) or _is_folder_of_runs(args.run):
             written, note = _training(args), None
         else:
             written, note = _run(args)

@@ -35,7 +35,7 @@ def summary_lines(
     """
     level = f"{summary.mean_reward.level:.0%}"
     lines = [
-        f"{title}",
+        title,
         f"samples     {summary.samples} of {summary.prompts} prompts, {summary.scored} scored, "
         f"{summary.unscored} unscored",
         f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",

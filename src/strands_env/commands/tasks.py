@@ -17,7 +17,6 @@ from strands_sglang.exceptions import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-
 DATA = "data"
 """Name of the benchmark whose tasks are the rows of `--data`."""
 COLUMNS = {
@@ -54,13 +53,14 @@ class DataBenchmark(Benchmark):
             )
         if row[question] in (None, ""):
             return None
-        extra = {name: value for name, value in row.items() if name not in used.values()}
-        extra.pop("conversation_history", None)
-        context: dict[str, Any] = {name: value for name, value in extra.items() if name.isidentifier()}
+        taken = {*used.values(), "conversation_history"}
+        context: dict[str, Any] = {
+            name: value for name, value in row.items() if name.isidentifier() and name not in taken
+        }
         if used["id"] is not None:
             context["id"] = str(row[used["id"]])
-        truth = None if used["answer"] is None else row[used["answer"]]
-        return Action(message=row[question], task_context=TaskContext(**{**context, "ground_truth": truth}))
+        context["ground_truth"] = None if used["answer"] is None else row[used["answer"]]
+        return Action(message=row[question], task_context=TaskContext(**context))
 
     def _column(self, kind: str, row: Row) -> str | None:
         if (given := self.columns.get(kind)) is not None:

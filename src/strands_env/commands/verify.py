@@ -7,8 +7,9 @@ import asyncio
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ class Mismatch:
     """
 
     trajectories: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
     worst: list[Difference] = field(default_factory=list)
     _recorded: list[Any] = field(default_factory=list)
     _scored: list[Any] = field(default_factory=list)
@@ -123,10 +124,6 @@ class Mismatch:
                 )
             )
         self.worst = sorted(self.worst, key=lambda one: -abs(one.recorded - one.scored))[:WORST]
-
-    def skip(self, reason: str) -> None:
-        """Count a trajectory that was not scored."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def why_not(self) -> str:
         """Why nothing was scored."""
@@ -165,10 +162,7 @@ class Mismatch:
             "mean_abs_difference": float(gaps.mean()) if found else None,
             "p99_abs_difference": float(np.quantile(gaps, 0.99)) if found else None,
             "max_abs_difference": float(gaps.max()) if found else None,
-            "worst": [
-                {name: getattr(one, name) for name in ("sample", "position", "token_id", "recorded", "scored")}
-                for one in self.worst
-            ],
+            "worst": [asdict(one) for one in self.worst],
         }
 
 
@@ -186,7 +180,8 @@ def _check_temperature(saved: SavedRun) -> None:
 async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     mismatch = Mismatch()
     quiet = args.json or sys.stderr is None
-    with announced(_doing(args), quiet=quiet):
+    doing = f"asking {args.server}" if args.server else f"loading the model {args.model}"
+    with announced(doing, quiet=quiet):
         client = _client(args)
     try:
         vocab_size = await _vocab_size(client, args.server, saved) if args.server is not None else None
@@ -198,10 +193,6 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     finally:
         await client.close()
     return mismatch
-
-
-def _doing(args: argparse.Namespace) -> str:
-    return f"asking {args.server}" if args.server else f"loading the model {args.model}"
 
 
 def _client(args: argparse.Namespace) -> Any:
@@ -247,16 +238,17 @@ async def _scorer(
 ) -> None:
     for name, item in work:
         if vocab_size is not None and max(item.tokens.token_ids, default=0) >= vocab_size:
-            mismatch.skip(f"it has token ids beyond the server's {vocab_size:,}, so the server has another model")
+            reason = f"it has token ids beyond the server's {vocab_size:,}, so the server has another model"
+            mismatch.skipped[reason] += 1
         elif item.images:
-            mismatch.skip("it holds images")
+            mismatch.skipped["it holds images"] += 1
         elif np.isnan(item.tokens.logprobs_array).all():
-            mismatch.skip("no log-probabilities were recorded")
+            mismatch.skipped["no log-probabilities were recorded"] += 1
         else:
             try:
                 mismatch.add(name, item, await score_again(client, item))
             except StrandsSGLangError as error:
-                mismatch.skip(f"{type(error).__name__}: {one_line(str(error))[:120]}")
+                mismatch.skipped[f"{type(error).__name__}: {one_line(str(error))[:120]}"] += 1
 
 
 async def score_again(client: Any, item: AgentTrajectory) -> Any:

@@ -47,7 +47,7 @@ def _overview(args: argparse.Namespace) -> int:
         reward = sample.reward
         shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
         prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
-        questions.setdefault(sample.prompt_id, " ".join(sample.action.text.split())[:60])
+        questions.setdefault(sample.prompt_id, one_line(sample.action.text)[:60])
     saved = SavedRun.of(args.run)
     Grouping.of(saved.document).apply(table)
     summary = summarize(table, reward_threshold=saved.threshold(None), prices=saved.prices(vars(args)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from collections import Counter, deque
@@ -62,7 +63,7 @@ def _follow(follower: Follower, interval: float) -> Exit:
     while True:
         lines = follower.lines()
         if is_terminal:
-            width = _width()
+            width = max(20, shutil.get_terminal_size().columns - 1)
             erase = f"\x1b[{drawn}F\x1b[J" if drawn else ""
             sys.stdout.write(erase + "".join(f"{safe(line)[:width]}\n" for line in lines))
             drawn = len(lines)
@@ -73,12 +74,6 @@ def _follow(follower: Follower, interval: float) -> Exit:
             return Exit.OK
         time.sleep(interval)
         follower.read()
-
-
-def _width() -> int:
-    import shutil
-
-    return max(20, shutil.get_terminal_size().columns - 1)
 
 
 @dataclass(slots=True, kw_only=True)
