@@ -217,6 +217,27 @@ async def test_a_malformed_call_does_not_run_without_a_provable_agent_either() -
     assert start["name"].startswith("add: ")  # no valid tool name: the SDK answers it with an error by itself
 
 
+async def test_a_malformed_call_does_not_run_in_an_agent_that_takes_it_over_either() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def delete(path: str = "everything") -> None:
+        """Delete a path, or by default all of them."""
+        ran.append(path)
+
+    def ask_a_human(event: BeforeToolCallEvent) -> None:
+        event.interrupt("approval")
+
+    model, _ = make(["ready", '<tool_call>{"name": "delete", "arguments": {]}</tool_call>', "done"])
+    first, second = (make_agent(model, tools=[delete], hooks=[ask_a_human]) for _ in range(2))
+    await second.invoke_async("are you there?")
+    interrupted = await first.invoke_async("clean up")
+    second.load_snapshot(first.take_snapshot(preset="session"))
+    answer = {"interruptId": interrupted.interrupts[0].id, "response": "yes"}
+    await second.invoke_async([{"interruptResponse": answer}])
+    assert ran == []
+
+
 async def test_a_malformed_call_in_a_re_rendered_history_is_an_object_and_keeps_its_text() -> None:
     model, client = make(["<tool_call>{]</tool_call>", "sorry", "bye"])
     agent = make_agent(model)

@@ -18,7 +18,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
@@ -29,27 +29,6 @@ from ..trajectory import ReplyPrint, TrajectoryForest, Turn
 from .options import RefusedResults
 
 
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What is known of the agent with a cancel signal.
-
-    Attributes:
-        id: Its identity.
-        agent: It, once it was seen.
-        hooked: The events on which there is a hook. Each costs time with every event, so some wait until needed.
-    """
-
-    id: str
-    agent: weakref.ref[Any] | None = None
-    hooked: set[type[Any]] = field(default_factory=set)
-
-    def hook(self, callback: Any, event: type[Any], order: float = HookOrder.DEFAULT) -> None:
-        """Register a hook on the agent, if it was not before."""
-        if event not in self.hooked and self.agent is not None and (agent := self.agent()) is not None:
-            self.hooked.add(event)
-            agent.add_hook(callback, event, order=order)
-
-
 class Caller(NamedTuple):
     """Who makes a call.
 
@@ -57,13 +36,26 @@ class Caller(NamedTuple):
         name: Name of the agent, or None where it is not known.
         id: Identity of the agent, or None where there is nothing to know it by.
         is_hooked: Hooks on the agent report what becomes of its answers.
-        known: What else is known of the agent.
     """
 
     name: str | None = None
     id: str | None = None
     is_hooked: bool = False
-    known: _Known | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What is known of the agent with a cancel signal.
+
+    Attributes:
+        id: Its identity.
+        agent: It, once it was seen.
+        reports: There is a hook that reports its refused results: most agents do without, and it costs time.
+    """
+
+    id: str
+    agent: weakref.ref[Any] | None = None
+    reports: bool = False
 
 
 class Callers:
@@ -100,19 +92,20 @@ class Callers:
         is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
         if is_hooked and known.agent is None:
             known.agent = weakref.ref(agent)
-            known.hook(self._message_added, MessageAddedEvent, HookOrder.SDK_FIRST)
-            known.hook(self._invocation_ended, AfterInvocationEvent)
-        if is_hooked and self._reports_refused_results():
-            known.hook(self._report_refused_result, AfterToolCallEvent)
-        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked, known=known)
+            # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
+            agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
+            agent.add_hook(self._message_added, MessageAddedEvent, order=HookOrder.SDK_FIRST)
+            agent.add_hook(self._invocation_ended, AfterInvocationEvent)
+        if is_hooked and not known.reports and self._reports_refused_results():
+            known.reports = True
+            agent.add_hook(self._report_refused_result, AfterToolCallEvent)
+        return Caller(name=getattr(agent, "name", None), id=known.id, is_hooked=is_hooked)
 
     def sampled(self, caller: Caller, turn: Turn) -> None:
         """Wait for what becomes of an answer, and answer its malformed calls."""
         for call in turn.calls:
             if call.error is not None:
                 self._answers[call.id] = f"Error: malformed tool call, the tool was not run: {call.error}"
-                if caller.known is not None:
-                    caller.known.hook(self._answer_malformed_call, BeforeToolCallEvent)
         if caller.is_hooked and caller.id is not None:
             self._pending.setdefault(caller.id, []).append(turn)
 
