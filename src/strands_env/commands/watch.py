@@ -20,6 +20,7 @@ from strands_env.commands.terminal import cannot_read, format_number, format_sec
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import told
 from strands_env.eval.store.records import LineError, decode, to_sample
+from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit, number, positive
 
 LATEST = 5
@@ -148,7 +149,7 @@ class Follower:
             reason=result.termination_reason.value,
             output_tokens=float(tokens),
             duration_s=sample.duration_s,
-            text=result.observation.final_response or (result.error.message if result.error else ""),
+            text=answer_of(result),
         )
         counts.samples[sample.id] = seen
         counts.output_tokens += seen.output_tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Any
 
 from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import ScoreTable, compare
+from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.store import ResultReader, load_run
+from strands_env.report.details import answer_of, task_of
 from strands_env.report.overview import Overview
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of
@@ -40,7 +41,7 @@ def write_comparison(
     """
     target, names = Path(output), _names(runs)
     loaded = [_Run(name, run, reward_threshold=reward_threshold) for name, run in zip(names, runs, strict=True)]
-    tests = [_test(loaded[0].table, other.table, seed) for other in loaded[1:]]
+    tests = [without_nan(asdict(compare(loaded[0].table, other.table, seed=seed))) for other in loaded[1:]]
     prompts: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(loaded):
         for prompt, about in run.prompts.items():
@@ -86,23 +87,16 @@ class _Run:
                 sample = reader.read(entry)
                 overview.add(sample)
                 self.table.add(sample.prompt_id, sample)
-                truth = sample.action.task_context.ground_truth
+                task, result = sample.action, sample.step_result
                 about = self.prompts.setdefault(
-                    entry.prompt_id,
-                    {
-                        "text": " ".join(sample.action.text.split())[:300],
-                        "truth": None if truth is None else str(truth)[:80],
-                        "answers": [],
-                    },
+                    entry.prompt_id, {**task_of(task.text, task.task_context.ground_truth, 300), "answers": []}
                 )
-                result = sample.step_result
-                answer = result.observation.final_response or (result.error.message if result.error else "")
                 about["answers"].append(
                     {
                         "index": entry.index,
                         "reward": sample.reward,
                         "reason": result.termination_reason.value,
-                        "text": answer[:ANSWER],
+                        "text": answer_of(result)[:ANSWER],
                     }
                 )
             for about in self.prompts.values():
@@ -119,15 +113,6 @@ class _Run:
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **self._shown}
-
-
-def _test(first: ScoreTable, second: ScoreTable, seed: int) -> dict[str, Any]:
-    result = asdict(compare(first, second, seed=seed))
-    for part in (result, result["difference"]):
-        for name, value in part.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                part[name] = None
-    return result
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:

@@ -14,8 +14,6 @@ from strands_sglang.drift import DriftTotals
 
 MAX_TEXT = 100_000
 """Characters of one block that are kept."""
-
-
 MAX_IMAGES = 20_000_000
 """Bytes of base64 of all images in a report; those beyond are named and not shown."""
 _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
@@ -193,6 +191,16 @@ def trajectories_of(result: StepResult) -> list[AgentTrajectory]:
         return result.trajectories
     tokens = result.observation.tokens
     return [] if tokens is None else [AgentTrajectory(agent_name="agent", tokens=tokens)]
+
+
+def task_of(text: str, truth: Any, characters: int) -> dict[str, Any]:
+    """A task as lists show it: the beginning of its text in one line, and of the expected answer."""
+    return {"text": " ".join(text.split())[:characters], "truth": None if truth is None else str(truth)[:80]}
+
+
+def answer_of(result: StepResult) -> str:
+    """The final response, or the message of the error in its place."""
+    return result.observation.final_response or (result.error.message if result.error else "")
 
 
 def _prompt_text(item: AgentTrajectory, texts: TokenTexts) -> str | None:

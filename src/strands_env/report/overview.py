@@ -14,6 +14,7 @@ from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import Prices, ScoreTable, interval_of, possible_range, summarize
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.reader import Entry
+from strands_env.report.details import task_of
 
 POINTS = 300
 """Points of a curve."""
@@ -50,14 +51,8 @@ class Overview:
         """Add a sample."""
         self._table.add(sample.prompt_id, sample)
         result = sample.step_result
-        truth = sample.action.task_context.ground_truth
-        self._prompts.setdefault(
-            sample.prompt_id,
-            {
-                "text": " ".join(sample.action.text.split())[:SNIPPET],
-                "truth": None if truth is None else str(truth)[:80],
-            },
-        )
+        task = sample.action
+        self._prompts.setdefault(sample.prompt_id, task_of(task.text, task.task_context.ground_truth, SNIPPET))
         self._count_gateway(result.observation.metrics.get("gateway"))
         output = result.observation.metrics.get("output_tokens")
         self._rows[(sample.prompt_id, sample.index)] = [

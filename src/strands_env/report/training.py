@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,9 +12,10 @@ from strands_env.core import TerminationReason
 from strands_env.eval.errors import EvalError
 from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import ScoreTable, summarize
+from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.store import ResultReader, load_run
 from strands_env.eval.store.files import told
-from strands_env.report.details import trajectories_of
+from strands_env.report.details import answer_of, task_of, trajectories_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of
 from strands_sglang.drift import DriftTotals
@@ -105,7 +105,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                     text=sample.action.text,
                     truth=sample.action.task_context.ground_truth,
                     reward=sample.reward,
-                    answer=result.observation.final_response or (result.error.message if result.error else ""),
+                    answer=answer_of(result),
                 )
                 for item in trajectories_of(result) if drift is not None else ():
                     seen += len(item.tokens)
@@ -118,9 +118,9 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             "step": number,
             "name": str(results.relative_to(folder).parent),
             "samples": summary.samples,
-            "reward": _or_none(summary.mean_reward.value),
-            "low": _or_none(summary.mean_reward.low),
-            "high": _or_none(summary.mean_reward.high),
+            "reward": without_nan(summary.mean_reward.value),
+            "low": without_nan(summary.mean_reward.low),
+            "high": without_nan(summary.mean_reward.high),
             "length": summary.totals.get("output_tokens", 0.0) / samples,
             "tool_calls": summary.totals.get("tool_calls", 0.0) / samples,
             "truncated": _cut(reasons) / samples,
@@ -164,15 +164,7 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
 def _note(
     prompts: Answers, prompt: str, step: Any, *, text: str, truth: Any, reward: float | None, answer: str
 ) -> None:
-    about = prompts.setdefault(
-        prompt,
-        {
-            "text": " ".join(text.split())[:300],
-            "truth": None if truth is None else str(truth)[:80],
-            "rewards": {},
-            "answers": {},
-        },
-    )
+    about = prompts.setdefault(prompt, {**task_of(text, truth, 300), "rewards": {}, "answers": {}})
     about["rewards"].setdefault(str(step), []).append(reward)
     kept = about["answers"].setdefault(str(step), [])
     if len(kept) < ANSWERS:
@@ -200,7 +192,3 @@ def _step_numbers(found: list[Path], root: Path) -> list[int]:
 def _natural(path: Path, root: Path) -> list[Any]:
     parts = re.split(r"(\d+)", str(path.relative_to(root)))
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
-
-
-def _or_none(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
