@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from strands import Agent, tool
 from strands.agent.agent_result import AgentResult
@@ -13,8 +12,6 @@ from strands.agent.agent_result import AgentResult
 from strands_env.core import Action, Environment
 
 from .provider import SearchError, SearchProvider
-
-T = TypeVar("T")
 
 DEFAULT_MAX_RESULTS = 10
 """Results of one search."""
@@ -83,9 +80,10 @@ class SearchEnv(Environment):
         Args:
             query: A few words.
         """
-        hits = await self._asked(self.provider.search(query, self.max_results))
-        if hits is None:
-            return _answer("Error: search is not available.", is_error=True)
+        try:
+            hits = await self.provider.search(query, self.max_results)
+        except (SearchError, OSError) as error:
+            return _unavailable("search is", error)
         listed = [f"{number}. {hit.title}\n{hit.url}\n{hit.snippet}" for number, hit in enumerate(hits, 1)]
         return _answer("\n\n".join(listed) or "No results.")
 
@@ -97,11 +95,11 @@ class SearchEnv(Environment):
             url: Its address, as a search gave it.
             part: Which part of a long page, from 1.
         """
-        missing = object()
-        page = await self._asked(self._opened(url, missing))
+        try:
+            page = await self.provider.open(url)
+        except (SearchError, OSError) as error:
+            return _unavailable("pages are", error)
         if page is None:
-            return _answer("Error: pages are not available.", is_error=True)
-        if page is missing:
             return _answer(f"Error: no page at {url}.", is_error=True)
         parts = max(1, -(-len(page.text) // self.page_chars))
         if not 1 <= part <= parts:
@@ -109,19 +107,11 @@ class SearchEnv(Environment):
         text = page.text[(part - 1) * self.page_chars : part * self.page_chars]
         return _answer(f"{page.title}\n{page.url}\nPart {part} of {parts}\n\n{text}")
 
-    async def _opened(self, url: str, missing: object) -> Any:
-        page = await self.provider.open(url)
-        return missing if page is None else page
 
-    async def _asked(self, question: Awaitable[T]) -> T | None:
-        """What the provider answers; None if it failed, which `interact` raises."""
-        try:
-            return await question
-        except (SearchError, OSError) as error:
-            _failures.get().append(
-                error if isinstance(error, SearchError) else SearchError(f"{type(error).__name__}: {error}")
-            )
-            return None
+def _unavailable(what: str, error: SearchError | OSError) -> dict[str, Any]:
+    """Keep the provider's error for `interact` to raise, and tell the model."""
+    _failures.get().append(error if isinstance(error, SearchError) else SearchError(f"{type(error).__name__}: {error}"))
+    return _answer(f"Error: {what} not available.", is_error=True)
 
 
 def _answer(text: str, *, is_error: bool = False) -> dict[str, Any]:
