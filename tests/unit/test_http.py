@@ -123,6 +123,14 @@ async def test_a_connection_holds_nothing_of_whoever_opened_it() -> None:
         assert (server.connections, heavy()) == (1, None)
 
 
+async def test_a_connection_is_made_also_where_a_task_factory_takes_a_coroutine_alone() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))  # type: ignore[arg-type]
+    server = RawServer(whole(b"a"))
+    async with serving(server) as client:
+        assert (await ask(client, server)).body == b"a"
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
@@ -182,17 +190,21 @@ async def test_an_answer_that_ends_its_connection(answer: bytes, body: bytes) ->
 @pytest.mark.parametrize("more", [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", b"HTTP/1.1 2", b"garbage"])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: bool) -> None:
+    written = asyncio.Event()
+
     async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(whole(b"ab") + more if at_once else whole(b"ab"))
         if not at_once:
             await asyncio.sleep(0.02)
             writer.write(more)
+        written.set()
 
     server = RawServer(twice, whole(b"cd"))
     async with serving(server) as client:
         with contextlib.suppress(NotHTTPError):  # what is no HTTP at all spoils the answer it came with
             assert (await ask(client, server)).body == b"ab"
-        await asyncio.sleep(0.05)
+        await written.wait()
+        await asyncio.sleep(0.03)
         assert (await ask(client, server)).body == b"cd"
     assert server.connections == 2
 

@@ -76,6 +76,12 @@ async def test_many_signals_are_looked_at_less_often(calls: int, interval: float
     await asyncio.wait(tasks)
 
 
+async def test_a_task_factory_may_take_a_coroutine_alone() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))  # type: ignore[arg-type]
+    assert await run_until_cancelled(asyncio.sleep(0, "done"), threading.Event()) == "done"
+
+
 def test_event_loops_are_not_kept() -> None:
     async def once() -> None:
         assert await run_until_cancelled(asyncio.sleep(0, "done"), threading.Event()) == "done"

@@ -416,7 +416,8 @@ class HTTPClient:
 
     async def _connected(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
         """A new connection, which knows nothing of the rollout that needs it."""
-        connecting = self._loop.create_task(self._connect(target, connect_timeout, deadline), context=self._context)
+        # Not `context=...`, which a task factory of the user may not take.
+        connecting = self._context.run(self._loop.create_task, self._connect(target, connect_timeout, deadline))
         try:
             return await connecting
         except BaseException:

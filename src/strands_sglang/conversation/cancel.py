@@ -35,8 +35,8 @@ class _Watcher:
     def add(self, task: asyncio.Task[Any], signal: threading.Event) -> None:
         self._watched[task] = signal
         if self._poller is None or self._poller.done():
-            # In an empty context, for it may outlive the call by far.
-            self._poller = asyncio.create_task(self._poll(), context=Context())
+            # In an empty context, for it may outlive the call by far. A task factory need not take `context=...`.
+            self._poller = Context().run(asyncio.create_task, self._poll())
 
     def remove(self, task: asyncio.Task[Any]) -> None:
         self._watched.pop(task, None)
