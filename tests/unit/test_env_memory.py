@@ -259,6 +259,17 @@ async def test_the_cancellation_of_a_rollout_says_where_it_waited() -> None:
     assert frames_of(raised.value)[-2:] == ["interact", "wait"]
 
 
+async def test_the_record_of_a_part_that_cancelled_itself_says_where() -> None:
+    async def give_up() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    result = await Parts(reset=give_up, setup_timeout=60.0).rollout(Action(message="go"))
+    assert result.error is not None and "in give_up" in result.error.traceback
+
+
 def test_copied_history_can_be_normalised_without_touching_the_original() -> None:
     messages = [
         {"role": "user", "content": [{"text": "hi"}]},

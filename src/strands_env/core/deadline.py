@@ -37,7 +37,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
     try:
-        return await _within(_contained(work, where, has_task=seconds is not None), seconds, where)
+        return await _within(_contained(work, where), seconds, where)
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
@@ -45,17 +45,14 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         raise WorkCancelledError(where) from error
 
 
-async def _contained(work: Coroutine[Any, Any, T], where: Phase, *, has_task: bool) -> T:
+async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
     # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():  # as asked
-            if has_task:  # nobody will look where it was
-                forget_frames(error)
-            else:
-                forget_holders(error)
+        if task is not None and task.cancelling():
+            forget_holders(error)
         raise
     except Exception:
         raise
@@ -113,7 +110,7 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
     """
     loop = asyncio.get_running_loop()
-    task = _begun(_contained(work, where, has_task=True))
+    task = _begun(_contained(work, where))
     ends = None if seconds is None else loop.time() + seconds
     cancelled: asyncio.CancelledError | None = None
     failure: BaseException | None = None
@@ -165,7 +162,12 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
     if is_ending():
         await asyncio.wait({task})
-    if not task.done():
+    if task.cancelled():
+        try:
+            task.result()
+        except asyncio.CancelledError as error:  # as asked: nobody will look where it was
+            forget_frames(error)
+    elif not task.done():
         logger.warning(
             "where=<%s>, grace=<%s> | work ignored its cancellation and is left behind", where, GRACE_SECONDS
         )
