@@ -18,10 +18,10 @@ from contextlib import contextmanager
 __all__ = ["YOUNG_COLLECTIONS", "YOUNG_OBJECTS", "rare_collections", "tune_garbage_collection"]
 
 YOUNG_OBJECTS = 1_000
-"""So many new objects start a young collection, which takes a millisecond or two."""
+"""New objects that start a young collection, which takes a millisecond or two."""
 YOUNG_COLLECTIONS = 10_000
-"""So many pass before survivors are walked again. Cyclic garbage among ten million objects waits until then, and takes
-about two gigabytes at most, were every one of them garbage."""
+"""Young collections before survivors are walked again. Cyclic garbage among ten million objects waits until then; were
+every one of them garbage, it would take about two gigabytes."""
 
 
 def _raise_thresholds() -> None:

@@ -1,7 +1,6 @@
-"""Waits that end when their owner closes, whatever they are waiting for.
+"""Waits that end when their owner closes, whatever they wait for: a connection, an answer, a turn.
 
-aiohttp does not wake a reader when its session is closed, so closing interrupts the tasks themselves, as
-`asyncio.timeout` does, and makes a typed error of the interruption.
+Closing interrupts the tasks themselves, as `asyncio.timeout` does, and makes a typed error of the interruption.
 """
 
 from __future__ import annotations
