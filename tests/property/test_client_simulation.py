@@ -17,7 +17,6 @@ from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +89,7 @@ class Call:
 
 
 current: ContextVar[Call] = ContextVar("current")
+_connect = http.HTTPClient._connect
 
 
 class Connection(asyncio.Transport):
@@ -344,6 +344,17 @@ class Schedule:
             paid += not is_free
 
 
+def with_its_call(http_client: http.HTTPClient, *arguments: Any) -> Any:
+    """Connections open in an empty context; here they have to know whose they are."""
+    call = current.get()
+
+    async def connect() -> Any:
+        current.set(call)
+        return await _connect(http_client, *arguments)
+
+    return connect()
+
+
 def schedule(seed: int) -> list[Any]:
     """One schedule; returns what happened."""
     made = Schedule(seed)
@@ -354,7 +365,8 @@ def schedule(seed: int) -> list[Any]:
             return await made.network.connect(target)
 
         patch.setattr(http.HTTPClient, "_open", connect)
-        patch.setattr(client, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{next(ids):032x}")))
+        patch.setattr(http.HTTPClient, "_connect", with_its_call)
+        patch.setattr(client, "_new_rid", lambda: f"{next(ids):032x}")
         patch.setattr(client, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)
     made.check()

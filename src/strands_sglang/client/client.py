@@ -55,6 +55,10 @@ class _Call:
     headers: bytes
 
 
+def _new_rid() -> str:
+    return os.urandom(16).hex()  # which no seed and no fork repeats
+
+
 class SGLangClient:
     """Client of an SGLang server or router; safe to share between tasks, threads and event loops.
 
@@ -219,7 +223,7 @@ class SGLangClient:
         )
         transport = self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
-        attempt, number = Attempt(rid=request.rid or os.urandom(16).hex()), 1
+        attempt, number = Attempt(rid=request.rid or _new_rid()), 1
         failure: Failure | None = None
         while True:
             result = await self._attempt(transport, call, attempt, budget, failure)
@@ -241,7 +245,7 @@ class SGLangClient:
             if delay:
                 await transport.closing.wait(delay)
             failure, number = result, number + 1
-            attempt = Attempt(rid=os.urandom(16).hex(), fresh=attempt.fresh or result.wants_new_connection)
+            attempt = Attempt(rid=_new_rid(), fresh=attempt.fresh or result.wants_new_connection)
 
     async def _attempt(
         self, transport: LoopTransport, call: _Call, attempt: Attempt, budget: RetryBudget, last: Failure | None
