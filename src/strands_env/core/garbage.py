@@ -56,7 +56,7 @@ def tune_garbage_collection() -> None:
 
 
 def _trim_memory() -> None:
-    """Give free memory back: loading a tokenizer with 150,000 tokens leaves 170 MB of it, as much as is in use."""
+    """Give free memory back: loading a large tokenizer leaves much of it."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; musl has none
         if trim is not None:

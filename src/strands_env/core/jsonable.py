@@ -24,7 +24,7 @@ _MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
 
 def encode(value: Any) -> Any:
     """The value with bytes, and text that UTF-8 cannot hold, replaced by objects. Nothing given is changed."""
-    try:  # most values are JSON already: to write them once, in C, costs a tenth of a look at each part
+    try:  # most values are JSON already: to write them once, in C, costs less than a look at each part
         text = orjson.dumps(value)
     except TypeError:
         return _encode(value)
