@@ -231,6 +231,12 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
         raise
     except BaseException:  # also what extensions raise past `Exception`
         return _unexpected(prog, command)
+    finally:
+        if sys.stderr is not None:
+            try:
+                sys.stderr.flush()
+            except (OSError, ValueError):  # nobody reads the progress; that is no reason for another status
+                _silence(sys.stderr)
 
 
 def _unexpected(prog: str, command: str) -> int:

@@ -20,7 +20,9 @@ from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     command = [sys.executable, "-m", "strands_env.cli", *arguments]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, text=True, timeout=120, **options)
+    environment = {**os.environ, "PYTHONPATH": path}
+    environment.pop("PYTHONUNBUFFERED", None)  # Python's own streams keep what nobody reads until it exits
+    return subprocess.run(command, env=environment, text=True, timeout=120, **options)
 
 
 # ---- arguments and data ----------------------------------------------------------------------------------------------
