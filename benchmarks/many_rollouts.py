@@ -67,6 +67,13 @@ from strands_sglang import SGLangClient
 LONG_TURNS, WINDOW = 400, 10
 WARM_UP = 8
 """Rollouts that run first."""
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+"""Of this machine. A measured process keeps to the first, the server, which stands for another machine, to the rest:
+else they wait for each other."""
+SMALL_RUNS = 3
+"""Runs of the small crowd before, between and after the others."""
+ADDED = "added_s"
+"""The latencies of each turn, which are not kept."""
 
 
 class TimedClient(SGLangClient):
@@ -204,7 +211,6 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     await client.close()
     taken = len(client.cpu)
     assert taken == count * turns, f"{taken} turns, expected {count * turns}"
-    added = sorted(1000 * seconds for seconds in client.added)
     return {
         "rollouts": count,
         "turns": turns,
@@ -214,7 +220,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
         "turns_per_s": round(taken / wall, 1),
         "cpu_ms_per_turn": round(1000 * cpu / taken, 3),
         "denied_share": round(denied / wall, 3),
-        "added_ms": {"p50": round(added[len(added) // 2], 1), "p99": round(added[int(0.99 * len(added))], 1)},
+        "added_ms": percentiles(client.added),
         "collections": {
             "young": int(collected["young"]),
             "late": int(collected["late"]),
@@ -225,7 +231,14 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
         "peak_mb": round(peak["mb"], 1),
         "kb_per_rollout": round(1000 * (peak["mb"] - before) / count, 1),
         "connections": client.most_in_flight,
+        ADDED: client.added,
     }
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Milliseconds that half of these latencies and 99 % of them stay below."""
+    ordered = sorted(seconds)
+    return {name: round(1000 * ordered[int(share * len(ordered))], 1) for name, share in (("p50", 0.5), ("p99", 0.99))}
 
 
 async def alive(order: dict[str, Any]) -> dict[str, Any]:
@@ -345,8 +358,16 @@ async def long(order: dict[str, Any]) -> dict[str, Any]:
     return {"turns": turns, "tokens": tokens} | {name: early_and_late(each) for name, each in costs.items()}
 
 
+def keep_to(cores: list[int], process: psutil.Process) -> None:
+    """Let a process run on these cores only, where the system can do that."""
+    if hasattr(process, "cpu_affinity"):
+        process.cpu_affinity(cores)
+
+
 def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process."""
+    if measure is not spread:
+        keep_to(CORES[:1], psutil.Process())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     figures: dict[str, Any] = asyncio.run(measure(order))
@@ -361,29 +382,37 @@ def result_words(tokens: int, turns: int) -> str:
     return words(max(1, round((tokens - REPLY_TOKENS * turns - 200) / (turns - 1)) - 25), 1)
 
 
-def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
-    """Measure in a fresh process, and print what came out."""
+def measured(
+    measure: Callable[[dict[str, Any]], Any], order: dict[str, Any], added: list[float] | None = None
+) -> dict[str, Any]:
+    """Measure in a fresh process, print what came out, and add the latencies of its turns to those of other runs."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-        figures = fresh.submit(run, measure, order).result()
+        figures: dict[str, Any] = fresh.submit(run, measure, order).result()
+    latencies = figures.pop(ADDED, [])
+    if added is not None:
+        added += latencies
     print(f"{measure.__name__:>6}  " + "  ".join(f"{name}={value}" for name, value in figures.items()), flush=True)
     return figures
 
 
 def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures of each crowd. The first is small, takes seconds, and is measured before, between and after the others,
-    so that a busy minute of the machine hits all alike; its run of median CPU counts, with median latencies."""
+    so that the machine's slow seconds hit all alike; its run of median CPU counts, with the latencies of all runs."""
     small, *larger = orders
-    figures, runs = [], [measured(crowd, small)]
-    for order in larger:
-        figures.append(measured(crowd, order))
-        runs.append(measured(crowd, small))
+    figures: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    added: list[float] = []
+    for order in (None, *larger):
+        if order is not None:
+            figures.append(measured(crowd, order))
+        runs += [measured(crowd, small, added) for _ in range(SMALL_RUNS)]
     runs.sort(key=lambda run: run["cpu_ms_per_turn"])
-    added = {name: statistics.median(run["added_ms"][name] for run in runs) for name in ("p50", "p99")}
-    return [{**runs[(len(runs) - 1) // 2], "added_ms": added}, *figures]
+    return [{**runs[(len(runs) - 1) // 2], "added_ms": percentiles(added)}, *figures]
 
 
-def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str, Any]:
+def measure_all(args: argparse.Namespace, folder: str, address: str, server: psutil.Process) -> dict[str, Any]:
     """All measurements."""
+    keep_to(CORES[1:] or CORES, server)
     order = {
         "folder": folder,
         "url": address,
@@ -402,6 +431,12 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
     longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
     longer_at_once = measured(crowd, longer)
     longer_paced = measured(crowd, {**longer, "delay_ms": delay_of(longer_at_once)})
+    turns = args.long_turns
+    single = {
+        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": small["delay_ms"]}),
+        "long": measured(long, {**order, "turns": turns, "result": result_words(90_000 * turns // 400, turns)}),
+    }
+    keep_to(CORES, server)  # processes that share the work need them all
     kinds = ["local", "processes"] if args.no_ray else ["local", "processes", "ray"]
     workers = sorted({1, args.workers})
     spreads = [
@@ -409,17 +444,14 @@ def measure_all(args: argparse.Namespace, folder: str, address: str) -> dict[str
         for kind in kinds
         for number in ([1] if kind == "local" else workers)
     ]
-    turns = args.long_turns
-    far = {**order, "turns": turns, "result": result_words(90_000 * turns // 400, turns)}
     return {
         "load": args.load,
         "at_once": at_once,
         "paced": paced,
         "twice": twice,
         "longer": [longer_at_once, longer_paced],
-        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": small["delay_ms"]}),
+        **single,
         "spread": spreads,
-        "long": measured(long, far),
     }
 
 
@@ -440,7 +472,8 @@ def main() -> None:
         try:
             assert server.process.stdout is not None
             port = server.process.stdout.readline().strip()
-            figures = measure_all(args, folder, f"http://127.0.0.1:{port}")
+            address = f"http://127.0.0.1:{port}"
+            figures = measure_all(args, folder, address, psutil.Process(server.process.pid))
         finally:
             server.close()
     print(json.dumps({"benchmark": "many_rollouts", **figures, **machine()}))
