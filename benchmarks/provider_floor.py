@@ -295,6 +295,7 @@ def serve(folder: str) -> None:
     """
     from tokenizers import Tokenizer
 
+    gc.disable()  # its pauses would be taken for those of its clients
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     choose = random.Random(SEED)
 
