@@ -127,6 +127,14 @@ def rows(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def reader(kind: str):
+    """Reads the rows of a file of this kind."""
+    if kind == "jsonl":
+        return rows
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `train`")
+    return lambda path: parquet.read_table(path).to_pylist()
+
+
 def test_trl_rows_have_exact_ids_masks_and_advantages(graded, tmp_path, capsys):
     assert main(["export", graded, "-o", str(tmp_path / "x.jsonl"), "--format", "trl"]) == 0
     assert "4 rows" in (out := capsys.readouterr().out) and "left out    1 without a reward" in out
@@ -147,13 +155,10 @@ def test_trl_rows_have_exact_ids_masks_and_advantages(graded, tmp_path, capsys):
 )
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_the_columns_of_each_format(name, fields, kind, graded, tmp_path):
+    read = reader(kind)
     target = tmp_path / f"x.{kind}"
     assert main(["export", graded, "-o", str(target), "--format", name]) == 0
-    if kind == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        first = parquet.read_table(target).to_pylist()[0]
-    else:
-        first = rows(target)[0]
+    first = read(target)[0]
     assert {key: first[key] for key in fields} == fields
 
 
@@ -180,11 +185,11 @@ def test_sft_has_what_the_environment_put_before_the_task(tmp_path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_sft_has_the_tools_as_json_text(kind, tmp_path):
+    read = reader(kind)
     made = [sampled(1.0, 0), sampled(1.0, 1)]
     made[0].step_result.observation.tools = TOOLS
     run, target = saved(tmp_path / "run", *made), tmp_path / f"x.{kind}"
     assert main(["export", run, "-o", str(target), "--format", "sft"]) == 0
-    read = rows if kind == "jsonl" else lambda path: pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
     assert [row["tools"] for row in read(target)] == [TOOLS, None]
 
 

@@ -42,6 +42,7 @@ def make_env_factory() -> Any:
 
 @pytest.fixture(scope="module")
 def env_factory():
+    pytest.importorskip("torch")
     factory = make_env_factory()
     yield factory
     asyncio.run(factory.engine.close())

@@ -16,6 +16,8 @@ import pytest
 from provider_support import Replay, tokenizer
 from strands import tool
 
+pytest.importorskip("torch", reason="needs the extra `local`")
+
 from strands_env.cli import main as strands_env
 from strands_env.commands import eval as eval_command
 from strands_env.core import Action, Environment, ErrorRecord, Phase, RewardResult, StepResult, TaskContext
