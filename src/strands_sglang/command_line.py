@@ -227,6 +227,11 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
             f"install it with: pip install 'strands-rollout[{_EXTRA_OF[package]}]'\n"
         )
         return Exit.USAGE
+    except ImportError as error:
+        if "pip install" not in str(error):
+            return _unexpected(prog, command)
+        sys.stderr.write(f"{prog} {command}: {error}\n")  # ours: it says what to install
+        return Exit.USAGE
     except (SystemExit, GeneratorExit):
         raise
     except BaseException:  # also what extensions raise past `Exception`

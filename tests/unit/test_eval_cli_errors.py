@@ -297,6 +297,36 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
     assert len(list(read_results(tmp_path))) == 3
 
 
+@pytest.mark.parametrize(
+    ("module", "command", "missing", "message"),
+    [
+        ("strands_env.cli", "eval arithmetic --limit 1 -o {out}", "torch", "install 'strands-rollout[local]'"),
+        ("strands_env.cli", "eval gsm8k --backend scripted -o {out}", "math_verify", "install 'strands-rollout[math]'"),
+        ("strands_sglang.cli", "serve --model tiny", "torch", "install 'strands-rollout[local]'"),
+        (
+            "strands_sglang.cli",
+            "gateway --base-url http://127.0.0.1:9 --tokenizer o/m",
+            "transformers",
+            "install 'strands-rollout[hf]'",
+        ),
+    ],
+    ids=["eval", "benchmark", "serve", "gateway"],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command, missing, message, tmp_path):
+    code = f"import sys; sys.modules[{missing!r}] = None; from {module} import main; sys.exit(main())"
+    arguments = command.format(out=tmp_path / "out").split()
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr and "report it" not in done.stderr
+
+
 @pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])
 def test_a_run_without_standard_error_or_output(closed, shown, tmp_path):
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])

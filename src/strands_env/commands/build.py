@@ -376,7 +376,7 @@ def make_model_factory(
         if backend in ("local", "sglang"):
             made()  # a wrong sampling parameter fails here, not in every sample
         return made
-    except SGLangClientError:
+    except (SGLangClientError, ModuleNotFoundError):  # the command line names the extra of a package
         raise
     except OSError as error:
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
