@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TextIO, cast
 
 _EXTRA_OF = {
-    **dict.fromkeys(("accelerate", "gguf", "tokenizers", "torch", "transformers", "xgrammar"), "local"),
+    **dict.fromkeys(("accelerate", "gguf", "torch", "xgrammar"), "local"),
+    **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
     "datasets": "eval",
     "pyarrow": "train",
     "math_verify": "math",

@@ -309,8 +309,9 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
             "transformers",
             "install 'strands-rollout[hf]'",
         ),
+        ("strands_sglang.cli", "doctor o/m", "transformers", "install 'strands-rollout[hf]'"),
     ],
-    ids=["eval", "benchmark", "serve", "gateway"],
+    ids=["eval", "benchmark", "serve", "gateway", "doctor"],
 )
 def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command, missing, message, tmp_path):
     code = f"import sys; sys.modules[{missing!r}] = None; from {module} import main; sys.exit(main())"
