@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TextIO, cast
 
@@ -172,6 +173,7 @@ def run_command_line(
     Returns:
         The exit status, see `Exit`.
     """
+    _show_any_text(sys.stdout)
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
@@ -182,6 +184,12 @@ def run_command_line(
         return _without_command(parser, parsers, chosen, arguments)
     module, own = commands[chosen][0], parsers[chosen]
     return _guarded(prog, chosen, chosen in showing, lambda: _run(module, own, parser, arguments))
+
+
+def _show_any_text(stream: TextIO | None) -> None:
+    """Let what a terminal's encoding lacks be shown as escapes, as Python does on the standard error."""
+    if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
 
 
 def _without_command(

@@ -328,6 +328,27 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command
     assert "Traceback" not in done.stderr and "report it" not in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_texts_that_a_terminal_cannot_show_are_escaped(encoding, tmp_path, monkeypatch):
+    (tmp_path / "d.jsonl").write_text(json.dumps({"id": "größe", "prompt": "日本語 🎉", "answer": "2"}))
+    assert evaluate("--data", str(tmp_path / "d.jsonl"), *FAST, "-o", str(tmp_path / "run")) == 0
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    for arguments in (["view", str(tmp_path / "run")], ["compare", str(tmp_path / "run"), str(tmp_path / "run")]):
+        done = shell(*arguments, capture_output=True, errors="strict", encoding=encoding)
+        assert (done.returncode, done.stderr) == (0, "")
+    name = next(iter(read_results(tmp_path / "run"))).prompt_id
+    monkeypatch.setenv("PYTHONUTF8", "1")  # for the argument alone: PYTHONIOENCODING decides for the streams
+    done = shell("view", str(tmp_path / "run"), name, capture_output=True, encoding=encoding)
+    assert done.returncode == 0
+    assert r"\u65e5\u672c\u8a9e \U0001f389" in done.stdout
+
+
+def test_an_id_that_no_file_can_hold_is_refused(tmp_path, capsys):
+    (tmp_path / "d.jsonl").write_text(r'{"id": "half \ud83d", "prompt": "p", "answer": "2"}')
+    assert evaluate("--data", str(tmp_path / "d.jsonl"), *FAST, "-o", str(tmp_path / "run")) == 2
+    assert r"the id 'half \ud83d' of a task holds half a surrogate pair" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])
 def test_a_run_without_standard_error_or_output(closed, shown, tmp_path):
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
