@@ -36,8 +36,6 @@ from strands_env.core.garbage import YOUNG_COLLECTIONS, YOUNG_OBJECTS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "many_rollouts.json"
 TOLERANCE = 0.2
-TYPICAL = "p99_of_median_window"
-"""The latency that is predicted: without the slow seconds of the machine."""
 OBJECTS_BETWEEN_COLLECTIONS = YOUNG_OBJECTS * YOUNG_COLLECTIONS
 PASSES = (0.8, 0.15, 0.05)
 """Shares of the work of half a turn that passes of the event loop do. (There are six; one does nearly everything.)"""
@@ -90,7 +88,7 @@ class Costs:
             walk_s=1e-6 * alive["walk_us_per_object"],
         )
         costs = replace(costs, pass_s=fitted_pass_s(paced, costs))
-        return replace(costs, tail=1e-3 * paced["added_ms"][TYPICAL] / simulated(paced, costs).added_s(0.99))
+        return replace(costs, tail=1e-3 * paced["added_ms"]["p99"] / simulated(paced, costs).added_s(0.99))
 
     def of_turn(self, tokens: int) -> float:
         """CPU seconds of a turn of rollouts with so many tokens, in a busy process."""
@@ -475,7 +473,7 @@ def predicted(crowd: dict[str, Any], costs: Costs) -> dict[str, float]:
         figures["connections"] = float(outcome.connections[0])
         figures["peak_mb"] = costs.memory(1, crowd["rollouts"], crowd["tokens"]) / 1e6
         figures["added_ms.p50"] = 1000 * outcome.added_s(0.5)
-        figures[f"added_ms.{TYPICAL}"] = 1000 * costs.tail * outcome.added_s(0.99)
+        figures["added_ms.p99"] = 1000 * costs.tail * outcome.added_s(0.99)
     return figures
 
 

@@ -70,7 +70,6 @@ WARM_UP = 8
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 """Of this machine. A measured process keeps to the first, the server, which stands for another machine, to the rest:
 else they wait for each other."""
-TURNS_OF_WINDOW = 1_000
 SMALL_RUNS = 3
 """Runs of the small crowd before, between and after the others."""
 ADDED = "added_s"
@@ -237,22 +236,9 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Milliseconds that half of these latencies and 99 % of them stay below, and 99 % of the median window.
-
-    A machine that others share has slow seconds, which decide the 99th percentile of a run and say nothing of our code.
-    """
-
-    def below(part: list[float], share: float) -> float:
-        return 1000 * sorted(part)[int(share * len(part))]
-
-    windows = [seconds[start : start + TURNS_OF_WINDOW] for start in range(0, len(seconds), TURNS_OF_WINDOW)]
-    whole = [window for window in windows if len(window) == TURNS_OF_WINDOW] or [seconds]
-    figures = {
-        "p50": below(seconds, 0.5),
-        "p99": below(seconds, 0.99),
-        "p99_of_median_window": statistics.median(below(window, 0.99) for window in whole),
-    }
-    return {name: round(value, 1) for name, value in figures.items()}
+    """Milliseconds that half of these latencies stay below, and 99 % of them."""
+    ordered = sorted(seconds)
+    return {name: round(1000 * ordered[int(share * len(ordered))], 1) for name, share in (("p50", 0.5), ("p99", 0.99))}
 
 
 async def alive(order: dict[str, Any]) -> dict[str, Any]:
@@ -413,13 +399,15 @@ def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures of each crowd. The first is small, takes seconds, and is measured before, between and after the others,
     so that the machine's slow seconds hit all alike; its run of median CPU counts, with the latencies of all runs."""
     small, *larger = orders
-    figures: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
     added: list[float] = []
-    for order in (None, *larger):
-        if order is not None:
-            figures.append(measured(crowd, order))
-        runs += [measured(crowd, small, added) for _ in range(SMALL_RUNS)]
+
+    def small_runs() -> list[dict[str, Any]]:
+        return [measured(crowd, small, added) for _ in range(SMALL_RUNS)]
+
+    figures, runs = [], small_runs()
+    for order in larger:
+        figures.append(measured(crowd, order))
+        runs += small_runs()
     runs.sort(key=lambda run: run["cpu_ms_per_turn"])
     return [{**runs[(len(runs) - 1) // 2], "added_ms": percentiles(added)}, *figures]
 

@@ -40,6 +40,16 @@ requires_slime = pytest.mark.skipif(
     reason=f"slime's source is not at {str(SLIME)!r}: set SLIME_DIR to a checkout of slime 0.3.1 (624b824a8)",
 )
 
+REASON = "needs the packages of tests/contract/trainers.txt: pip install --no-deps -r tests/contract/trainers.txt"
+
+
+def package(name: str, reason: str = REASON) -> Any:
+    """A module of a trainer. Where CI has installed the packages, a missing one is a failure."""
+    if os.environ.get("STRANDS_ROLLOUT_TRAINERS") == "required":
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=reason)
+
+
 _STAND_INS = ("sglang", "sglang_router", "wandb", "megatron", "mbridge", "tensorboardX")
 
 

@@ -227,19 +227,11 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
     except BrokenPipeError:  # `strands-env view RUN | head`
         _silence(sys.stdout)
         return Exit.OK if is_showing else Exit.PIPE
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRA_OF:
-            return _unexpected(prog, command)
-        sys.stderr.write(
-            f"{prog} {command}: the package {package!r} is not installed; "
-            f"install it with: pip install 'strands-rollout[{_EXTRA_OF[package]}]'\n"
-        )
-        return Exit.USAGE
     except ImportError as error:
-        if "pip install" not in str(error):
+        advice = what_to_install(error)
+        if advice is None:
             return _unexpected(prog, command)
-        sys.stderr.write(f"{prog} {command}: {error}\n")  # ours: it says what to install
+        sys.stderr.write(f"{prog} {command}: {advice}\n")
         return Exit.USAGE
     except (SystemExit, GeneratorExit):
         raise
@@ -251,6 +243,17 @@ def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) 
                 sys.stderr.flush()
             except (OSError, ValueError):  # nobody reads the progress; that is no reason for another status
                 _silence(sys.stderr)
+
+
+def what_to_install(error: ImportError) -> str | None:
+    """One sentence that names the extra of a package that is not installed; None where an import failed otherwise."""
+    if "pip install" in str(error):  # one of our own, or of a user's module
+        return str(error)
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in _EXTRA_OF:
+        return None
+    extra = _EXTRA_OF[package]
+    return f"the package {package!r} is not installed; install it with: pip install 'strands-rollout[{extra}]'"
 
 
 def _unexpected(prog: str, command: str) -> int:

@@ -21,7 +21,7 @@ from slime_support import Rig, Sample, check, rig
 from strands_env.core import Action, Observation, StepResult, TaskContext, TerminationReason
 from strands_env.training import slime
 from tests.conftest import ROOT
-from tests.real_slime import SLIME, requires_slime, slime_imported, slimes_parser
+from tests.real_slime import SLIME, package, requires_slime, slime_imported, slimes_parser
 from tests.unit.sandbox_support import requires_isolation
 
 __all__ = ["rig"]
@@ -252,7 +252,7 @@ MEGATRON = frozenset(["--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2
 @requires_slime
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_option_of_the_launch_scripts_exists(script: str) -> None:
-    pytest.importorskip("torch")  # slime imports it
+    package("torch", "slime imports torch, which is not installed")
     flag = re.compile(r"(?<![\w-])--[a-z][\w-]*")
     text = "\n".join(line.partition("  # ")[0] for line in (EXAMPLE / script).read_text().splitlines())
     used = {

@@ -17,11 +17,11 @@ from slime_support import PARAMS
 from strands_env.training import slime
 from strands_env.training.slime import generate as _generate_function
 from strands_env.training.slime.failures import SCORING, STREAK
-from tests.real_slime import Router, requires_slime, slime_imported, slimes_args, write_prompts
+from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
 
 pytestmark = requires_slime
-for package in ("torch", "transformers", "ray"):  # slime imports them
-    pytest.importorskip(package)
+for needed in ("torch", "transformers", "ray"):
+    package(needed, f"slime imports {needed}, which is not installed")
 
 OURS = "strands_env.training.slime"
 FLAGS = [
@@ -309,7 +309,7 @@ def test_fanout_with_the_fully_asynchronous_worker_is_refused_at_the_first_call(
 
 async def test_slimes_own_example_runs_unchanged(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`examples/strands_sglang` of slime, written for strands-sglang 0.4.2."""
-    pytest.importorskip("pylatexenc")  # its reward imports it
+    package("pylatexenc", "slime's reward imports pylatexenc, which is not installed")
     torch = importlib.import_module("torch")
     args = types.SimpleNamespace(partial_rollout=False)
     python = '<tool_call>{"name": "execute_python_code", "arguments": {"code": "print(1 + 2)"}}</tool_call>'

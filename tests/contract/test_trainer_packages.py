@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import sys
 import types
 import typing
@@ -20,16 +19,7 @@ from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment
 from strands_env.training import SampleStatus, TrainingSample, group_advantages, skyrl, verifiers, verl
-
-REASON = "needs the packages of tests/contract/trainers.txt: pip install --no-deps -r tests/contract/trainers.txt"
-
-
-def package(name: str) -> Any:
-    """A module of a trainer. Where CI has installed the packages, a missing one is a failure."""
-    if os.environ.get("STRANDS_ROLLOUT_TRAINERS") == "required":
-        return importlib.import_module(name)
-    return pytest.importorskip(name, reason=REASON)
-
+from tests.real_slime import package
 
 AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 

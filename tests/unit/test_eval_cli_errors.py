@@ -301,7 +301,12 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
     ("module", "command", "missing", "message"),
     [
         ("strands_env.cli", "eval arithmetic --limit 1 -o {out}", "torch", "install 'strands-rollout[local]'"),
-        ("strands_env.cli", "eval gsm8k --backend scripted -o {out}", "math_verify", "install 'strands-rollout[math]'"),
+        (
+            "strands_env.cli",
+            "eval arithmetic --limit 1 --executor processes -o {out}",
+            "torch",
+            "install 'strands-rollout[local]'",
+        ),
         ("strands_sglang.cli", "serve --model tiny", "torch", "install 'strands-rollout[local]'"),
         (
             "strands_sglang.cli",
@@ -311,14 +316,14 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
         ),
         ("strands_sglang.cli", "doctor o/m", "transformers", "install 'strands-rollout[hf]'"),
     ],
-    ids=["eval", "benchmark", "serve", "gateway", "doctor"],
+    ids=["eval", "workers", "serve", "gateway", "doctor"],
 )
 def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command, missing, message, tmp_path):
-    code = f"import sys; sys.modules[{missing!r}] = None; from {module} import main; sys.exit(main())"
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module of the name', name={missing!r})")
     arguments = command.format(out=tmp_path / "out").split()
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])},
         capture_output=True,
         text=True,
         timeout=120,
@@ -346,7 +351,7 @@ def test_texts_that_a_terminal_cannot_show_are_escaped(encoding, tmp_path, monke
 def test_an_id_that_no_file_can_hold_is_refused(tmp_path, capsys):
     (tmp_path / "d.jsonl").write_text(r'{"id": "half \ud83d", "prompt": "p", "answer": "2"}')
     assert evaluate("--data", str(tmp_path / "d.jsonl"), *FAST, "-o", str(tmp_path / "run")) == 2
-    assert r"the id 'half \ud83d' of a task holds half a surrogate pair" in capsys.readouterr().err
+    assert r"the id 'half \ud83d' of a task cannot be stored: it holds half a surrogate pair" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])

@@ -18,6 +18,7 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.executor import EnvFactory
 from strands_env.eval.registry import get_benchmark, list_benchmarks
+from strands_sglang.command_line import what_to_install
 from strands_sglang.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError, did_you_mean
 
@@ -376,11 +377,13 @@ def make_model_factory(
         if backend in ("local", "sglang"):
             made()  # a wrong sampling parameter fails here, not in every sample
         return made
-    except (SGLangClientError, ModuleNotFoundError):  # the command line names the extra of a package
+    except SGLangClientError:
         raise
     except OSError as error:
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
-    except (ValueError, ImportError, StrandsSGLangError) as error:
+    except ImportError as error:
+        raise EvalError(what_to_install(error) or str(error)) from error
+    except (ValueError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error
 
 

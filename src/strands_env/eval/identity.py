@@ -132,14 +132,14 @@ class PromptNamer:
         """Name the next task.
 
         Raises:
-            DatasetError: The task holds something without content, or its id is no text.
+            DatasetError: The task holds something without content, or its id holds half a surrogate pair.
         """
         content = task_digest(action)
         given = action.task_context.id if _is_named(action) else content
         try:
             given.encode()
         except UnicodeEncodeError:
-            raise DatasetError(f"the id {given!r} of a task holds half a surrogate pair, and no file can") from None
+            raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
         return Prompt(action=action, id=self._unused(given), digest=content)
 
     def _unused(self, given: str) -> str:
