@@ -3,8 +3,9 @@
 #
 #   setup EXTRAS     EXTRAS as in pip's brackets: "local,math,dev"
 #
-# Needs Python 3.11 or newer with venv, and a package index; everything else is installed here. The environment is
-# `.venv` in the repository; what is installed in it is remembered by a stamp, so the next run starts at once.
+# Needs Python 3.11 or newer with venv, and a package index; everything else is installed here, by uv where it is
+# installed or can be, else by pip. The environment is `.venv` in the repository; a stamp in it remembers what is
+# installed, so the next run starts at once.
 #
 #   STRANDS_ROLLOUT_VENV      another place for the environment
 #   STRANDS_ROLLOUT_PYTHON    the interpreter to make it with
@@ -35,9 +36,22 @@ find_python() {
 install one (on Debian and Ubuntu also its python3-venv package) or set STRANDS_ROLLOUT_PYTHON"
 }
 
+# phase TEXT COMMAND...: runs a command and prints one line on standard error: what it did, and how long that took.
+phase() {
+  local text=$1 started=$SECONDS
+  shift
+  printf '%s ... ' "$text" >&2
+  "$@" || {
+    local status=$?
+    echo "failed" >&2
+    return "$status"
+  }
+  echo "$((SECONDS - started)) s" >&2
+}
+
 # Installs the project, editable, with the given extras (comma-separated), unless the stamp says that it is there.
 setup() {
-  local extras=$1 venv stamp key installed missing=() extra
+  local extras=$1 venv stamp key installed missing=() extra requirements=()
   if [ -n "${STRANDS_ROLLOUT_VENV:-}" ]; then
     venv=$STRANDS_ROLLOUT_VENV
   elif [ -n "${CI:-}" ] && [ -n "${VIRTUAL_ENV:-}" ]; then
@@ -48,8 +62,7 @@ setup() {
   if [ ! -x "$venv/bin/python" ]; then
     local python
     python=$(find_python)
-    echo "creating the virtual environment $venv with $python" >&2
-    "$python" -m venv "$venv"
+    make_venv "$python" "$venv"
   fi
   venv=$(cd "$venv" && pwd)
   export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
@@ -75,17 +88,74 @@ print(hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes() + "\0".join(sys.argv
     return
   fi
 
-  echo "installing strands-rollout[$extras] into $venv (once; some minutes)" >&2
   case ,$extras, in
-    *,local,* | *,train,* | *,all,*) pip_install "$TORCH" ;;
+    *,local,* | *,train,* | *,all,*) requirements=("$TORCH") ;;
   esac
-  pip_install --editable "$ROOT[$extras]"
+  find_uv python
+  phase "installing strands-rollout[$extras] into $venv with $([ -n "$UV" ] && echo uv || echo pip)" \
+    install_packages python ${requirements[@]+"${requirements[@]}"} --editable "$ROOT[$extras]"
   for extra in "${missing[@]}"; do
     installed=$installed$extra,
   done
   printf '%s\n%s\n' "$key" "$installed" > "$stamp"
 }
 
+# make_venv PYTHON FOLDER: an empty virtual environment.
+make_venv() {
+  phase "creating the virtual environment $2 with $1" "$1" -m venv --clear "$2"
+}
+
+# find_uv PYTHON: sets UV to the command of uv, installed into the environment of PYTHON if need be, or to nothing.
+find_uv() {
+  UV=$(command -v uv || command -v "$ROOT/.venv/bin/uv" || true)
+  if [ -n "$UV" ]; then
+    return
+  fi
+  if "$1" -m uv --version > /dev/null 2>&1 || phase "installing uv" pip_install "$1" uv; then
+    UV="$("$1" -c 'import uv; print(uv.find_uv_bin())')" || UV=
+  fi
+}
+
+# install_packages PYTHON ARGUMENTS...: installs into the environment of PYTHON; arguments as of `pip install`.
+install_packages() {
+  local python=$1
+  shift
+  [ -n "${UV+set}" ] || find_uv "$python"
+  if [ -n "$UV" ]; then
+    uv_install "$python" "$@"
+  else
+    pip_install "$python" "$@"
+  fi
+}
+
 pip_install() {
-  python -m pip install --quiet --quiet --disable-pip-version-check --no-input "$@"
+  local python=$1
+  shift
+  "$python" -m pip install --quiet --quiet --disable-pip-version-check --no-input "$@"
+}
+
+# uv reads none of pip's settings; where the user has made some, both have to find the same packages.
+uv_install() (
+  local python=$1 index more links certificates
+  shift
+  index=$(pip_setting "$python" index-url) more=$(pip_setting "$python" extra-index-url)
+  links=$(pip_setting "$python" find-links) certificates=$(pip_setting "$python" cert)
+  [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+  # pip takes the best version of all indexes, uv the first index that has a package.
+  [ -z "$more" ] || export UV_INDEX=${UV_INDEX:-$more} UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
+  [ -z "$links" ] || export UV_FIND_LINKS=${UV_FIND_LINKS:-${links// /,}}
+  [ -z "$certificates" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$certificates}
+  # Python may not be allowed to keep what it compiles; then each start would compile everything anew.
+  [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || export UV_COMPILE_BYTECODE=1
+  "$UV" pip install --quiet --python "$python" "$@"
+)
+
+# pip_setting PYTHON NAME: pip's setting from the environment or its configuration files, on one line.
+pip_setting() {
+  local variable=PIP_$(echo "$2" | tr a-z- A-Z_)
+  if [ -n "${!variable:-}" ]; then
+    echo "${!variable}"
+  else
+    "$1" -m pip config get "global.$2" 2> /dev/null | tr '\n' ' ' | sed 's/ *$//' || true
+  fi
 }

@@ -72,3 +72,59 @@ def test_the_sglang_server_is_refused_on_another_system(tmp_path: Path) -> None:
 def test_no_server_means_no_url(tmp_path: Path) -> None:
     result = run(ROOT / "scripts" / "sglang-cpu", "url", SGLANG_CPU_HOME=str(tmp_path))
     assert (result.returncode, result.stdout) == (1, "")
+
+
+def sourced(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs lines of bash behind `scripts/_setup.sh`."""
+    return run("bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/_setup.sh"\n{script}', **env)
+
+
+def executable(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_uv_installs_from_where_pip_was_told_to(tmp_path: Path) -> None:
+    executable(
+        tmp_path / "uv", 'echo "$@|$UV_DEFAULT_INDEX|$UV_INDEX|$UV_INDEX_STRATEGY|$UV_FIND_LINKS|$SSL_CERT_FILE"'
+    )
+    settings = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PIP_INDEX_URL": "https://a/simple",
+        "PIP_EXTRA_INDEX_URL": "https://b/simple https://c/simple",
+        "PIP_FIND_LINKS": "/wheels /more",
+        "PIP_CERT": "/ca.crt",
+    }
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_STRATEGY", "UV_FIND_LINKS", "SSL_CERT_FILE"):
+        settings[name] = ""
+    result = sourced("install_packages python3 --no-deps 'thing==1'", **settings)
+    assert result.stdout.strip().split("|") == [
+        "pip install --quiet --python python3 --no-deps thing==1",
+        "https://a/simple",
+        "https://b/simple https://c/simple",
+        "unsafe-best-match",
+        "/wheels,/more",
+        "/ca.crt",
+    ]
+
+
+def test_pip_installs_where_uv_cannot_be_had(tmp_path: Path) -> None:
+    python = executable(
+        tmp_path / "python3",
+        'case "$*" in *"-m uv"*|*" uv") exit 1 ;; *) echo "$@" ;; esac',
+    )
+    result = sourced(
+        f'ROOT="{tmp_path}"; PATH=/usr/bin:/bin\ninstall_packages {python} --no-deps "thing==1"', UV_FIND_LINKS=""
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip().endswith(
+        "-m pip install --quiet --quiet --disable-pip-version-check --no-input --no-deps thing==1"
+    )
+    assert "installing uv ... failed" in result.stderr
+
+
+def test_a_phase_says_what_failed_and_ends_the_script() -> None:
+    result = sourced('phase "counting" false\necho unreachable')
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "counting ... failed\n"
