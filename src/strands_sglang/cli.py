@@ -9,7 +9,7 @@ from strands_sglang.command_line import run_command_line
 
 _COMMANDS = {
     "doctor": (
-        "strands_sglang.doctor",
+        "strands_sglang.doctor.command",
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
     # By name: this package imports nothing of the other one.

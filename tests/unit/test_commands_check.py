@@ -218,7 +218,7 @@ def test_names_that_are_none(name, tmp_path, capsys, monkeypatch):
 def test_own_model_names_work_where_a_tokenizer_is_asked_for(capsys):
     pytest.importorskip("tokenizers")
     from strands_sglang import get_tokenizer
-    from strands_sglang.template.doctor import load_source
+    from strands_sglang.doctor.source import load_source
 
     assert get_tokenizer("tiny").chat_template
     assert load_source("tiny").stop_tokens == ("<|im_end|>",)

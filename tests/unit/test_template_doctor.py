@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from strands_sglang.cli import main
-from strands_sglang.template import Flag, Shape, Verdict, doctor
-from strands_sglang.template.doctor import load_source
+from strands_sglang.doctor import command as doctor
+from strands_sglang.doctor.source import load_source
+from strands_sglang.template import Flag, Shape, Verdict
 from tests.unit.template_texts import CHATML, LLAMA
 
 LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"

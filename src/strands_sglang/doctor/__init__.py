@@ -1,0 +1,1 @@
+"""The command `strands-sglang doctor`, and what it examines."""
