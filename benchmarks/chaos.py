@@ -178,8 +178,8 @@ class Rollouts:
     def __init__(self, options: argparse.Namespace) -> None:
         from strands import tool
 
-        from strands_sglang.engine.templates import HERMES_TEMPLATE
-        from strands_sglang.engine.tiny import make_tiny_tokenizer
+        from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
+        from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
         from strands_sglang.tool_parsers import get_tool_parser
 
         class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]

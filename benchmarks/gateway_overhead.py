@@ -23,9 +23,9 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from strands_sglang.client.answer import read_answer
-from strands_sglang.engine.templates import HERMES_TEMPLATE
-from strands_sglang.engine.tiny import make_tiny_tokenizer
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
+from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.testing import Reply, build_answer
 

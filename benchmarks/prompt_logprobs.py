@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
 
 def make_model(folder: Path, vocab_size: int) -> None:
     """The tiny model with rows for ids that its tokenizer never makes: logits are as wide as a real model's."""
-    from strands_sglang.engine.tiny import make_tiny_model
+    from strands_sglang.backends.engine.tiny import make_tiny_model
 
     tiny = make_tiny_model(context_length=65536)
     tiny.model.resize_token_embeddings(vocab_size, mean_resizing=False)

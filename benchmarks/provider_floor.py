@@ -374,7 +374,7 @@ def save_tokenizer(folder: Path, template: str | None) -> None:
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
     from tests.qwen_support import qwen3_tokenizer
 
-    from strands_sglang.engine.templates import HERMES_TEMPLATE
+    from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 
     tokenizer = qwen3_tokenizer()
     tokenizer.chat_template = Path(template).read_text() if template else HERMES_TEMPLATE

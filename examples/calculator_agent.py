@@ -44,8 +44,8 @@ async def open_model(args: argparse.Namespace) -> AsyncIterator[tuple[SGLangMode
             model = SGLangModel(client=client, tokenizer=get_tokenizer(args.tokenizer), sampling_params=sampling)
             yield model, [], "Use the calculator for every computation."
         return
-    from strands_sglang.engine import EmbeddedEngine
-    from strands_sglang.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
+    from strands_sglang.backends.engine import EmbeddedEngine
+    from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
     print("loading SmolLM2-135M-Instruct (the first time it is fetched and converted) ...", flush=True)
     async with EmbeddedEngine(args.model, seed=args.seed) as engine:

@@ -49,7 +49,7 @@ def make_factory(args: argparse.Namespace) -> tuple[ModelFactory, str, list]:
         sampling_params=sampling,
     )
     if args.backend == "local" and args.model_id is None:  # a model of 135M parameters needs to be shown how
-        from strands_sglang.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
+        from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
         return factory, SYSTEM_PROMPT, few_shot_messages()
     return factory, "Use the calculator for every computation, then state the final answer as a number.", []

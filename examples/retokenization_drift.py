@@ -14,8 +14,8 @@ import asyncio
 import sys
 from collections import Counter
 
+from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.drift import DriftKind, find_drift
-from strands_sglang.engine import EmbeddedEngine
 
 QUESTIONS = (
     "Write a short poem about the sea in French, with emoji.",

@@ -24,7 +24,7 @@ from PIL import Image
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.training import TrainingSample, group_advantages, image_inputs, samples_from_step
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 
 COLORS = {"red": (220, 30, 40), "blue": (30, 50, 220)}
 QUESTION = "Which color is this?"

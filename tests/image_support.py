@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from strands_sglang.engine import EmbeddedEngine, TinyModel
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel
 
 
 def png(color: tuple[int, int, int], size: tuple[int, int] = (64, 48), *, level: int = 6) -> bytes:

@@ -9,14 +9,14 @@ from typing import Any
 from strands import Agent, tool
 
 from strands_sglang import SGLangModel
-from strands_sglang.engine.tiny import make_tiny_tokenizer
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.testing import Reply, ScriptedClient
 
 
 @lru_cache(maxsize=1)
 def tokenizer() -> Any:
     """A real byte-level BPE tokenizer with a ChatML and Hermes template; made in about a second."""
-    from strands_sglang.engine.templates import HERMES_TEMPLATE
+    from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 
     made = make_tiny_tokenizer(1024, 4096)
     made.chat_template = HERMES_TEMPLATE

@@ -11,7 +11,7 @@ from provider_support import call, make_agent, tokenizer
 from strands.types.exceptions import EventLoopException
 
 from strands_sglang import SGLangModel
-from strands_sglang.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.tool_parsers import get_tool_parser
 
 

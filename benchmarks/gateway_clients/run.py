@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import programs
 
 from strands_env.environments.harness import Harness, claude_code, codex, mini_swe_agent, opencode
-from strands_sglang.engine.templates import HERMES_TEMPLATE
-from strands_sglang.engine.tiny import make_tiny_tokenizer
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.testing import Reply, ScriptedClient
 

@@ -23,7 +23,7 @@ from report import check_results, read_results, write_report
 from rollouts import Rollout, collect, retokenized, through_chat
 from task import load_smollm2, make_model, make_problem, make_tokenizer, supervise
 
-from strands_sglang.engine import EmbeddedEngine
+from strands_sglang.backends.engine import EmbeddedEngine
 
 ARMS = ("token-exact", "re-tokenised", "chat text")
 

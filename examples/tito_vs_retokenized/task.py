@@ -19,7 +19,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from strands_sglang.engine.templates import BRIEF_TEMPLATE
+from strands_sglang.backends.engine.templates import BRIEF_TEMPLATE
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -117,7 +117,7 @@ def make_model(tokenizer: Any, seed: int) -> Qwen3ForCausalLM:
 
 def load_smollm2() -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct and its own tokenizer, with the template of this task."""
-    from strands_sglang.engine.loader import load_model
+    from strands_sglang.backends.engine.loader import load_model
 
     loaded = load_model("smollm2")
     loaded.tokenizer.chat_template = BRIEF_TEMPLATE

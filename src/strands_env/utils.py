@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from strands_sglang.client import SGLangClient
-from strands_sglang.client.shared import get_client_from_slime_args
+from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.shared import get_client_from_slime_args
 
 __all__ = ["get_cached_client_from_slime_args"]
 

@@ -11,7 +11,7 @@ from .installation import warn_of_upstream
 warn_of_upstream()
 
 if TYPE_CHECKING:
-    from .client import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
+    from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
     from .exceptions import (
         ContextOverflowError,
         ControlTokenError,
@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "client": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
+    "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
     "trajectory.experts": ("decode_routed_experts",),
     "model": ("SGLangModel",),
     "tool_limiter": (
@@ -117,7 +117,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # whatever no other module has is an error
         module = next((module for module, names in _MODULES.items() if wanted in names), "exceptions")
         value = getattr(import_module(f"{__name__}.{module}"), wanted)
-    elif name in _MODULES or name == "exceptions":
+    elif name in (*_MODULES, "client", "exceptions"):
         return import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

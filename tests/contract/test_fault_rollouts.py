@@ -20,7 +20,7 @@ from rollout_support import Tokens, failure, make_model, only_trajectory, rollou
 from strands.types.exceptions import ContextWindowOverflowException, EventLoopException, MaxTokensReachedException
 
 from strands_sglang import SGLangClient, SGLangModel
-from strands_sglang.client.retry import DEFAULT_LIMITS, RetryClass
+from strands_sglang.backends.http.retry import DEFAULT_LIMITS, RetryClass
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -547,7 +547,7 @@ async def test_a_field_that_has_no_effect_is_reported_once(caplog: pytest.LogCap
         warned = [
             record.getMessage()
             for record in caplog.records
-            if record.name.startswith("strands_sglang.client") and record.levelname == "WARNING"
+            if record.name.startswith("strands_sglang.backends.sglang") and record.levelname == "WARNING"
         ]
         assert sum("field=<return_logprob>" in text for text in warned) == 1
         assert sum("sampling_params.logit_bias" in text for text in warned) == 1

@@ -24,8 +24,8 @@ from trl import GRPOConfig, GRPOTrainer
 from strands_env.training import TrainingSample, samples_from_model
 from strands_env.training.trl import environment_reward, make_rollout_func
 from strands_sglang import SGLangModel
-from strands_sglang.engine import EmbeddedEngine
-from strands_sglang.engine.tiny import TinyModel, make_tiny_model
+from strands_sglang.backends.engine import EmbeddedEngine
+from strands_sglang.backends.engine.tiny import TinyModel, make_tiny_model
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,8 +20,8 @@ pytest.importorskip("transformers")
 from aiohttp import web
 
 from strands_sglang import SGLangClient
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_model
-from strands_sglang.engine.http import create_app
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
+from strands_sglang.backends.engine.http import create_app
 from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError
 from tests.conftest import requires_shared
 

@@ -12,7 +12,7 @@ import pytest
 from provider_support import make_agent
 
 from strands_sglang import SGLangClient, SGLangModel, Trajectory
-from strands_sglang.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.tool_parsers import ToolParser, get_tool_parser
 from strands_sglang.trajectory import FinishType
 from tests.integration.conftest import running_requests

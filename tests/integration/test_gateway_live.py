@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from strands_sglang import SGLangClient
-from strands_sglang.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
 from tests.gateway_clients import chat, messages, responses
 from tests.integration.conftest import running_requests

@@ -19,8 +19,8 @@ from image_support import image, png
 from PIL import Image
 
 from strands_sglang import SGLangClient
+from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

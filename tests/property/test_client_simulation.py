@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 from strands_sglang import SGLangClient
-from strands_sglang.client import before_attempt, client, http
-from strands_sglang.client.retry import RetryBudget
+from strands_sglang.backends.http import http
+from strands_sglang.backends.http.retry import RetryBudget
+from strands_sglang.backends.sglang import before_attempt, client
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -378,8 +379,8 @@ def schedule(seed: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr("strands_sglang.client.aborts.logger.disabled", True)
-    monkeypatch.setattr("strands_sglang.client.client.logger.disabled", True)
+    monkeypatch.setattr("strands_sglang.backends.http.aborts.logger.disabled", True)
+    monkeypatch.setattr("strands_sglang.backends.sglang.client.logger.disabled", True)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, PART))

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from strands_sglang.client import SGLangClient
+from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.testing import FaultyServer, faults
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.client import NON_RETRYABLE_STATUS_CODES, SGLangClient, before_attempt
-from strands_sglang.client.retry import RetryClass, RetryPolicy
+from strands_sglang.backends.http.retry import RetryClass, RetryPolicy
+from strands_sglang.backends.sglang import NON_RETRYABLE_STATUS_CODES, SGLangClient, before_attempt
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,

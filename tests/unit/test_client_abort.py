@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.client import SGLangClient
+from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
 from strands_sglang.testing import FaultyServer, faults
 from tests.unit.client_support import ControlledServer, make

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from strands_sglang.client import SGLangClient
+from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import (
     SGLangAnswerLimitError,
     SGLangContextLengthError,
@@ -167,7 +167,7 @@ async def test_an_error_without_end_keeps_its_status(server: FaultyServer, clien
 
 
 async def test_control_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_sglang.client.transport._LONGEST_CONTROL_ANSWER", 10)
+    monkeypatch.setattr("strands_sglang.backends.http.transport._LONGEST_CONTROL_ANSWER", 10)
     async with FaultyServer() as server, make(server.url) as client:
         with pytest.raises(SGLangAnswerLimitError):
             await client.get_model_info()
@@ -176,7 +176,7 @@ async def test_control_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_huge_answer_is_read_like_a_small_one(
     server: FaultyServer, client: SGLangClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strands_sglang.client.client._READ_IN_THREAD", 1)
+    monkeypatch.setattr("strands_sglang.backends.sglang.client._READ_IN_THREAD", 1)
     server.script = [faults.answer(Reply(ids=[7])), saying(completion_tokens=3), faults.answer(Reply(ids=[8]))]
     assert (await client.generate([1]))["output_ids"] == [7]
     assert (await client.generate([1]))["output_ids"] == [8]

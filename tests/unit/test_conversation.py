@@ -14,10 +14,10 @@ import pytest
 from provider_support import Replay, add, call, completion, tokenizer, user
 from strands import Agent
 
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.backend import Backend
 from strands_sglang.conversation.reply import MalformedCalls, Reply
-from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
 from strands_sglang.trajectory import TrajectoryForest

@@ -26,8 +26,8 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_sglang import SGLangModel
-from strands_sglang.client import GenerateAnswer, GenerateRequest, read_answer
-from strands_sglang.client import request as request_module
+from strands_sglang.backends.sglang import GenerateAnswer, GenerateRequest, read_answer
+from strands_sglang.backends.sglang import request as request_module
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer

@@ -15,10 +15,10 @@ pytest.importorskip("PIL")
 
 from aiohttp import web
 
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine.http import create_app
 from strands_sglang.cli import main
 from strands_sglang.doctor.vision import prove_vision
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
-from strands_sglang.engine.http import create_app
 from strands_sglang.exceptions import SGLangDecodingError
 from strands_sglang.media import Expansion, ProcessorExpander
 

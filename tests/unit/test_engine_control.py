@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from strands_sglang.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
-from strands_sglang.engine.scheduler import CHUNK
+from strands_sglang.backends.engine import EmbeddedEngine, ModelLoadError, TinyModel, make_tiny_model
+from strands_sglang.backends.engine.scheduler import CHUNK
 from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
 
 PROMPT = [20, 21, 22, 23]

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_model
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
 from strands_sglang.exceptions import SGLangHTTPError
 from tests.conftest import requires_shared
 

@@ -11,8 +11,14 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from strands_sglang.engine import ModelLoadError, loader, make_tiny_model
-from strands_sglang.engine.loader import GGUF_NAME, cache_dir, default_model_cached, extract_gguf, load_default_model
+from strands_sglang.backends.engine import ModelLoadError, loader, make_tiny_model
+from strands_sglang.backends.engine.loader import (
+    GGUF_NAME,
+    cache_dir,
+    default_model_cached,
+    extract_gguf,
+    load_default_model,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import torch
 from image_support import engine_of
 from PIL import Image
 
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import MediaError, SGLangHTTPError
 from strands_sglang.media import image_expander
 

@@ -22,7 +22,7 @@ SAMPLING = {"temperature": 1.0, "max_new_tokens": 6}
 
 def make_env_factory() -> Any:
     """Environments over an embedded engine of their own process: each asks twice, so that a call has a history."""
-    from strands_sglang.engine import EmbeddedEngine
+    from strands_sglang.backends.engine import EmbeddedEngine
     from strands_sglang.tool_parsers import get_tool_parser
 
     engine = EmbeddedEngine("tiny", threads=1)

@@ -19,7 +19,7 @@ import torch
 from image_support import engine_of, png
 from PIL import Image
 
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.trajectory import Trajectory
 from tests.conftest import SHARED

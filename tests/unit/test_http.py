@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trustme
 
-from strands_sglang.client import http
-from strands_sglang.client.http import (
+from strands_sglang.backends.http import http
+from strands_sglang.backends.http.http import (
     CannotConnectError,
     ConnectionLostError,
     HTTPAnswer,

@@ -31,10 +31,10 @@ LIGHT_ENGINE = ("own_models", "params", "request", "serve", "smollm2", "template
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
     ["exceptions", "installation", "command_line"],
-    ["engine", "template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
-    ["client"],
+    ["template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
+    ["backends"],
     ["conversation"],
-    ["model", "gateway", "utils", "doctor"],
+    ["model", "gateway", "client", "utils", "doctor"],
     ["testing"],
     ["cli"],
 ]
@@ -51,7 +51,7 @@ ENV_LAYERS = [
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}
-PURE = [unit for layer in SGLANG_LAYERS[:2] for unit in layer if unit not in ("tool_limiter", "media", "engine")]
+PURE = [unit for layer in SGLANG_LAYERS[:2] for unit in layer if unit not in ("tool_limiter", "media")]
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:

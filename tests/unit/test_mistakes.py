@@ -25,9 +25,9 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, compare, read_results, summarize
 from strands_env.testing import ScriptedModel
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
+from strands_sglang.backends.engine import EmbeddedEngine
+from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.cli import main as strands_sglang
-from strands_sglang.engine import EmbeddedEngine
-from strands_sglang.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.gateway import Gateway
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 

@@ -20,8 +20,8 @@ from PIL import Image
 from strands import Agent, tool
 
 from strands_sglang import SGLangModel
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
 from strands_sglang.media import Expansion
 

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from strands_sglang.client import GenerateRequest, PromptIds
+from strands_sglang.backends.sglang import GenerateRequest, PromptIds
 from strands_sglang.exceptions import SGLangRequestError
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.client.http_errors import http_error
-from strands_sglang.client.retry import (
+from strands_sglang.backends.http.http_errors import http_error
+from strands_sglang.backends.http.retry import (
     DEFAULT_LIMITS,
     RetryBudget,
     RetryClass,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.client.sampling import (
+from strands_sglang.backends.sglang.sampling import (
     DEFAULT_MAX_NEW_TOKENS,
     SAMPLING_KEYS,
     bound_max_new_tokens,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from strands_sglang import SGLangModel
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import TurnRequest
-from strands_sglang.engine.templates import HERMES_TEMPLATE
 from strands_sglang.template.chat_template import ChatTemplate
 from tests.qwen_support import qwen3_tokenizer
 

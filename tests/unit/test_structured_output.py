@@ -10,7 +10,7 @@ from provider_support import Replay, completion, tokenizer
 from strands import Agent
 
 from strands_sglang import SGLangModel, StructuredOutputError
-from strands_sglang.engine.templates import HERMES_TEMPLATE
+from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 THINKING = HERMES_TEMPLATE.replace("<|im_start|>assistant\\n' }}", "<|im_start|>assistant\\n<think>\\n' }}").replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.client import SGLangClient
+from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError, SGLangRequestError, SGLangThrottledError
 from strands_sglang.testing import FaultyServer, Reply, ScriptedClient, ScriptExhaustedError, build_answer, faults
 

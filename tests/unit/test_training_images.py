@@ -27,7 +27,7 @@ from strands_env.training import InvalidSampleError, TrainingSample, samples_fro
 from strands_env.training.slime import settings as _settings
 from strands_env.training.slime.prompt import prompt_images
 from strands_sglang import SGLangModel
-from strands_sglang.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
+from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.media import ProcessorExpander
 from tests.slime_support import PARAMS, Sample
 

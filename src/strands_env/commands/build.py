@@ -18,8 +18,8 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.executor import EnvFactory
 from strands_env.eval.registry import get_benchmark, list_benchmarks
+from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.command_line import what_to_install
-from strands_sglang.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
     """
     if backend not in ("local", "sglang"):
         return
-    from strands_sglang.client.sampling import validate_sampling_params
+    from strands_sglang.backends.sglang.sampling import validate_sampling_params
 
     try:
         validate_sampling_params(params)
@@ -410,7 +410,7 @@ def loading(options: Mapping[str, Any]) -> str | None:
     match options["backend"]:
         case "local":
             name = options.get("model_id") or "smollm2"
-            from strands_sglang.engine.loader import default_model_cached
+            from strands_sglang.backends.engine.loader import default_model_cached
 
             if name == "smollm2" and not default_model_cached():
                 return "downloading and converting the model smollm2 (93 MB, once)"

@@ -23,8 +23,8 @@ from strands_env.eval import EvalError
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.source import Tasks, contained, stream
 from strands_env.testing import ScriptedModel
+from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.command_line import Exit, json_object
-from strands_sglang.engine.own_models import ModelLoadError
 from strands_sglang.exceptions import SGLangClientError
 from strands_sglang.testing import ScriptedClient
 
@@ -130,7 +130,7 @@ def models_of(tokenizer: str | None) -> ModelFactory:
     if tokenizer == "none":
         return lambda: ScriptedModel(lambda messages: ANSWER)
     from strands_sglang import get_tokenizer
-    from strands_sglang.engine.loader import default_model_cached
+    from strands_sglang.backends.engine.loader import default_model_cached
 
     check_named_models("", None, tokenizer)
     name = tokenizer or ("smollm2" if default_model_cached() else "tiny")

@@ -12,8 +12,8 @@ from typing import Any, Self
 from strands_env.eval import EvalError, Prices
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.report.details import trajectories_of
+from strands_sglang.backends.engine.own_models import UnknownModelError
 from strands_sglang.drift import DriftTotals
-from strands_sglang.engine.own_models import UnknownModelError
 
 PRICES = ("price_input", "price_output", "price_cached_input")
 """Names of the options of prices."""
@@ -148,7 +148,7 @@ class SavedRun:
         name = str(options.get("model_id") or "smollm2")
         if name != "smollm2":
             return name
-        from strands_sglang.engine.loader import default_model_cached
+        from strands_sglang.backends.engine.loader import default_model_cached
 
         return name if default_model_cached() else None
 

@@ -21,8 +21,8 @@ from strands_env.core import AgentTrajectory
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import trajectories_of
+from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.command_line import Exit, number, positive
-from strands_sglang.engine.own_models import check_model_name
 from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
 
 WORST = 10
@@ -201,7 +201,7 @@ def _client(args: argparse.Namespace) -> Any:
 
         return SGLangClient(args.server, max_retries=3)
     check_model_name(args.model)  # before the engine loads torch
-    from strands_sglang.engine import EmbeddedEngine
+    from strands_sglang.backends.engine import EmbeddedEngine
 
     return EmbeddedEngine(args.model)
 

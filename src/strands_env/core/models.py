@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strands.models import Model
 
-from strands_sglang.client.shared import get_client, get_tokenizer
-from strands_sglang.engine.own_models import ModelLoadError, why_no_answer
+from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
+from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import SGLangConnectionError
 
 from .seeds import RolloutSeed, SeededClient
@@ -118,8 +118,9 @@ def local_model_factory(
     """A factory of models over the embedded engine: no server, no GPU, exact token data (extra `local`).
 
     Args:
-        engine: A running `strands_sglang.engine.EmbeddedEngine`, which stays the caller's to close. None starts one; it
-            is the factory's attribute `engine` and ends with the process or with `await factory.engine.close()`.
+        engine: A running `strands_sglang.backends.engine.EmbeddedEngine`, which stays the caller's to close. None
+            starts one; it is the factory's attribute `engine` and ends with the process or with
+            `await factory.engine.close()`.
         model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
         engine_options: Options of a started engine.
@@ -130,7 +131,7 @@ def local_model_factory(
         ValueError: `engine` and options for a new one are both given.
     """
     if engine is None:
-        from strands_sglang.engine import EmbeddedEngine
+        from strands_sglang.backends.engine import EmbeddedEngine
 
         engine = EmbeddedEngine(model, **dict(engine_options or {}))
     elif engine_options:

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Unpack, cast
 from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
-from ..client.sampling import validate_sampling_params
+from ..backends.sglang.sampling import validate_sampling_params
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..media import ImageExpander, image_expander
 from ..messages import ChatMessage, SystemPrompt, image_blocks, image_url, system_text
@@ -512,6 +512,6 @@ def _image_data(block: Mapping[str, Any]) -> Any:
 
 
 def _http_client(base_url: str) -> GenerateClient:
-    from ..client import SGLangClient  # loads the HTTP stack, which other clients do without
+    from ..backends.sglang import SGLangClient  # loads the HTTP stack, which other clients do without
 
     return SGLangClient(base_url)

@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Collection, Iterator
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ..client.answer import GenerateAnswer, ScoredPrompt, read_answer
-from ..client.request import GenerateRequest
-from ..client.retry import pauses
+from ..backends.http.retry import pauses
+from ..backends.sglang.answer import GenerateAnswer, ScoredPrompt, read_answer
+from ..backends.sglang.request import GenerateRequest
 from ..exceptions import SGLangAbortedError, SGLangClientError, SGLangConnectionError, SGLangDecodingError
 from ..media import Medium, collapsed_values, expanded_ids, growth_of
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan

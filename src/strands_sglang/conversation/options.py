@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
-from ..client.sampling import SAMPLING_KEYS, validate_sampling_params
+from ..backends.sglang.sampling import SAMPLING_KEYS, validate_sampling_params
 from ..exceptions import did_you_mean
 from ..template import ControlTokens, DroppedContent
 

@@ -7,7 +7,7 @@ from array import array
 from collections import OrderedDict
 from typing import NamedTuple
 
-from ..client.request import PromptIds
+from ..backends.sglang.request import PromptIds
 from ..media import Medium, moved
 from ..trajectory import Turn
 

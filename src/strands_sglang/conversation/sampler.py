@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from ..client.request import GenerateRequest, PromptIds
-from ..client.sampling import CONTEXT_RESERVE, GRAMMAR_KEYS, bound_max_new_tokens, check_vocabulary
+from ..backends.sglang.request import GenerateRequest, PromptIds
+from ..backends.sglang.sampling import CONTEXT_RESERVE, GRAMMAR_KEYS, bound_max_new_tokens, check_vocabulary
 from ..exceptions import ContextOverflowError, SGLangContextLengthError, TokenBudgetReachedError
 from ..media import expanded_ids, moved
 from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..client import get_tokenizer
+from ..backends.sglang import get_tokenizer
 from ..command_line import Exit
 from ..exceptions import MediaError, StrandsSGLangError, TemplateError
 from ..media import ProcessorExpander

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..engine.own_models import (
+from ..backends.engine.own_models import (
     UnknownModelError,
     check_model_name,
     is_own_model,

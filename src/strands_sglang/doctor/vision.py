@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ..client import SGLangClient
+from ..backends.sglang import SGLangClient
 from ..conversation import Conversation, TurnRequest
 from ..media import ProcessorExpander
 

@@ -11,8 +11,8 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+from ..backends.engine.own_models import check_model_name
 from ..command_line import Exit, json_object, port, positive, seconds
-from ..engine.own_models import check_model_name
 from ..exceptions import StrandsSGLangError
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
@@ -121,13 +121,13 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     """Client, tokenizer and the model's name."""
     if args.model:
         check_model_name(args.model)  # before the engine loads torch
-        from ..engine.engine import EmbeddedEngine
+        from ..backends.engine.engine import EmbeddedEngine
 
         more = {} if args.context_length is None else {"context_length": args.context_length}
         engine = await stack.enter_async_context(EmbeddedEngine(args.model, **more))
         return engine, engine.tokenizer, args.model
-    from ..client import SGLangClient
-    from ..client.shared import get_tokenizer
+    from ..backends.sglang import SGLangClient
+    from ..backends.sglang.shared import get_tokenizer
 
     tokenizer = get_tokenizer(args.tokenizer)
     client = await stack.enter_async_context(SGLangClient(args.base_url))

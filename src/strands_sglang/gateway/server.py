@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 from aiohttp import web
 
-from ..client.sampling import SAMPLING_KEYS
+from ..backends.sglang.sampling import SAMPLING_KEYS
 from ..conversation import Conversation
 from ..conversation.generation import GenerateClient
 from ..conversation.options import DEFAULTS

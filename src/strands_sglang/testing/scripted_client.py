@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..client.request import GenerateRequest, PromptIds
+from ..backends.sglang.request import GenerateRequest, PromptIds
 from .replies import Reply, build_answer
 
 Entry = Reply | str | Sequence[int] | Mapping[str, Any] | BaseException | Callable[..., Any]

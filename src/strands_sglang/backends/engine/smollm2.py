@@ -1,0 +1,51 @@
+"""What the default model needs to call tools: its chat template, and a conversation that shows the form of a call.
+
+SmolLM2-135M-Instruct was not taught tool calls and does not follow a tool schema in its prompt, but it imitates: with a
+short system prompt and three examples in the history it calls a calculator reliably and repeats its result.
+
+```python
+agent = Agent(model=model, tools=[calculator], system_prompt=SYSTEM_PROMPT, messages=few_shot_messages())
+```
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strands_sglang.backends.engine.templates import BRIEF_TEMPLATE
+
+CHAT_TEMPLATE = BRIEF_TEMPLATE
+"""ChatML, tool calls in Hermes form, tools named in one line."""
+
+SYSTEM_PROMPT = "Use the calculator for arithmetic."
+"""Short on purpose: a longer one distracts the model from the examples."""
+
+EXAMPLES = (("876 + 61", "937"), ("45 * 12", "540"), ("900 - 387", "513"))
+"""Expressions of the examples and their values."""
+
+
+def few_shot_messages(
+    tool: str = "calculator", argument: str = "expression", examples: tuple[tuple[str, str], ...] = EXAMPLES
+) -> list[dict[str, Any]]:
+    """A history in Strands message format in which the assistant answers questions with a tool.
+
+    Every example is four messages: question, call, result, answer. Through `CHAT_TEMPLATE` a call reads
+    `<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>`.
+
+    Args:
+        tool: Name of the tool that takes one expression.
+        argument: Name of its argument.
+        examples: Expressions, written with spaces, and their values.
+    """
+    messages: list[dict[str, Any]] = []
+    for number, (expression, value) in enumerate(examples):
+        call_id = f"example_{number}"
+        use = {"toolUseId": call_id, "name": tool, "input": {argument: expression.replace(" ", "")}}
+        result = {"toolUseId": call_id, "status": "success", "content": [{"text": value}]}
+        messages += [
+            {"role": "user", "content": [{"text": f"What is {expression}?"}]},
+            {"role": "assistant", "content": [{"toolUse": use}]},
+            {"role": "user", "content": [{"toolResult": result}]},
+            {"role": "assistant", "content": [{"text": f"The answer is {value}."}]},
+        ]
+    return messages

@@ -1,0 +1,178 @@
+"""Models that see: what their text tower is fed where images stand, for the families with three-dimensional positions.
+
+The vision tower runs once per image; its output takes the place of the embeddings of the image's tokens. Positions of a
+prompt with images are the model's own (`get_rope_index`); sampled tokens continue them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strands_sglang.backends.engine.params import value_error
+from strands_sglang.exceptions import MediaError
+from strands_sglang.media import ProcessorExpander, expanded_ids, place_images
+
+FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+_REMEMBERED = 32  # images whose features are kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenImage:
+    """An image of a prompt, in expanded coordinates.
+
+    Attributes:
+        digest: SHA-256 of its bytes.
+        offset: Position of its first token.
+        length: Number of its tokens.
+        features: What stands in place of its tokens' embeddings, `[length, hidden]`.
+        deep: What is added after the first layers, one `[length, hidden]` per layer (DeepStack); usually empty.
+    """
+
+    digest: bytes
+    offset: int
+    length: int
+    features: torch.Tensor
+    deep: tuple[torch.Tensor, ...]
+
+    @property
+    def end(self) -> int:
+        """Position after its last token."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenPrompt:
+    """A prompt with images.
+
+    Attributes:
+        ids: Expanded ids.
+        images: The images in order.
+        positions: Time, height and width of every token, `[3, len(ids)]`.
+        shift: Added to an index after the prompt to give its position.
+    """
+
+    ids: list[int]
+    images: tuple[SeenImage, ...]
+    positions: torch.Tensor
+    shift: int
+
+    def keys(self, vocab_size: int) -> list[int]:
+        """Ids by which prefixes are compared: tokens of different images differ, those of equal images do not."""
+        keys = list(self.ids)
+        for image in self.images:
+            keys[image.offset : image.end] = [vocab_size + int.from_bytes(image.digest[:5], "little")] * image.length
+        return keys
+
+    def positions_of(self, start: int, end: int) -> torch.Tensor:
+        """Positions of the tokens `[start, end)` of prompt and output, `[3, end - start]`."""
+        known = self.positions[:, start:end]
+        behind = torch.arange(max(start, len(self.ids)), max(end, len(self.ids))) + self.shift
+        return torch.cat([known, behind.expand(3, -1)], dim=1)
+
+
+class Vision:
+    """The vision side of a model; used by the engine's thread, but for `expander`.
+
+    Args:
+        model: A `Qwen2_5_VLForConditionalGeneration` or a relative of it.
+        image_processor: Its image processor.
+
+    Raises:
+        ValueError: A family that is not built here.
+    """
+
+    def __init__(self, model: Any, image_processor: Any) -> None:
+        config = model.config
+        if config.model_type not in FAMILIES:
+            raise ValueError(f"model_type={config.model_type!r} cannot see here; expected one of {', '.join(FAMILIES)}")
+        self.tower: Any = model.model
+        self.expander = ProcessorExpander(
+            image_processor,
+            family=config.model_type,
+            placeholder_id=config.image_token_id,
+            other_media_ids=[config.video_token_id],
+        )
+        self._features: OrderedDict[bytes, tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = OrderedDict()
+
+    def forget(self) -> None:
+        """Drop features of the old weights."""
+        self._features.clear()
+
+    def see(self, ids: list[int], images: Sequence[Any]) -> SeenPrompt:
+        """Expand the placeholders of a prompt and look at its images.
+
+        Raises:
+            SGLangHTTPError: Status 400: images and placeholders do not agree, or an image cannot be read.
+        """
+        urls = [_data_url(image) for image in images]
+        found = sum(token == self.expander.placeholder_id for token in ids)
+        if found != len(urls):
+            raise value_error(f"Prompt has {found} image placeholders but {len(urls)} image inputs were provided")
+        try:
+            packed = array("i", ids)
+            media = place_images(packed, urls, self.expander, {})
+            looked = [self._look(base64.b64decode(medium.data.partition(",")[2])) for medium in media]
+        except MediaError as error:
+            raise value_error(str(error)) from error
+        expanded = list(expanded_ids(packed, media))
+        seen, grown = [], 0
+        for medium, (digest, features, deep, _) in zip(media, looked, strict=True):
+            offset = medium.position + grown
+            seen.append(
+                SeenImage(digest=digest, offset=offset, length=len(medium.span), features=features, deep=deep)
+            )  # fmt: skip
+            grown += medium.growth
+        row = torch.tensor([expanded])
+        kinds = (row == self.expander.placeholder_id).int()
+        grids = torch.cat([grid for *_, grid in looked])
+        positions, _ = self.tower.get_rope_index(row, kinds, image_grid_thw=grids)
+        positions = positions[:, 0].cpu()
+        return SeenPrompt(
+            ids=expanded, images=tuple(seen), positions=positions, shift=int(positions.max()) + 1 - len(expanded)
+        )
+
+    def _look(self, image: bytes) -> tuple[bytes, torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
+        """Digest, features, deep features and grid of an image."""
+        digest = hashlib.sha256(image).digest()
+        if digest not in self._features:
+            made = self.expander.pixels(image)
+            grid = torch.as_tensor(made["image_grid_thw"])
+            weight = next(self.tower.parameters())
+            pixels = torch.as_tensor(made["pixel_values"]).to(weight)
+            with torch.inference_mode():
+                output = self.tower.get_image_features(pixels, grid.to(weight.device))
+            deep = getattr(output, "deepstack_features", None) or ()
+            self._features[digest] = (_rows(output.pooler_output), tuple(map(_rows, deep)), grid)
+            while len(self._features) > _REMEMBERED:
+                self._features.popitem(last=False)
+        self._features.move_to_end(digest)
+        features, deep, grid = self._features[digest]
+        return digest, features, deep, grid
+
+
+def _rows(features: Any) -> torch.Tensor:
+    """Features of one image as `[tokens, hidden]`: some releases give a list with an entry per image."""
+    return torch.cat(list(features)) if isinstance(features, list | tuple) else features
+
+
+def _data_url(image: Any) -> str:
+    """An entry of `image_data` as a data URL; addresses and paths are not fetched."""
+    if isinstance(image, dict):
+        image = image.get("url")
+    if not isinstance(image, str):
+        raise value_error("image_data: expected data URLs or base64")
+    url = image if image.startswith("data:") else f"data:image/png;base64,{image}"
+    try:
+        base64.b64decode(url.partition(",")[2], validate=True)
+    except (binascii.Error, ValueError):
+        raise value_error("image_data: expected data URLs or base64; nothing is fetched from elsewhere") from None
+    return url

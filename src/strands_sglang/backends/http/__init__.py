@@ -1,0 +1,1 @@
+"""HTTP for backends that are servers: connections, retries, time-outs, aborts."""

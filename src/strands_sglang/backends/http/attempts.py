@@ -1,0 +1,137 @@
+"""One attempt of a generate call: read its answer, or make its failure a typed error of a retry class."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ...exceptions import (
+    SGLangClientError,
+    SGLangConnectionError,
+    SGLangDecodingError,
+    SGLangHTTPError,
+)
+from .closing import closed_error
+from .http import CannotConnectError, ConnectionLostError, NotHTTPError
+from .retry import RetryClass, classify
+
+FAILURES = (SGLangClientError, OSError)
+"""What an attempt may raise that is a failure and not a programming error; time-outs are `OSError`s."""
+
+# A reset this soon after sending on a reused connection is the server's idle timer, not its death.
+_STALE_WITHIN_S = 2.0
+# Of a refusal the server knows; of these it may not: it, or a worker behind a router, may still be sampling.
+_MAYBE_RUNNING = frozenset(
+    {
+        RetryClass.STALE,
+        RetryClass.RESET,
+        RetryClass.TIMEOUT,
+        RetryClass.GATEWAY,
+        RetryClass.WORKER_LOST,
+        RetryClass.DECODING,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """What is learnt while an attempt runs (filled in by `HTTPClient` and the client).
+
+    Attributes:
+        rid: Request id of the attempt.
+        fresh: Whether it must have a new connection.
+        started: Loop time when it was sent, in seconds.
+        connected: Whether it had a connection, so that the server may know of it.
+        reused: Whether that connection had served an earlier request.
+        retry_after: Seconds the server asked to wait, or None.
+    """
+
+    rid: str
+    fresh: bool = False
+    started: float = 0.0
+    connected: bool = False
+    reused: bool = False
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failed attempt: the error to raise, its class, and what the server asked for (seconds, or None)."""
+
+    error: SGLangClientError
+    kind: RetryClass
+    retry_after: float | None = None
+
+    @property
+    def maybe_running(self) -> bool:
+        """Whether the server may still be working on the request, which then must be aborted."""
+        return self.kind in _MAYBE_RUNNING
+
+    @property
+    def wants_new_connection(self) -> bool:
+        """Whether other kept connections may be as bad: closed by the peer as well, or out of step with it."""
+        return self.kind in (RetryClass.STALE, RetryClass.DECODING)
+
+
+def translate(
+    error: BaseException,
+    attempt: Attempt,
+    base_url: str,
+    *,
+    age: float,
+    timeout: float | None,
+    secrets: Collection[str] = (),
+) -> Failure:
+    """The typed error and the class of what an attempt raised.
+
+    Args:
+        error: One of `FAILURES`.
+        attempt: The attempt.
+        base_url: Where it went, for the message.
+        age: Seconds since it was sent.
+        timeout: Seconds it had, for the message.
+        secrets: Keys that were sent; they are left out of the server's words, should it repeat them.
+    """
+    typed: SGLangClientError
+    if isinstance(error, SGLangClientError):
+        _hide(error, secrets)
+        return Failure(error=error, kind=classify(error), retry_after=attempt.retry_after)
+    if isinstance(error, CannotConnectError):
+        kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
+        typed = SGLangConnectionError(f"cannot connect to {base_url}: {_words(error)}")
+    elif isinstance(error, TimeoutError):
+        kind = RetryClass.TIMEOUT
+        limit = "in time" if timeout is None else f"within {timeout:g} s"
+        typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
+    elif isinstance(error, NotHTTPError):
+        kind = RetryClass.DECODING
+        typed = SGLangDecodingError(f"{base_url} does not speak HTTP: {_words(error)} (request {attempt.rid})")
+    elif isinstance(error, ConnectionLostError) and error.has_begun:
+        kind = RetryClass.DECODING
+        typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
+    else:
+        kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
+        typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
+    typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
+    return Failure(error=typed, kind=kind)
+
+
+def _hide(error: SGLangClientError, secrets: Collection[str]) -> None:
+    def hidden(value: Any) -> Any:
+        for secret in secrets if isinstance(value, str) else ():
+            value = value.replace(secret, "***")
+        return value
+
+    error.args = tuple(map(hidden, error.args))
+    if isinstance(error, SGLangHTTPError):
+        error.message, error.body = hidden(error.message), hidden(error.body)
+
+
+def client_closed(rid: str) -> Failure:
+    """The failure of an attempt whose client was closed."""
+    return Failure(error=closed_error(f"request {rid}"), kind=RetryClass.NEVER)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,136 @@
+"""Turn an error answer of SGLang, or of a router in front of it, into a typed error.
+
+Servers and routers speak at least eight dialects (`docs/errors-and-retries.md` lists them). All of them are read
+here, by structure: the status, then the parsed body, never a substring of the raw text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ...exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangThrottledError
+
+THROTTLED_STATUS_CODES = frozenset({429, 503})
+"""Statuses that become `SGLangThrottledError`: the server is full, or asks to slow down."""
+
+# What servers say when a prompt does not fit: whole sentences, since other messages may quote the words.
+_OVERFLOW = re.compile(
+    r"The input \(\d+ tokens\) is longer than the .{1,200}'s context length \(\d+ tokens\)"
+    r"|exceeds the .{1,200}'s maximum context length of \d+ tokens"
+    r"|This model's maximum context length is \d+ tokens"
+    r"|Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
+    r"|^(?:Multimodal )?(?:Prompt|Input) is too long\b"
+    r"|^Input token count exceeds? the max(?:imum)? model len",
+    re.IGNORECASE,
+)
+# Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.
+_QUOTES_THE_CALLER = re.compile(
+    r"\d+ validation errors?:|unknown field|invalid (?:type|value)|failed to compile|invalid grammar|stop_regex",
+    re.IGNORECASE,
+)
+_LONGEST_MESSAGE = 2000
+_OVERFLOW_CODES = frozenset({"context_length_exceeded"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBody:
+    """What an error body says, whatever its shape.
+
+    Attributes:
+        message: The server's words; the whole body if it is not JSON of a known shape.
+        known: False if the body is JSON of an unknown shape.
+        type: The `type` field, or None.
+        code: The `code` field (a number at SGLang, a word at routers), or None.
+        retryable: The server's own verdict, where it gives one (stream form), or None.
+    """
+
+    message: str
+    known: bool = True
+    type: str | None = None
+    code: int | str | None = None
+    retryable: bool | None = None
+
+
+def parse_error_body(body: str | bytes) -> ErrorBody:
+    """Read any error body. Never raises: a body that is not JSON is its own message."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    try:
+        parsed = orjson.loads(_first_event(text))
+    except orjson.JSONDecodeError:
+        return ErrorBody(message=text.strip())
+    if not isinstance(parsed, dict):
+        return ErrorBody(message=parsed if isinstance(parsed, str) else text.strip(), known=isinstance(parsed, str))
+    inner = parsed.get("error")
+    if isinstance(inner, str):
+        return ErrorBody(message=inner)
+    fields: dict[str, Any] = inner if isinstance(inner, dict) else parsed
+    message = fields.get("message", fields.get("detail"))
+    code, kind, retryable = fields.get("code"), fields.get("type"), fields.get("retryable")
+    return ErrorBody(
+        message=message if isinstance(message, str) else text.strip(),
+        known=isinstance(message, str),
+        type=kind if isinstance(kind, str) else None,
+        code=code if isinstance(code, (int, str)) and not isinstance(code, bool) else None,
+        retryable=retryable if isinstance(retryable, bool) else None,
+    )
+
+
+def _first_event(text: str) -> str:
+    """The JSON of the first `data:` line if the text is an event stream, else the text itself."""
+    if not text.lstrip().startswith("data:"):
+        return text
+    return text.lstrip().splitlines()[0].removeprefix("data:").strip()
+
+
+def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
+    """Whether a 400 says that the prompt, or prompt plus `max_new_tokens`, does not fit the context.
+
+    SGLang gives overflow no status or code of its own, so the parsed message decides; messages that quote the caller
+    (validation errors, grammar errors) do not count.
+    """
+    if status != 400:
+        return False
+    if error.code in _OVERFLOW_CODES:
+        return True
+    if not error.known or _QUOTES_THE_CALLER.match(error.message):
+        return False
+    return bool(_OVERFLOW.search(error.message))
+
+
+def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
+    """The typed error of an error answer.
+
+    Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
+
+    Args:
+        status: HTTP status of the answer.
+        body: Body of the answer.
+    """
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    error = parse_error_body(text)
+    cls: type[SGLangHTTPError] = SGLangHTTPError
+    if is_context_overflow(status, error):
+        cls = SGLangContextLengthError
+    elif status in THROTTLED_STATUS_CODES:
+        cls = SGLangThrottledError
+    words = error.message or "(empty body)"
+    if len(words) > _LONGEST_MESSAGE:
+        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
+    return cls(f"HTTP {status}: {words}", status=status, body=text)
+
+
+def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
+    """The error inside a 200 answer (any JSON dialect), or None if it is no error.
+
+    Its status is the `code` of the error where that is an HTTP status, else 200.
+    """
+    if not isinstance(parsed, dict) or "meta_info" in parsed:
+        return None
+    if not (parsed.get("error") or parsed.get("object") == "error" or isinstance(parsed.get("detail"), str)):
+        return None
+    code = str(parse_error_body(payload).code)
+    return http_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, payload)

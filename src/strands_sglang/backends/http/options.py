@@ -1,0 +1,132 @@
+"""Options of the client, checked where they are set: addresses, headers, seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, overload
+
+import orjson
+from yarl import URL
+
+from ...exceptions import SGLangRequestError
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
+
+
+def checked_url(name: str, url: Any) -> str:
+    """The address of a server, without trailing slash.
+
+    Raises:
+        ValueError: It is none, or it holds a user name; the message shows no password.
+    """
+    parsed = _parse(url)
+    if parsed is None:
+        shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
+        raise ValueError(f"{name}={shown!r}: expected an address such as 'http://localhost:30000'")
+    if parsed.user is not None or parsed.password is not None:
+        raise ValueError(
+            f"{name}='{parsed.scheme}://***@{parsed.host}...': expected an address without user name and password; "
+            "give api_key, or headers={'Authorization': ...}"
+        )
+    return str(url).strip().rstrip("/")
+
+
+def is_address(url: Any) -> bool:
+    """Whether this is the address of a server that `checked_url` would take."""
+    parsed = _parse(url)
+    return parsed is not None and parsed.user is None and parsed.password is None
+
+
+def _parse(url: Any) -> URL | None:
+    """A usable HTTP address, or None."""
+    if not isinstance(url, str):
+        return None
+    try:
+        parsed = URL(url.strip())
+        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query_string or parsed.fragment:
+            return None
+        if "?" in url or "#" in url:
+            return None
+        if ":" not in parsed.host:
+            parsed.host.encode("idna")  # empty and over-long labels, which would fail at the first request
+    except ValueError:
+        return None
+    return parsed
+
+
+def checked_seconds(name: str, value: Any) -> float | None:
+    """Seconds above 0; None, or infinity, for no limit.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{name}={value!r}: expected seconds above 0, or None for no limit")
+    return None if math.isinf(value) else float(value)
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A copy of headers that can be sent.
+
+    Raises:
+        ValueError: A name or a value that HTTP does not allow; the message does not show the value, often a key.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"header {name!r}: expected a name of letters, digits and '-'")
+        if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value):
+            raise ValueError(f"the value of header {name!r}: expected a text without line breaks")
+    return dict(headers)
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """The header of an API key, if there is one."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def secrets_of(*headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys among header values: what a server may repeat in its errors, and nobody should read there."""
+    found: dict[str, None] = {}
+    for name, value in ((name, value) for each in headers for name, value in each.items()):
+        if _SECRET_NAME.search(name) and (secret := value.removeprefix("Bearer ").strip()):
+            found.update(dict.fromkeys((secret, orjson.dumps(secret).decode()[1:-1])))
+    return tuple(found)
+
+
+def affinity_header(name: str, routing_key: Any) -> bytes:
+    """The header line that carries a routing key, with its line break before it; empty without a key.
+
+    Raises:
+        SGLangRequestError: The key cannot be a header.
+    """
+    if routing_key is None:
+        return b""
+    if isinstance(routing_key, str) and not _CONTROL_CHARACTERS.search(routing_key):
+        with contextlib.suppress(UnicodeEncodeError):
+            return f"\r\n{name}: {routing_key}".encode()
+    raise SGLangRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
+
+
+@overload
+def checked_count(name: str, value: Any) -> int: ...
+@overload
+def checked_count(name: str, value: Any, *, optional: bool) -> int | None: ...
+def checked_count(name: str, value: Any, *, optional: bool = False) -> int | None:
+    """An integer of at least 1.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: expected an integer of at least 1" + (", or None" if optional else ""))
+    return value

@@ -1,0 +1,261 @@
+"""What is retried, how often and after how long: one table and pure functions.
+
+`docs/errors-and-retries.md` prints the table for readers. A failure belongs to exactly one `RetryClass`; the policy
+gives each class a number of retries and all of them together `max_retries` and a deadline. Programming errors
+(`TypeError` and the like) and cancellation belong to no class: they propagate at once.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from ...exceptions import SGLangAnswerLimitError, SGLangConnectionError, SGLangDecodingError, SGLangHTTPError
+from .http_errors import is_context_overflow, parse_error_body
+
+
+class RetryClass(StrEnum):
+    """Why an attempt failed, as far as repeating it is concerned."""
+
+    NEVER = "never"
+    """It cannot heal: the request is wrong, or not allowed."""
+    STALE = "stale"
+    """A kept-alive connection was closed by the server as the request left. Repeated at once, free of charge, on a
+    new connection; beyond its limit it is a `RESET`."""
+    UNREACHABLE = "unreachable"
+    """No connection: refused, unknown host, connect timeout. The server may be starting."""
+    RESET = "reset"
+    """The connection broke before an answer began. The server may have died."""
+    TIMEOUT = "timeout"
+    """No answer in time (own time-out, 408, 504). Each repetition may cost as long again."""
+    BUSY = "busy"
+    """429, 503: the server is full, paused, draining, or the router has no worker."""
+    GATEWAY = "gateway"
+    """502: the router could not reach a worker."""
+    WORKER_LOST = "worker_lost"
+    """500 of a router whose worker died during the request."""
+    SERVER_ERROR = "server_error"
+    """Any other 5xx: an unhandled exception of the server, likely to repeat."""
+    DECODING = "decoding"
+    """A 200 whose body is half-written or not what it should be."""
+    DUPLICATE_ID = "duplicate_id"
+    """400 because the request id is in flight (a router re-executed the request). A fresh id heals it."""
+
+
+STATUS_CLASSES: Mapping[int, RetryClass] = MappingProxyType(
+    {
+        408: RetryClass.TIMEOUT,
+        425: RetryClass.BUSY,
+        429: RetryClass.BUSY,
+        500: RetryClass.SERVER_ERROR,
+        501: RetryClass.NEVER,
+        502: RetryClass.GATEWAY,
+        503: RetryClass.BUSY,
+        504: RetryClass.TIMEOUT,
+        505: RetryClass.NEVER,
+    }
+)
+"""Class of a status whose body says nothing more special. Other 5xx: `SERVER_ERROR`; everything else: `NEVER`."""
+
+WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_connection_failed"})
+"""`code` of the 500 that a router answers when a worker dies during a request."""
+
+DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
+    {
+        RetryClass.NEVER: 0,
+        RetryClass.STALE: 1,
+        RetryClass.UNREACHABLE: None,
+        RetryClass.RESET: 5,
+        RetryClass.TIMEOUT: 2,
+        RetryClass.BUSY: None,
+        RetryClass.GATEWAY: None,
+        RetryClass.WORKER_LOST: 10,
+        RetryClass.SERVER_ERROR: 3,
+        RetryClass.DECODING: 3,
+        RetryClass.DUPLICATE_ID: 3,
+    }
+)
+"""Retries per class within one call; None means that only `max_retries` bounds them."""
+
+
+def classify(error: BaseException) -> RetryClass:
+    """The class of a failure, from its type, status and parsed body."""
+    if isinstance(error, SGLangHTTPError):
+        return _classify_http(error.status, error.body)
+    if isinstance(error, SGLangAnswerLimitError):
+        return RetryClass.NEVER
+    if isinstance(error, SGLangDecodingError):
+        return RetryClass.DECODING
+    if isinstance(error, SGLangConnectionError):
+        cause = error.__cause__
+        return RetryClass.UNREACHABLE if cause is None else _classify_transport(cause)
+    return _classify_transport(error, otherwise=RetryClass.NEVER)
+
+
+def _classify_http(status: int, body: str) -> RetryClass:
+    error = parse_error_body(body)
+    if error.retryable is False or is_context_overflow(status, error):
+        return RetryClass.NEVER
+    if status == 400 and error.message.lower().startswith("duplicate request id"):
+        return RetryClass.DUPLICATE_ID
+    if status == 500 and error.code in WORKER_LOST_CODES:
+        return RetryClass.WORKER_LOST
+    by_status = STATUS_CLASSES.get(status)
+    if by_status is None:
+        # 200 is an error object inside a successful answer that names no status of its own.
+        by_status = RetryClass.SERVER_ERROR if status >= 500 or status == 200 else RetryClass.NEVER
+    if by_status is RetryClass.NEVER and error.retryable:
+        return RetryClass.SERVER_ERROR
+    return by_status
+
+
+def _classify_transport(error: BaseException, otherwise: RetryClass = RetryClass.RESET) -> RetryClass:
+    if isinstance(error, TimeoutError):
+        return RetryClass.TIMEOUT
+    if isinstance(error, ConnectionRefusedError):
+        return RetryClass.UNREACHABLE
+    return RetryClass.RESET if isinstance(error, OSError) else otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How failures are repeated. All times in seconds.
+
+    Attributes:
+        max_retries: Retries of one call, all classes together (attempts = retries + 1). Stale connections are free.
+        retry_delay: First back-off; it doubles with every retry.
+        max_retry_delay: Largest back-off.
+        retry_deadline: No further attempt starts later than this after the first one; None means no deadline. An
+            attempt that is running is bounded by the client's `timeout`, not by this.
+        limits: Retries per class; classes not named keep `DEFAULT_LIMITS`. None: only `max_retries` bounds them.
+    """
+
+    max_retries: int = 60
+    retry_delay: float = 1.0
+    max_retry_delay: float = 20.0
+    retry_deadline: float | None = 1800.0
+    limits: Mapping[RetryClass, int | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+            raise ValueError(f"max_retries={self.max_retries!r}: expected an integer of at least 0")
+        for name in ("retry_delay", "max_retry_delay", "retry_deadline"):
+            value = getattr(self, name)
+            if value is None and name == "retry_deadline":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise ValueError(f"{name}={value!r}: expected seconds, a number of at least 0")
+        for kind, limit in self.limits.items():
+            RetryClass(kind)
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+                raise ValueError(f"limits[{kind!r}]={limit!r}: expected an integer of at least 0, or None")
+
+    def limit(self, kind: RetryClass) -> int:
+        """Retries allowed for a class within one call."""
+        limit = self.limits[kind] if kind in self.limits else DEFAULT_LIMITS[kind]
+        if kind is RetryClass.STALE:
+            return limit if limit is not None else self.max_retries
+        return self.max_retries if limit is None else min(limit, self.max_retries)
+
+    def backoff(self, retry: int, rng: random.Random | None = None) -> float:
+        """Seconds to wait before retry number `retry` (0 is the first): `retry_delay * 2**retry`, capped, jittered.
+
+        The jitter takes away up to half, so that clients that failed together do not return together.
+        """
+        ceiling = min(self.max_retry_delay, self.retry_delay * 2.0 ** min(retry, 64))
+        return ceiling * (rng or random).uniform(0.5, 1.0)
+
+
+def pauses(first: float, longest: float) -> Iterator[float]:
+    """Seconds to wait between attempts, doubling without end, for waits that a table does not govern."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
+
+
+class RetryBudget:
+    """The retries that one call has left.
+
+    Args:
+        policy: The table.
+        rng: Source of the jitter; inject a seeded one for repeatable delays.
+        clock: Monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._rng = rng
+        self._clock = clock
+        self._started = clock()
+        self._used: Counter[RetryClass] = Counter()
+
+    def begin(self) -> None:
+        """Start the clock: the first attempt begins (waiting for its turn does not count)."""
+        self._started = self._clock()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first attempt began."""
+        return self._clock() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._policy.retry_deadline is not None and self.elapsed > self._policy.retry_deadline
+
+    def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
+        """Seconds to wait before the next attempt, or None if the failure is final.
+
+        Args:
+            kind: Class of the failure.
+            retry_after: What the server asked for, in seconds: the wait is at least that.
+        """
+        if kind is RetryClass.STALE and self._used[kind] >= self._policy.limit(kind):
+            kind = RetryClass.RESET
+        if self._used[kind] >= self._policy.limit(kind):
+            return None
+        delay = 0.0
+        if kind is not RetryClass.STALE:
+            paid = sum(count for used, count in self._used.items() if used is not RetryClass.STALE)
+            if paid >= self._policy.max_retries:
+                return None
+            delay = max(self._policy.backoff(paid, self._rng), retry_after or 0.0)
+        deadline = self._policy.retry_deadline
+        if deadline is not None and self.elapsed + delay > deadline:
+            return None
+        self._used[kind] += 1
+        return delay
+
+
+_SECONDS = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+
+
+def parse_retry_after(value: object, now: datetime | None = None) -> float | None:
+    """Seconds of a `Retry-After` header (a number, or an HTTP date), or None if there is none that can be read."""
+    if not isinstance(value, str):
+        return None
+    if _SECONDS.fullmatch(value.strip()):
+        seconds = float(value)
+    else:
+        try:
+            when = parsedate_to_datetime(value)
+            if when.tzinfo is None:
+                when = when.replace(tzinfo=UTC)
+            seconds = (when - (now or datetime.now(UTC))).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if seconds < float("inf") else None

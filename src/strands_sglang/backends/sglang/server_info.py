@@ -1,0 +1,171 @@
+"""What a server reports about itself: model information, context length, vocabulary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...exceptions import SGLangClientError, SGLangDecodingError
+from ..http.attempts import FAILURES, Attempt, translate
+from ..http.closing import closed_error
+from ..http.http_errors import http_error
+from ..http.retry import RetryBudget, RetryPolicy
+from ..http.routers import NOT_ROUTED
+from ..http.transport import LoopTransport
+from .answer import is_count, parse_answer
+
+logger = logging.getLogger(__name__)
+
+MODEL_INFO = ("/model_info", "/get_model_info")
+SERVER_INFO = ("/server_info", "/get_server_info")
+
+_RETRIES = 3
+_PAUSE_S = 10.0
+_VOCAB_PAUSE_S = 600.0  # most servers do not tell; asking is not free
+
+
+class Probes:
+    """Answers about one server or router, remembered.
+
+    All methods raise `SGLangConnectionError` when the client is closed meanwhile.
+
+    Args:
+        base_url: Server or router.
+        vocab_size: Rows of the embedding, if known.
+        rng: Source of the jitter.
+        secrets: Keys that are sent, to be left out of errors.
+
+    Attributes:
+        vocab_size: Rows of the embedding, once known, else None.
+        max_model_len: Context length in tokens, once known, else None.
+    """
+
+    def __init__(
+        self, *, base_url: str, vocab_size: int | None, rng: random.Random, secrets: Collection[str] = ()
+    ) -> None:
+        self._secrets = secrets
+        self.vocab_size = vocab_size
+        self._base_url = base_url
+        self._rng = rng
+        self.max_model_len: int | None = None
+        self._probe_again_at = 0.0
+        self._vocab_again_at = 0.0
+        self._warned = False
+
+    async def read(
+        self, transport: LoopTransport, policy: RetryPolicy, *paths: str, base_url: str | None = None
+    ) -> dict[str, Any]:
+        """The JSON object at the first of several paths that the server knows."""
+        budget = RetryBudget(replace(policy, max_retries=min(_RETRIES, policy.max_retries)), rng=self._rng)
+        where = base_url or self._base_url
+        remaining = list(paths)
+        while True:
+            try:
+                status, body = await transport.request("GET", where + remaining[0])
+                if status in NOT_ROUTED and len(remaining) > 1:
+                    remaining.pop(0)
+                    continue
+                if status != 200:
+                    raise http_error(status, body)
+                parsed = parse_answer(body)
+                if not isinstance(parsed, dict):
+                    raise SGLangDecodingError(f"{remaining[0]} answered a JSON {type(parsed).__name__}, not an object")
+                return parsed
+            except FAILURES as error:
+                if transport.closed.is_set():
+                    raise
+                failure = translate(
+                    error, Attempt(rid=remaining[0]), where, age=0.0, timeout=None, secrets=self._secrets
+                )
+            delay = budget.next_delay(failure.kind, failure.retry_after)
+            if delay is None:
+                try:
+                    raise failure.error
+                finally:
+                    del failure  # the error holds this frame
+            await transport.closing.wait(delay)
+            if transport.closed.is_set():
+                raise closed_error(f"GET {where}{remaining[0]}")
+
+    async def ask_max_model_len(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
+        """Context length in tokens; of the shortest worker behind a router; None where no server says it."""
+        if self.max_model_len is not None or time.monotonic() < self._probe_again_at:
+            return self.max_model_len
+        once = replace(policy, max_retries=0)
+        async with transport.probing:
+            if self.max_model_len is None and time.monotonic() >= self._probe_again_at:
+                lengths = [await self._model_len_at(transport, once, self._base_url)]
+                if lengths == [None]:
+                    workers = await transport.list_workers()
+                    lengths = await asyncio.gather(*(self._model_len_at(transport, once, url) for url in workers))
+                self.max_model_len = min((length for length in lengths if length is not None), default=None)
+                self._probe_again_at = time.monotonic() + _PAUSE_S
+        return self.max_model_len
+
+    async def _model_len_at(self, transport: LoopTransport, policy: RetryPolicy, base_url: str) -> int | None:
+        try:
+            listing = await self.read(transport, policy, "/v1/models", base_url=base_url)
+        except SGLangClientError as error:
+            if transport.closed.is_set():
+                raise
+            logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
+            return None
+        models = listing.get("data")
+        entries = models if isinstance(models, list) else []
+        lengths = [model.get("max_model_len") for model in entries if isinstance(model, dict)]
+        return next((length for length in lengths if type(length) is int and length > 0), None)
+
+    async def ask_vocab_size(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
+        """Rows of the embedding, from the server or from its model folder if that is here, else None."""
+        if self.vocab_size is not None or time.monotonic() < self._vocab_again_at:
+            return self.vocab_size
+        once = replace(policy, max_retries=0)
+        async with transport.probing:
+            if self.vocab_size is None and time.monotonic() >= self._vocab_again_at:
+                pause = _PAUSE_S
+                for paths in (MODEL_INFO, SERVER_INFO):
+                    with contextlib.suppress(SGLangClientError):
+                        info = await self.read(transport, once, *paths)
+                        pause = _VOCAB_PAUSE_S
+                        folder = info.get("model_path")
+                        self.vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)
+                    if transport.closed.is_set():
+                        raise closed_error("the question for the vocabulary")
+                    if self.vocab_size is not None:
+                        break
+                self._vocab_again_at = time.monotonic() + pause
+                if self.vocab_size is None and pause is _VOCAB_PAUSE_S and not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "base_url=<%s> | the server does not tell its vocabulary size, and an id beyond it would kill "
+                        "it; give vocab_size",
+                        self._base_url,
+                    )
+        return self.vocab_size
+
+
+def vocab_size_of(info: Any) -> int | None:
+    """Rows of the embedding in an info answer or a model configuration, or None."""
+    if not isinstance(info, Mapping):
+        return None
+    for config in (info, info.get("model_config"), info.get("text_config")):
+        size = config.get("vocab_size") if isinstance(config, Mapping) else None
+        if is_count(size) and size > 0:
+            return size
+    return None
+
+
+def vocab_size_of_folder(path: Any) -> int | None:
+    """Rows of the embedding of a model folder on this machine, or None."""
+    try:
+        return vocab_size_of(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return None

@@ -1,0 +1,170 @@
+"""Shared clients and tokenizers: one of each per address and path in a process.
+
+`get_client`, `get_client_from_slime_args` and `get_tokenizer` return the same object for the same arguments; their
+`cache_clear` forgets what was made (it does not close clients).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from ...exceptions import SGLangRequestError
+from ..engine.own_models import (
+    ModelLoadError,
+    check_model_name,
+    is_own_model,
+    only_from_cache,
+    own_tokenizer,
+    why_not_loaded,
+)
+from .client import SGLangClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_CONCURRENCY_PER_ENGINE = 512
+"""slime's default of `sglang_server_concurrency`."""
+
+
+class _Cached(Generic[P, R]):
+    """A function whose results are cached by `make`, with a cache that its caller can clear."""
+
+    def __init__(self, function: Callable[P, R], make: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._make = make
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def cache_clear(self) -> None:
+        """Forget every object made so far."""
+        self._make.cache_clear()  # type: ignore[attr-defined]
+
+    def cache_info(self) -> Any:
+        """Hits, misses and size, as of `functools.lru_cache`."""
+        return self._make.cache_info()  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _make_client(base_url: str, options: tuple[tuple[str, Any], ...]) -> SGLangClient:
+    return SGLangClient(base_url, **{name: _thaw(value) for name, value in options})
+
+
+def _get_client(base_url: str, **options: Any) -> SGLangClient:
+    """The client of an address, made on the first call and shared after that.
+
+    Args:
+        base_url: Server or router.
+        **options: Options of `SGLangClient`; other options make another client.
+    """
+    frozen = tuple(sorted((name, _freeze(value)) for name, value in options.items()))
+    return _make_client(str(base_url).rstrip("/"), frozen)
+
+
+def _get_client_from_slime_args(args: Any, **overrides: Any) -> SGLangClient:
+    """The shared client for slime's arguments: its router, its number of connections, no time-out.
+
+    Connections are `sglang_server_concurrency` (per engine) times the engines: `rollout_num_engines` where it is
+    set, else `rollout_num_gpus // rollout_num_gpus_per_engine`, and never fewer than one engine's share.
+
+    Args:
+        args: slime's arguments; reads `sglang_router_ip`, `sglang_router_port` and the four above.
+        **overrides: Options of `SGLangClient` that replace what slime's arguments say.
+
+    Raises:
+        SGLangRequestError: The arguments name no router.
+    """
+    host, port = getattr(args, "sglang_router_ip", None), getattr(args, "sglang_router_port", None)
+    if not host or not port:
+        raise SGLangRequestError(
+            f"args.sglang_router_ip={host!r}, args.sglang_router_port={port!r}: expected the router's address, "
+            "which slime fills in when its engines have started"
+        )
+    host = f"[{host}]" if ":" in str(host) and not str(host).startswith("[") else host
+    options = {"max_connections": _slime_connections(args), "timeout": None, **overrides}
+    return _get_client(f"http://{host}:{port}", **options)
+
+
+def _slime_connections(args: Any) -> int:
+    concurrency = _count(args, "sglang_server_concurrency") or DEFAULT_CONCURRENCY_PER_ENGINE
+    engines = _count(args, "rollout_num_engines")
+    if engines is None:
+        gpus, per_engine = _count(args, "rollout_num_gpus"), _count(args, "rollout_num_gpus_per_engine")
+        if gpus is not None and per_engine is not None:
+            return max(concurrency, concurrency * gpus // per_engine)
+    return concurrency * (engines or 1)
+
+
+def _count(args: Any, name: str) -> int | None:
+    """A positive count among the arguments; None where it is absent, zero, or not a number."""
+    value = getattr(args, name, None)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+@functools.cache
+def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    if is_own_model(path):
+        return own_tokenizer(path)
+    check_model_name(path)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ImportError(
+            f"get_tokenizer({path!r}) needs transformers, which is not installed: "
+            "pip install 'strands-rollout[hf]' (or the extra 'local')"
+        ) from error
+    try:
+        given = {name: _thaw(value) for name, value in options}
+        if only_from_cache(path):
+            given.setdefault("local_files_only", True)
+        return AutoTokenizer.from_pretrained(path, **given)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
+
+
+def _get_tokenizer(path: str, **options: Any) -> Any:
+    """The Hugging Face tokenizer of a model, loaded on the first call and shared after that.
+
+    Args:
+        path: Name or folder of the model; `smollm2` and `tiny` are the embedded engine's.
+        **options: Options of `AutoTokenizer.from_pretrained`.
+
+    Raises:
+        ImportError: `transformers` is not installed; the message names the extra.
+        ModelLoadError: There is no such tokenizer.
+    """
+    return _make_tokenizer(str(path), tuple(sorted((name, _freeze(value)) for name, value in options.items())))
+
+
+class _Frozen(tuple[Any, ...]):
+    """A mapping or list made hashable, which remembers what it was."""
+
+    kind: str
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        frozen = _Frozen(sorted((key, _freeze(item)) for key, item in value.items()))
+        frozen.kind = "mapping"
+        return frozen
+    if isinstance(value, (list, set, frozenset)):
+        frozen = _Frozen(_freeze(item) for item in value)
+        frozen.kind = "list"
+        return frozen
+    return value
+
+
+def _thaw(value: Any) -> Any:
+    if not isinstance(value, _Frozen):
+        return value
+    if value.kind == "mapping":
+        return {key: _thaw(item) for key, item in value}
+    return [_thaw(item) for item in value]
+
+
+get_client = _Cached(_get_client, _make_client)
+get_client_from_slime_args = _Cached(_get_client_from_slime_args, _make_client)
+get_tokenizer = _Cached(_get_tokenizer, _make_tokenizer)
