@@ -31,7 +31,7 @@ USER = {"role": "user", "content": "Hi"}
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -350,6 +350,35 @@ async def test_session_routes_need_the_admin_key_where_one_is_set() -> None:
             "openai": f"{r.gateway.url}/s/{made['id']}/v1", "anthropic": f"{r.gateway.url}/s/{made['id']}",
         }  # fmt: skip
         assert r.gateway.sessions[made["id"]].key == made["key"]
+
+
+async def test_a_gateway_without_admin_routes_serves_its_open_session_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "gw")
+    client = Replay([completion("Hello.")])
+    async with (
+        Gateway(client=client, tokenizer=tokenizer(), host=None, unix_path=path, admin=False) as gateway,
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as http,
+    ):
+        session = gateway.open(limits={"max_requests": 1})
+        headers, name = {"Authorization": f"Bearer {session.key}"}, session.id
+        for method, route in (
+            ("POST", "/sessions"), ("GET", "/sessions"), ("GET", f"/sessions/{name}"), ("DELETE", f"/sessions/{name}"),
+            ("GET", f"/sessions/{name}/trajectories"), ("POST", f"/sessions/{name}/close"),
+        ):  # fmt: skip
+            async with http.request(method, gateway.url + route, headers=headers, json={}) as response:
+                assert response.status == 404
+        for content, status in (("Hi", 200), ("More", 400)):
+            body = {"messages": [{"role": "user", "content": content}]}
+            async with http.post(f"{session.base_url}/chat/completions", headers=headers, json=body) as response:
+                assert response.status == status
+
+
+@pytest.mark.parametrize(
+    "options", [{"host": None}, {"admin": False, "admin_key": "k"}, {"admin": False, "auto_sessions": True}]
+)
+def test_a_gateway_refuses_options_that_contradict_each_other(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"unix_path|session routes"):
+        Gateway(client=Replay([]), tokenizer=tokenizer(), **options)
 
 
 @pytest.mark.parametrize(

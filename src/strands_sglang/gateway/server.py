@@ -61,10 +61,12 @@ class Gateway:
         client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake. It stays the
             caller's.
         tokenizer: Hugging Face style tokenizer of the served model.
-        host: Address to listen on. Anything but loopback needs an `admin_key`.
+        host: Address to listen on, or None for the socket file alone. Anything but loopback needs an `admin_key`.
         port: Port to listen on; 0 takes a free one.
         unix_path: Path of a socket file to listen on as well, for clients without a network.
-        admin_key: Key of the routes that make, read and close sessions. None leaves them open to this machine.
+        admin: False leaves out the routes that make, read and close sessions: only sessions opened in process, with
+            `open`, are served. For programs that must not leave the limits of their session.
+        admin_key: Key of those routes. None leaves them open to this machine.
         auto_sessions: Make a session for a key, or a path, that is not known, under that name. For development.
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request after which a session is sealed; None for never.
@@ -79,7 +81,8 @@ class Gateway:
 
     Raises:
         TypeError: An unknown option.
-        ValueError: A bind beyond loopback without an admin key, or an unknown volatile rule.
+        ValueError: A bind beyond loopback without an admin key, no address at all, options of the session routes
+            where there are none, or an unknown volatile rule.
     """
 
     def __init__(
@@ -87,9 +90,10 @@ class Gateway:
         *,
         client: GenerateClient,
         tokenizer: Any,
-        host: str = "127.0.0.1",
+        host: str | None = "127.0.0.1",
         port: int = 0,
         unix_path: str | None = None,
+        admin: bool = True,
         admin_key: str | None = None,
         auto_sessions: bool = False,
         hosts: Collection[str] = (),
@@ -104,7 +108,13 @@ class Gateway:
         **options: Any,
     ) -> None:
         refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # `Conversation` says where these go
-        if not is_loopback(host) and admin_key is None:
+        if host is None and unix_path is None:
+            raise ValueError("host=None leaves only a socket file to listen on; give unix_path")
+        if not admin and (auto_sessions or admin_key is not None):
+            raise ValueError(
+                "admin=False leaves out the session routes; auto_sessions and admin_key have no place there"
+            )
+        if admin and host is not None and not is_loopback(host) and admin_key is None:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         if unknown := set(volatile_rules) - VOLATILE_RULES.keys():
             raise ValueError(f"unknown volatile rules {sorted(unknown)}; known are {sorted(VOLATILE_RULES)}")
@@ -117,9 +127,9 @@ class Gateway:
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
         self._options = options
-        self._admin_key = admin_key
-        self._bind, self._unix_path = (host, port), unix_path
-        self._hosts = frozenset({host, "localhost", *hosts})
+        self._admin, self._admin_key = admin, admin_key
+        self._host, self._port, self._unix_path = host, port, unix_path
+        self._hosts = frozenset({host or "localhost", "localhost", *hosts})
         self._runner: web.AppRunner | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
@@ -135,11 +145,16 @@ class Gateway:
         await self.close()
 
     async def start(self) -> None:
-        """Listen; `url` holds the address afterwards."""
+        """Listen; `url` holds the address afterwards, `http://localhost` where there is only a socket file."""
         runner = web.AppRunner(self.app(), handler_cancellation=True, access_log=None, shutdown_timeout=5)
         await runner.setup()
         try:
-            await web.TCPSite(runner, *self._bind, backlog=1024).start()
+            if self._host is not None:
+                await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+                host, port = runner.addresses[0][:2]
+                self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            else:
+                self.url = "http://localhost"
             if self._unix_path is not None:
                 await web.UnixSite(runner, self._unix_path).start()
                 os.chmod(self._unix_path, 0o666)  # what opens a session is its key
@@ -147,8 +162,6 @@ class Gateway:
             await runner.cleanup()
             raise
         self._runner = runner
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         for session in self.sessions.values():
             self._address(session)
         if self.session_ttl is not None:
@@ -273,12 +286,13 @@ class Gateway:
             app.router.add_get(prefix + "/v1/models/{model:.+}", self._model)
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
-        app.router.add_post("/sessions", self._admin(self._create))
-        app.router.add_get("/sessions", self._admin(self._list))
-        app.router.add_get("/sessions/{session}", self._admin(self._show))
-        app.router.add_get("/sessions/{session}/trajectories", self._admin(self._trajectories))
-        app.router.add_post("/sessions/{session}/close", self._admin(self._close_session))
-        app.router.add_delete("/sessions/{session}", self._admin(self._delete_session))
+        if self._admin:
+            app.router.add_post("/sessions", self._for_admin(self._create))
+            app.router.add_get("/sessions", self._for_admin(self._list))
+            app.router.add_get("/sessions/{session}", self._for_admin(self._show))
+            app.router.add_get("/sessions/{session}/trajectories", self._for_admin(self._trajectories))
+            app.router.add_post("/sessions/{session}/close", self._for_admin(self._close_session))
+            app.router.add_delete("/sessions/{session}", self._for_admin(self._delete_session))
         return app
 
     @web.middleware
@@ -377,7 +391,7 @@ class Gateway:
 
     # ---- administration ------------------------------------------------
 
-    def _admin(self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
+    def _for_admin(self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 expected, given = self._admin_key, _presented_key(request) or ""
