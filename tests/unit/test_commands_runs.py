@@ -82,10 +82,10 @@ def test_a_broken_reward_is_mended_without_sampling_again(tmp_path, capsys):
 
 
 def test_rescoring_with_the_environment_of_the_run_makes_no_model(tmp_path, monkeypatch):
-    from strands_env.commands import build
+    from strands_env.recipe import environments
 
     assert run_mine(tmp_path / "a", "--env-config", '{"reward": 0.25}') == 0
-    monkeypatch.setattr(build, "make_model_factory", lambda **options: pytest.fail("a model was made"))
+    monkeypatch.setattr(environments, "make_model_factory", lambda **options: pytest.fail("a model was made"))
     assert main(["rescore", str(tmp_path / "a"), "-q", "-o", str(tmp_path / "b")]) == 0
     assert [item.reward for item in read_results(tmp_path / "b")] == [0.25] * 3
 

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from strands_env.cli import main
-from strands_env.commands import build
 from strands_env.eval import read_results
 from strands_env.eval import registry as registry_module
+from strands_env.recipe import environments, objects
 from tests.conftest import ROOT
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
@@ -185,7 +185,7 @@ def test_a_registered_name_may_have_a_dot(monkeypatch):
     from tests.unit.eval_hooks import EvaluatorClass
 
     monkeypatch.setattr(registry_module, "_registered", {"their.bench-v1.5": EvaluatorClass})
-    assert build.load_evaluator("their.bench-v1.5") is EvaluatorClass
+    assert objects.load_evaluator("their.bench-v1.5") is EvaluatorClass
 
 
 def test_an_error_nobody_expected_has_its_own_status(tmp_path, capsys):
@@ -224,7 +224,7 @@ def test_an_output_that_cannot_be_written(tmp_path, capsys):
 
 def test_the_output_is_tried_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(build, "make_model_factory", lambda **options: pytest.fail("the model was made"))
+    monkeypatch.setattr(environments, "make_model_factory", lambda **options: pytest.fail("the model was made"))
     assert evaluate("arithmetic", "-o", str(tmp_path / "file")) == 2
 
 

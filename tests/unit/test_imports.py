@@ -46,6 +46,7 @@ ENV_LAYERS = [
     ["eval", "training", "distributed", "utils"],
     ["report"],
     ["testing"],
+    ["recipe"],
     ["commands"],
     ["cli"],
 ]

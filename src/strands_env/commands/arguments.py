@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.build import REWARDS
 from strands_env.commands.runs import PRICES, add_prices
-from strands_env.commands.tasks import DATA
 from strands_env.eval import EvalError, GroupPolicy
 from strands_env.eval.store import StorePaths, load_run
+from strands_env.recipe.objects import REWARDS
+from strands_env.recipe.tasks import DATA
 from strands_env.trackers import TRACKERS
 from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.exceptions import did_you_mean

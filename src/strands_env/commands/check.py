@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from strands_env.commands.build import check_named_models, load_evaluator, make_env_factory
-from strands_env.commands.dry_run import ANSWER, DryRun, Level, dry_run
-from strands_env.commands.tasks import DATA, DataBenchmark, columns_of
 from strands_env.commands.terminal import complain, format_number, one_line, say
 from strands_env.core import Action, ModelFactory, TaskContext
 from strands_env.core.limits import shorten
@@ -22,7 +19,12 @@ from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.benchmark import Benchmark
 from strands_env.eval.source import Tasks, contained, stream
+from strands_env.recipe.environments import make_env_factory
+from strands_env.recipe.models import check_named_models
+from strands_env.recipe.objects import load_evaluator
+from strands_env.recipe.tasks import DATA, DataBenchmark, columns_of
 from strands_env.testing import ScriptedModel
+from strands_env.testing.dry_run import ANSWER, DryRun, Level, dry_run
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.command_line import Exit, json_object
 from strands_sglang.exceptions import SGLangClientError

@@ -15,26 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from strands_env.commands.arguments import add_arguments, output_of, resolve
-from strands_env.commands.build import (
-    HOOK,
-    REWARDS,
-    DeferredModels,
-    check_benchmark_environment,
-    check_named_models,
-    check_sampling,
-    load_evaluator,
-    load_object,
-    load_reward,
-    loading,
-    make_env_factory,
-    make_model_factory,
-    takes_model,
-)
-from strands_env.commands.dry_run import Level, quick_findings
 from strands_env.commands.progress import TrackedProgress, announced, make_display
 from strands_env.commands.runs import SavedRun, prices_of
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.tasks import DataBenchmark, FunctionBenchmark, columns_of
 from strands_env.commands.terminal import check_writable, complain, format_number, say
 from strands_env.core import ModelFactory, TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
@@ -55,6 +38,11 @@ from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.store import StorePaths
+from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
+from strands_env.recipe.models import DeferredModels, check_named_models, check_sampling, loading, make_model_factory
+from strands_env.recipe.objects import HOOK, REWARDS, load_evaluator, load_object, load_reward
+from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
+from strands_env.testing.dry_run import Level, quick_findings
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang import get_tool_parser
 from strands_sglang.command_line import Exit
@@ -290,7 +278,7 @@ def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: typ
 def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
     from strands_env.distributed import ProcessExecutor, RayExecutor
 
-    make = "strands_env.commands.build:make_env_factory"
+    make = "strands_env.recipe.environments:make_env_factory"
     workers = options["workers"] or 2
     if options["executor"] == "processes":
         return ProcessExecutor(make, recipe, n_workers=workers)

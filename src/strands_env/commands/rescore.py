@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.build import DeferredModels, load_reward, make_env_factory, make_model_factory
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import nothing_scored, summary_lines
@@ -31,6 +30,9 @@ from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summ
 from strands_env.eval.groups import read_scores
 from strands_env.eval.progress import GuardedProgress, ProgressState
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_env.recipe.environments import make_env_factory
+from strands_env.recipe.models import DeferredModels, make_model_factory
+from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit, json_object, number, positive
 from strands_sglang.exceptions import SGLangClientError
 

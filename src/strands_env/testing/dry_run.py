@@ -17,7 +17,7 @@ from strands.types.tools import AgentTool
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core.rollout import run_environment, takes_action
-from strands_env.testing import ScriptedModel
+from strands_env.testing.scripted import ScriptedModel
 from strands_sglang import SGLangModel, TemplateError, ToolParserError
 from strands_sglang.testing import ScriptedClient
 

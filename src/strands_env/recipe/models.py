@@ -1,0 +1,158 @@
+"""Model factories from plain values, and the checks of those values before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strands_env.core import ModelFactory
+from strands_env.eval.errors import EvalError
+from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
+from strands_sglang.command_line import what_to_install
+from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError
+
+
+class DeferredModels:
+    """A model factory that loads its model when it is first called or asked for an attribute.
+
+    So mistakes in an environment are reported before the seconds or minutes that loading a model takes.
+
+    Args:
+        load: Makes the model factory.
+    """
+
+    def __init__(self, load: Callable[[], ModelFactory]) -> None:
+        self._load = load
+        self._loaded: ModelFactory | None = None
+        self._failure: Exception | None = None
+
+    def load(self) -> ModelFactory:
+        """The model factory itself; raises what loading raised, also when it is asked for again."""
+        if self._failure is not None:
+            raise self._failure
+        if self._loaded is None:
+            try:
+                self._loaded = self._load()
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._loaded
+
+    def __call__(self) -> Any:
+        """A model."""
+        return self.load()()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by protocols such as `copy`'s
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+
+def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
+    """Refuse sampling parameters that an SGLang server or the embedded engine would refuse.
+
+    Raises:
+        EvalError: One is unknown, or its value is out of range.
+    """
+    if backend not in ("local", "sglang"):
+        return
+    from strands_sglang.backends.sglang.sampling import validate_sampling_params
+
+    try:
+        validate_sampling_params(params)
+    except SGLangClientError as error:
+        raise EvalError(str(error)) from error
+
+
+def make_model_factory(
+    *,
+    backend: str,
+    model_id: str | None = None,
+    base_url: str | None = None,
+    tokenizer: str | None = None,
+    tool_parser: str | None = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    script: str = "I do not know.",
+    script_delay: float = 0.0,
+) -> ModelFactory:
+    """The model factory for plain values.
+
+    Args:
+        backend: `local`, `sglang`, `openai`, `bedrock`, or `scripted` (answers always the same, for trying things).
+        model_id: Model.
+        base_url: Server.
+        tokenizer: Tokenizer.
+        tool_parser: Reader of tool calls.
+        sampling_params: Sampling parameters.
+        script: Answer of the scripted model.
+        script_delay: Seconds each of its calls takes.
+
+    Raises:
+        EvalError: Something is missing, unknown or cannot be loaded.
+        SGLangClientError: The server does not answer.
+    """
+    if backend == "scripted":
+        from strands_env.testing import ScriptedModel
+
+        return lambda: ScriptedModel(lambda messages: script, delay=script_delay)
+    from strands_env.core.models import model_factory_from_args
+
+    check_named_models(backend, model_id, tokenizer)
+    options: dict[str, Any] = {}
+    if tool_parser is not None or backend == "local":
+        from strands_sglang import get_tool_parser
+
+        options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
+    try:
+        made = model_factory_from_args(
+            backend,
+            sglang_base_url=base_url,
+            model_id=model_id,
+            tokenizer=tokenizer,
+            sampling_params=dict(sampling_params or {}) or None,
+            **options,
+        )
+        if backend in ("local", "sglang"):
+            made()  # a wrong sampling parameter fails here, not in every sample
+        return made
+    except SGLangClientError:
+        raise
+    except OSError as error:
+        raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
+    except ImportError as error:
+        raise EvalError(what_to_install(error) or str(error)) from error
+    except (ValueError, StrandsSGLangError) as error:
+        raise EvalError(str(error)) from error
+
+
+def check_named_models(backend: str, model_id: str | None, tokenizer: str | None) -> None:
+    """Refuse names that cannot be models, before anything is loaded.
+
+    Raises:
+        EvalError: One cannot be a model.
+    """
+    for name in (model_id if backend == "local" else None, tokenizer):
+        try:
+            if name is not None:
+                check_model_name(name)
+        except UnknownModelError as error:
+            raise EvalError(str(error)) from error
+
+
+def loading(options: Mapping[str, Any]) -> str | None:
+    """What making the model will do, in words, for a display; None where it takes no time.
+
+    Args:
+        options: Options of `make_model_factory`.
+    """
+    match options["backend"]:
+        case "local":
+            name = options.get("model_id") or "smollm2"
+            from strands_sglang.backends.engine.loader import default_model_cached
+
+            if name == "smollm2" and not default_model_cached():
+                return "downloading and converting the model smollm2 (93 MB, once)"
+            return f"loading the model {name}"
+        case "sglang":
+            return f"asking the server at {options.get('base_url')} for its model, and loading the tokenizer"
+    return None
