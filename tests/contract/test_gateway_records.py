@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.gateway.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.canonical import Readings, arrange
-from strands_sglang.gateway.chat_completions import CHAT_COMPLETIONS
-from strands_sglang.gateway.responses import RESPONSES
-from strands_sglang.gateway.wire import WireDialect, WireRequest
+from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from strands_sglang.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from strands_sglang.gateway.dialects.responses import RESPONSES
+from strands_sglang.gateway.dialects.wire import WireDialect, WireRequest
 from tests.conftest import SHARED, requires_shared
 from tests.provider_support import completion
 from tests.unit.gateway_support import rig, trained_once

@@ -21,7 +21,7 @@ import pytest
 
 from strands_sglang.exceptions import SGLangConnectionError, SGLangThrottledError
 from strands_sglang.gateway import Gateway, command
-from strands_sglang.gateway.anthropic_messages import ANTHROPIC_MESSAGES
+from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.session import Asker
 from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer

@@ -26,14 +26,14 @@ from ..conversation import Conversation
 from ..conversation.generation import GenerateClient
 from ..conversation.options import DEFAULTS
 from ..exceptions import did_you_mean, refuse_unknown
-from .anthropic_messages import ANTHROPIC_MESSAGES
 from .canonical import VOLATILE_RULES
-from .chat_completions import CHAT_COMPLETIONS
+from .delivery import arrived, refusal, send
+from .dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from .dialects.chat_completions import CHAT_COMPLETIONS
+from .dialects.responses import RESPONSES
+from .dialects.wire import Refused, WireDialect, WireRequest, want_count, want_object
 from .export import parquet_of, rows_of
-from .responses import RESPONSES
 from .session import Asker, GatewayPolicy, Limits, Session
-from .streaming import arrived, refusal, send
-from .wire import Refused, WireDialect, WireRequest, want_count, want_object
 
 logger = logging.getLogger(__name__)
 

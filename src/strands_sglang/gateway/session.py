@@ -36,8 +36,8 @@ from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
 from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
 from .counters import Counters
+from .dialects.wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest, reasoning_block
 from .receipts import Receipts
-from .wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest, reasoning_block
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
 _REMEMBERED_ANSWERS = 8  # of a session, that a client may say it did not get

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import orjson
 from aiohttp import web
 
-from .wire import Refused, WireDialect, WireReply, WireRequest
+from .dialects.wire import Refused, WireDialect, WireReply, WireRequest
 
 _TCP_CLOSE = 7  # of Linux' tcp_states.h: where a reset leads
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from ..exceptions import StrandsSGLangError
-from .canonical import Message, Reading, Readings
+from ...exceptions import StrandsSGLangError
+from ..canonical import Message, Reading, Readings
 
 
 class Refused(StrandsSGLangError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from .canonical import Message, Readings
+from ..canonical import Message, Readings
 from .wire import (
     SAMPLING_NAMES,
     Refused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .canonical import Message, Readings
+from ..canonical import Message, Readings
 from .wire import (
     SAMPLING_NAMES,
     Refused,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .canonical import Message, Readings
+from ..canonical import Message, Readings
 from .chat_completions import CHAT_COMPLETIONS, read_choice
 from .wire import (
     SAMPLING_NAMES,
