@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from strands_env.tools import Sandbox, SandboxSlots
+from strands_env.sandbox import Sandbox, SandboxSlots
 
 
 async def milliseconds(work: Callable[[], Awaitable[object]], times: int) -> float:

@@ -22,7 +22,7 @@ from strands_env.core import Action, StepResult, TaskContext
 from strands_env.core.models import BACKENDS, model_factory_from_args
 from strands_env.environments.harness import HarnessEnvironment, mini_swe_agent
 from strands_env.eval import EvalError, Evaluator
-from strands_env.tools.sandbox import SandboxUnavailableError
+from strands_env.sandbox import SandboxUnavailableError
 from strands_sglang.exceptions import StrandsSGLangError
 
 TASKS = [

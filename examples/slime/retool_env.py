@@ -20,7 +20,7 @@ from strands_env.core import (
 )
 from strands_env.environments import CodeSandboxEnv
 from strands_env.rewards.math_reward import MathRewardFunction
-from strands_env.tools.sandbox import Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import Sandbox, SandboxLimits, SandboxSlots
 
 SYSTEM_PROMPT = """\
 You solve mathematics problems. Reason step by step, and use execute_code to run Python wherever a calculation, a search

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strands_env.tools.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError, bubblewrap, cgroup
+from strands_env.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.sandbox.bubblewrap import cgroup
+from strands_env.sandbox.bubblewrap import command as bubblewrap
 
 MIB = 1 << 20
 LIMITS = SandboxLimits(

@@ -9,8 +9,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import CodeMode, CodeSandboxEnv
-from strands_env.testing import ScriptedModel, call, reply
-from strands_env.tools.sandbox import (
+from strands_env.sandbox import (
     ExecutionResult,
     Isolation,
     Outcome,
@@ -19,6 +18,7 @@ from strands_env.tools.sandbox import (
     SandboxSlots,
     SandboxUnavailableError,
 )
+from strands_env.testing import ScriptedModel, call, reply
 
 from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation
 
@@ -237,7 +237,7 @@ async def test_machine_without_descriptors_is_no_fault_of_the_code(monkeypatch: 
     def refused(*args: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("strands_env.tools.sandbox.process.socket.socketpair", refused)
+    monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.socket.socketpair", refused)
     env = CodeSandboxEnv(
         model_factory=scripted(call("execute_code", code="1")),
         isolation=Isolation.NONE,

@@ -13,7 +13,7 @@ from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
 from strands_env.environments.harness import claude_code, codex, mini_swe_agent, opencode
-from strands_env.tools.sandbox import Isolation, SandboxUnavailableError
+from strands_env.sandbox import Isolation, SandboxUnavailableError
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
 from tests.provider_support import Replay, completion, tokenizer

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from strands_env.core import Action, TerminationReason
-from strands_env.environments import MCPEnv, MCPEnvironment, MCPTools
+from strands_env.environments import MCPEnv, MCPTools
 from strands_env.testing import ScriptedModel, call
 
 pytest.importorskip("mcp")
@@ -145,7 +145,7 @@ async def test_tool_that_never_answers_is_a_tool_result(client_factory: Any) -> 
 
 
 async def test_own_client_has_a_fresh_server_each_episode(client_factory: Any) -> None:
-    env = MCPEnvironment(model_factory=scripted("remember", note="a"), mcp_client=client_factory())
+    env = MCPEnv(model_factory=scripted("remember", note="a"), mcp_client=client_factory())
     for _ in range(2):
         result = await env.rollout(Action(message="go"))
         assert result.error is None

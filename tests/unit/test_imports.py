@@ -40,7 +40,8 @@ SGLANG_LAYERS = [
 ]
 ENV_LAYERS = [
     ["core"],
-    ["tools", "trackers"],
+    ["sandbox", "trackers"],
+    ["tools"],
     ["rewards"],
     ["environments"],
     ["eval", "training", "distributed", "utils"],
@@ -180,7 +181,7 @@ def test_importing_any_module_loads_nothing_heavy() -> None:
 
 def test_importing_environments_and_tools_loads_no_sandbox() -> None:
     loaded = modules_after("import strands_env.environments, strands_env.tools")
-    assert "strands_env.tools.sandbox" not in loaded
+    assert "strands_env.sandbox" not in loaded
 
 
 def test_importing_the_provider_loads_its_names_when_they_are_used() -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strands_env.tools.sandbox import ExecutionResult, Outcome, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import ExecutionResult, Outcome, Sandbox, SandboxLimits, SandboxSlots
 
 from .sandbox_support import LIMITS, NO_ISOLATION, assert_nothing_left, leftovers, requires_isolation
 

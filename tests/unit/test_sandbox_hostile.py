@@ -21,8 +21,10 @@ import psutil
 import pytest
 import strands
 
-from strands_env.tools.sandbox import Outcome, Sandbox, SandboxSlots, bubblewrap, cgroup
-from strands_env.tools.sandbox.seccomp import seccomp_program
+from strands_env.sandbox import Outcome, Sandbox, SandboxSlots
+from strands_env.sandbox.bubblewrap import cgroup
+from strands_env.sandbox.bubblewrap import command as bubblewrap
+from strands_env.sandbox.bubblewrap.seccomp import seccomp_program
 
 from .sandbox_support import LIMITS, MIB, assert_nothing_left, leftovers, requires_isolation, system_python
 
@@ -42,7 +44,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 @pytest.fixture
 async def own_watch(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
     """A sandbox whose limits the kernel's control groups do not help to keep."""
-    monkeypatch.setattr("strands_env.tools.sandbox.process.make_control_group", lambda *_: None)
+    monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.make_control_group", lambda *_: None)
     async with Sandbox(limits=LIMITS) as sandbox:
         yield sandbox
 
@@ -569,7 +571,7 @@ async def test_host_process_death_ends_the_sandbox(tmp_path: Path) -> None:
     """A sandbox dies with the process that started it, however that dies."""
     script = (
         "import asyncio, os\n"
-        "from strands_env.tools.sandbox import Sandbox\n"
+        "from strands_env.sandbox import Sandbox\n"
         "async def main():\n"
         "    sandbox = Sandbox()\n"
         "    await sandbox.start()\n"
@@ -617,7 +619,7 @@ async def test_isolation_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch, tm
 
 USED = """
 import asyncio
-from strands_env.tools.sandbox import Sandbox, SandboxUnavailableError, judge
+from strands_env.sandbox import Sandbox, SandboxUnavailableError, judge
 async def main():
     try:
         async with Sandbox() as sandbox:

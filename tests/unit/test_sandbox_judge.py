@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strands_env.tools.sandbox import Sandbox, bubblewrap, judge
+from strands_env.sandbox import Sandbox, judge
+from strands_env.sandbox.bubblewrap import command as bubblewrap
 
 from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation, system_python
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from strands_env.tools.sandbox.seccomp import seccomp_program
+from strands_env.sandbox.bubblewrap.seccomp import seccomp_program
 
 ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

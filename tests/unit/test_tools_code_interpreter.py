@@ -11,10 +11,10 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import AgentCoreCodeEnv, CodeSandboxEnv
+from strands_env.sandbox import Outcome, SandboxError, SandboxUnavailableError
+from strands_env.sandbox.agentcore import CodeInterpreterSandbox, make_code_interpreter_client
 from strands_env.testing import ScriptedModel, call
-from strands_env.tools import CodeInterpreterQuotas, CodeInterpreterSandbox, CodeInterpreterToolkit
-from strands_env.tools.code_interpreter import make_code_interpreter_client
-from strands_env.tools.sandbox import Outcome, SandboxError, SandboxUnavailableError
+from strands_env.tools import CodeInterpreterQuotas, CodeInterpreterToolkit
 
 
 def answer(stdout: str = "", stderr: str = "", exit_code: int = 0) -> list[dict[str, Any]]:
@@ -180,8 +180,8 @@ async def test_calls_a_second_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         slept.append(seconds)
 
     now = [100.0]
-    monkeypatch.setattr("strands_env.tools.code_interpreter.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("strands_env.tools.code_interpreter.asyncio.sleep", sleep)
+    monkeypatch.setattr("strands_env.sandbox.agentcore.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("strands_env.sandbox.agentcore.asyncio.sleep", sleep)
     quotas = CodeInterpreterQuotas(invoke_tps=10)
     for _ in range(13):
         await quotas.invoke_turn()

@@ -6,13 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agentcore_code import AgentCoreCodeEnv
     from .calculator import CalculatorEnv
     from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
-    from .code_sandbox import CodeMode, CodeSandboxEnv
+    from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
     from .harness import Harness, HarnessEnvironment
     from .math import MathEnv
-    from .mcp import MCPEnv, MCPEnvironment, MCPTools
+    from .mcp import MCPEnv, MCPTools
     from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "HarnessEnvironment",
     "LocalSearch",
     "MCPEnv",
-    "MCPEnvironment",
     "MCPTools",
     "MathEnv",
     "ModelUser",
@@ -39,13 +37,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "agentcore_code": ("AgentCoreCodeEnv",),
     "calculator": ("CalculatorEnv",),
     "chat": ("ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"),
-    "code_sandbox": ("CodeMode", "CodeSandboxEnv"),
+    "code_sandbox": ("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"),
     "harness": ("Harness", "HarnessEnvironment"),
     "math": ("MathEnv",),
-    "mcp": ("MCPEnv", "MCPEnvironment", "MCPTools"),
+    "mcp": ("MCPEnv", "MCPTools"),
     "search": ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

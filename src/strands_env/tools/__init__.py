@@ -11,39 +11,27 @@ from .calculator import CalculatorError, calculate, calculator
 if TYPE_CHECKING:
     from ..core.limits import with_limits, with_timeout
     from ..core.threads import DaemonThreads
+    from ..sandbox.agentcore import CodeInterpreterQuotas
     from .code import CodeTools
-    from .code_interpreter import CodeInterpreterQuotas, CodeInterpreterSandbox, CodeInterpreterToolkit
-    from .sandbox import ExecutionResult, Isolation, Outcome, Sandbox, SandboxLimits, SandboxSlots, Verdict, judge
+    from .code_interpreter import CodeInterpreterToolkit
 
 __all__ = [
     "CalculatorError",
     "CodeInterpreterQuotas",
-    "CodeInterpreterSandbox",
     "CodeInterpreterToolkit",
     "CodeTools",
     "DaemonThreads",
-    "ExecutionResult",
-    "Isolation",
-    "Outcome",
-    "Sandbox",
-    "SandboxLimits",
-    "SandboxSlots",
-    "Verdict",
     "calculate",
     "calculator",
-    "judge",
     "with_limits",
     "with_timeout",
 ]
 
 _MODULES = {
     ".code": ("CodeTools",),
-    ".code_interpreter": ("CodeInterpreterQuotas", "CodeInterpreterSandbox", "CodeInterpreterToolkit"),
+    "..sandbox.agentcore": ("CodeInterpreterQuotas",),
+    ".code_interpreter": ("CodeInterpreterToolkit",),
     "..core.limits": ("with_limits", "with_timeout"),
-    ".sandbox": (
-        *("ExecutionResult", "Isolation", "Outcome", "Sandbox", "SandboxLimits", "SandboxSlots"),
-        *("Verdict", "judge"),
-    ),
     "..core.threads": ("DaemonThreads",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

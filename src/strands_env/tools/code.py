@@ -8,7 +8,7 @@ from typing import Any
 
 from strands import tool
 
-from .sandbox import CodeSandbox, ExecutionResult, SandboxError, SandboxUnavailableError
+from strands_env.sandbox import CodeSandbox, ExecutionResult, SandboxError, SandboxUnavailableError
 
 DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""

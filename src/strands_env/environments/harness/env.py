@@ -13,7 +13,7 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.tools.sandbox import Isolation, Outcome, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import Isolation, Outcome, Sandbox, SandboxLimits, SandboxSlots
 
 from .recipes import Harness
 

@@ -19,7 +19,7 @@ from typing import Any
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
-from strands_env.tools.sandbox import Sandbox, SandboxLimits, judge
+from strands_env.sandbox import Sandbox, SandboxLimits, judge
 
 SYSTEM_PROMPT = (
     "You are an expert Python programmer. Write a correct and efficient Python program for the problem, and end your "

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from strands.types.exceptions import ToolProviderException
 
-from ...core.limits import shorten
+from strands_env.core.limits import shorten
 
 MIB = 1 << 20
 

@@ -1,4 +1,4 @@
-"""`CodeSandboxEnv`: an agent that runs Python and shell code, in a sandbox of its own."""
+"""Agents that run Python and shell code in a sandbox of their own: `CodeSandboxEnv`, and `AgentCoreCodeEnv` hosted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
+from strands_env.sandbox import CodeSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox.agentcore import (
+    CODE_INTERPRETER_ID,
+    CodeInterpreterQuotas,
+    CodeInterpreterSandbox,
+    make_code_interpreter_client,
+)
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
-from strands_env.tools.sandbox import CodeSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
 
 
 class CodeMode(StrEnum):
@@ -47,7 +53,7 @@ class CodeSandboxEnv(Environment):
         ValueError: An option does not fit another, or is out of range.
     """
 
-    default_system_prompt_path = Path(__file__).parent / "system_prompt.md"
+    default_system_prompt_path = Path(__file__).with_name("prompts") / "code_sandbox.md"
 
     def __init__(
         self,
@@ -73,8 +79,6 @@ class CodeSandboxEnv(Environment):
             if given or (sandbox is not None and client is not None):
                 raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {given!r}")
         if client is not None:
-            from strands_env.tools.code_interpreter import CodeInterpreterSandbox
-
             sandbox = CodeInterpreterSandbox(client, session_name="strands-env-code-sandbox")
         self.sandbox: CodeSandbox = sandbox or Sandbox(limits=limits, isolation=isolation, python=python, slots=slots)
         self._tools = CodeTools(self.sandbox, max_output_chars=max_output_chars)
@@ -109,3 +113,39 @@ class CodeSandboxEnv(Environment):
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await self.sandbox.close()
+
+
+class AgentCoreCodeEnv(CodeSandboxEnv):
+    """Code in one hosted session an episode; the session starts with the first tool call.
+
+    Args:
+        client: boto3 client of `bedrock-agentcore`. Share one among environments; None makes one.
+        region: AWS region of a made client.
+        mode: Which tools the agent has.
+        code_interpreter_id: Which interpreter of the account.
+        quotas: Bounds on sessions and calls. Share one object among environments.
+        call_seconds: Time a call may take.
+        **options: Further arguments of `CodeSandboxEnv` and `Environment`.
+
+    Raises:
+        SandboxUnavailableError: No client was given, and boto3, credentials or a region are missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Any = None,
+        region: str | None = None,
+        mode: CodeMode | str = CodeMode.CODE,
+        code_interpreter_id: str = CODE_INTERPRETER_ID,
+        quotas: CodeInterpreterQuotas | None = None,
+        call_seconds: float = 300.0,
+        **options: Any,
+    ) -> None:
+        hosted = CodeInterpreterSandbox(
+            client if client is not None else make_code_interpreter_client(region=region),
+            code_interpreter_id=code_interpreter_id,
+            quotas=quotas,
+            call_seconds=call_seconds,
+        )
+        super().__init__(mode=mode, sandbox=hosted, **options)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from . import bubblewrap
-from .local import MAX_OUTPUT_BYTES, Sandbox, SandboxSlots
-from .values import ExecutionResult, Isolation, Outcome, SandboxError
+from .bubblewrap import command as bubblewrap
+from .bubblewrap.sandbox import MAX_OUTPUT_BYTES, Sandbox, SandboxSlots
+from .contract import ExecutionResult, Isolation, Outcome, SandboxError
 
 DEFAULT_JUDGE_SECONDS = 60.0
 """Seconds a judgment may take."""

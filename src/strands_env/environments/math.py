@@ -20,7 +20,7 @@ class MathEnv(Environment):
         **options: Further arguments of `Environment`.
     """
 
-    default_system_prompt_path = Path(__file__).parent / "system_prompt.md"
+    default_system_prompt_path = Path(__file__).with_name("prompts") / "math.md"
 
     def __init__(self, *, reward_fn: Any = _DEFAULT, tools: list[Any] | None = None, **options: Any) -> None:
         if reward_fn is _DEFAULT:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from .values import SandboxLimits, SandboxUnavailableError
+from ..contract import SandboxLimits, SandboxUnavailableError
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""

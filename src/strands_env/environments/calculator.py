@@ -12,7 +12,7 @@ from strands_env.tools.calculator import calculator
 class CalculatorEnv(Environment):
     """One tool, `calculator`. No state: an environment may run any number of steps at once."""
 
-    default_system_prompt_path = Path(__file__).parent / "system_prompt.md"
+    default_system_prompt_path = Path(__file__).with_name("prompts") / "calculator.md"
 
     def get_tools(self) -> list[Any]:
         """The calculator."""

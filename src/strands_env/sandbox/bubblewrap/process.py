@@ -21,12 +21,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...core.threads import default_threads
-from . import bubblewrap as _bubblewrap
-from .bubblewrap import Mode, PythonHome
+from strands_env.core.threads import default_threads
+
+from ..contract import Isolation, SandboxError, SandboxLimits, SandboxUnavailableError
+from . import command as _bubblewrap
 from .cgroup import ControlGroup, make_control_group
+from .command import Mode, PythonHome
 from .seccomp import seccomp_program
-from .values import Isolation, SandboxError, SandboxLimits, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .judgment import Verdict, judge
-from .local import DEFAULT_MAX_SANDBOXES, CodeSandbox, Sandbox, SandboxSlots
-from .values import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from .bubblewrap.sandbox import DEFAULT_MAX_SANDBOXES, CodeSandbox, Sandbox, SandboxSlots
+from .contract import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from .judging import Verdict, judge
 
 __all__ = [
     "DEFAULT_MAX_SANDBOXES",

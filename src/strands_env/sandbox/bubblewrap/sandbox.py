@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from ..contract import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 from .cgroup import remove_stale_groups
 from .process import Blueprint, SandboxProcess, isolation_from, make_blueprint
-from .values import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 

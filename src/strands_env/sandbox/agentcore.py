@@ -1,0 +1,254 @@
+"""A hosted sandbox: Amazon Bedrock AgentCore Code Interpreter (extra `aws`).
+
+Service API: `StartCodeInterpreterSession`, `InvokeCodeInterpreter`, `StopCodeInterpreterSession` of the boto3 client
+`bedrock-agentcore`. The client is given, or made when it is first needed; only then is `boto3` imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from strands_env.core.threads import default_threads
+
+from .contract import ExecutionResult, Outcome, SandboxError, SandboxUnavailableError
+
+logger = logging.getLogger(__name__)
+
+CODE_INTERPRETER_ID = "aws.codeinterpreter.v1"
+"""The interpreter AWS provides."""
+SERVICE = "bedrock-agentcore"
+NO_RESULT = "No result returned."
+
+
+def make_code_interpreter_client(*, region: str | None = None, session: Any = None) -> Any:
+    """A boto3 client of the service.
+
+    Args:
+        region: AWS region; that of the session or the environment if None.
+        session: boto3 session with credentials; the default one if None.
+
+    Raises:
+        SandboxUnavailableError: boto3, credentials or a region are missing.
+    """
+    try:
+        import boto3
+    except ImportError as error:
+        raise SandboxUnavailableError("the hosted sandbox needs boto3: pip install 'strands-rollout[aws]'") from error
+    session = session or boto3.Session(region_name=region)
+    if session.get_credentials() is None:
+        raise SandboxUnavailableError(
+            "the hosted sandbox needs AWS credentials: run 'aws configure' or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
+    if (region or session.region_name) is None:
+        raise SandboxUnavailableError("the hosted sandbox needs an AWS region: give region= or set AWS_REGION")
+    return session.client(SERVICE, region_name=region)
+
+
+class CodeInterpreterQuotas:
+    """What an account allows; share one object among all sandboxes of an account.
+
+    Args:
+        session_concurrency: Sessions at the same time; further ones wait.
+        invoke_tps: Calls a second; a burst of one second's calls is let through. None for no limit.
+    """
+
+    def __init__(self, session_concurrency: int = 100, invoke_tps: float | None = None) -> None:
+        if session_concurrency < 1:
+            raise ValueError(f"session_concurrency must be a positive number of sessions, got {session_concurrency!r}")
+        if invoke_tps is not None and not invoke_tps > 0:
+            raise ValueError(f"invoke_tps must be a positive number of calls a second or None, got {invoke_tps!r}")
+        self.session_semaphore = asyncio.Semaphore(session_concurrency)
+        self.invoke_tps = invoke_tps
+        self._next_free = 0.0
+
+    async def invoke_turn(self) -> None:
+        """Wait until another call may be made."""
+        if self.invoke_tps is None:
+            return
+        now = time.monotonic()
+        # Each call books 1/tps of time; up to a second's worth of unused time is kept for a burst.
+        start = max(self._next_free, now - 1.0)
+        self._next_free = start + 1.0 / self.invoke_tps
+        await asyncio.sleep(max(0.0, self._next_free - now))
+
+
+class CodeInterpreterSandbox:
+    """A sandbox in one session of the service; the session starts with the first call.
+
+    Args:
+        client: boto3 client of `bedrock-agentcore`, or anything with its three methods. None makes one.
+        region: AWS region of a made client.
+        code_interpreter_id: Which interpreter.
+        session_name: Name of the session.
+        session_seconds: Time after which the service ends the session itself.
+        call_seconds: Time a call may take here; then the session is ended, for the code may still run.
+        quotas: Bounds shared with other sandboxes.
+
+    Attributes:
+        session_id: Id of the running session, or None.
+    """
+
+    def __init__(
+        self,
+        client: Any = None,
+        *,
+        region: str | None = None,
+        code_interpreter_id: str = CODE_INTERPRETER_ID,
+        session_name: str = "strands-env",
+        session_seconds: int = 3600,
+        call_seconds: float = 300.0,
+        quotas: CodeInterpreterQuotas | None = None,
+    ) -> None:
+        self._client = client
+        self._region = region
+        self._interpreter = code_interpreter_id
+        self._session_name = session_name
+        self._session_seconds = session_seconds
+        self._call_seconds = call_seconds
+        self.quotas = quotas or CodeInterpreterQuotas()
+        self.session_id: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the session, if none is running.
+
+        Raises:
+            SandboxUnavailableError: boto3, credentials or a region are missing.
+            Exception: What the client raises.
+        """
+        async with self._lock:
+            if self.session_id is not None:
+                return
+            if self._client is None:
+                self._client = await default_threads.run(make_code_interpreter_client, region=self._region)
+            await self.quotas.session_semaphore.acquire()
+            starting = asyncio.ensure_future(default_threads.run(self._start))
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await asyncio.wait({starting})  # it cannot be stopped half-way, and would run for its whole time
+                raise
+            finally:
+                if starting.done() and starting.exception() is None:
+                    self.session_id = starting.result()
+                else:
+                    self.quotas.session_semaphore.release()
+
+    def _start(self) -> str:
+        answer = self._client.start_code_interpreter_session(
+            codeInterpreterIdentifier=self._interpreter,
+            name=self._session_name,
+            sessionTimeoutSeconds=self._session_seconds,
+        )
+        return str(answer["sessionId"])
+
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
+        """Run Python code; see `CodeSandbox`.
+
+        With `fresh` the service is asked to clear its interpreter's context first (`clearContext`), so variables of
+        earlier calls are lost. It does not say whether that is a new process.
+        """
+        arguments: dict[str, Any] = {"code": code, "language": "python"}
+        if fresh:
+            arguments["clearContext"] = True
+        return await self._run("executeCode", arguments, timeout)
+
+    async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
+        """Run a shell command; see `CodeSandbox`."""
+        return await self._run("executeCommand", {"command": command}, timeout)
+
+    async def events(self, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        """Make a call and collect its events."""
+        await self.start()
+        await self.quotas.invoke_turn()
+
+        def invoke() -> list[dict[str, Any]]:
+            answer = self._client.invoke_code_interpreter(
+                codeInterpreterIdentifier=self._interpreter,
+                sessionId=self.session_id,
+                name=name,
+                arguments=arguments,
+            )
+            return list(answer.get("stream", ()))  # reading the stream blocks, too
+
+        return await default_threads.run(invoke)
+
+    async def close(self) -> None:
+        """End the session. A failure to end it is logged: the service ends it after its time."""
+        async with self._lock:
+            session, self.session_id = self.session_id, None
+            if session is None:
+                return
+            try:
+                await default_threads.run(
+                    self._client.stop_code_interpreter_session,
+                    codeInterpreterIdentifier=self._interpreter,
+                    sessionId=session,
+                )
+            except Exception as error:
+                logger.warning("session=<%s>, error=<%s> | session could not be stopped", session, error)
+            finally:
+                self.quotas.session_semaphore.release()
+
+    async def _run(self, name: str, arguments: dict[str, Any], timeout: float | None) -> ExecutionResult:
+        seconds = self._call_seconds if timeout is None else min(timeout, self._call_seconds)
+        started = time.monotonic()
+        try:
+            await self.start()
+            async with asyncio.timeout(seconds):
+                events = await self.events(name, arguments)
+        except TimeoutError:
+            await self.close()
+            note = f"stopped after the time limit of {seconds:g} s; variables and files are lost"
+            return ExecutionResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.close())  # as after the time limit
+            raise
+        except SandboxError:
+            raise
+        except Exception as error:
+            raise SandboxError(f"the code interpreter service failed: {type(error).__name__}: {error}") from error
+        return _result(events, time.monotonic() - started)
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """The text of a result."""
+    content = result.get("content") or ()
+    return "\n".join(block["text"] for block in content if isinstance(block, dict) and block.get("type") == "text")
+
+
+def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Kind and message of every error among the events."""
+    found = []
+    for event in events:
+        for kind, value in event.items():
+            if kind.endswith("Exception"):
+                found.append((kind, value.get("message", kind) if isinstance(value, dict) else str(value)))
+    return found
+
+
+def _result(events: list[dict[str, Any]], seconds: float) -> ExecutionResult:
+    result = next((event["result"] for event in events if "result" in event), None)
+    if result is None:
+        errors = errors_of(events)
+        text = "; ".join(f"{kind}: {message}" for kind, message in errors) or NO_RESULT
+        if errors and all(kind == "validationException" for kind, _ in errors):
+            return ExecutionResult(outcome=Outcome.REFUSED, note=text, seconds=seconds)
+        raise SandboxError(f"the code interpreter service failed: {text}")  # throttled, denied, gone, broken
+    structured = result.get("structuredContent") or {}
+    exit_code = structured.get("exitCode")
+    failed = bool(result.get("isError")) or exit_code not in (None, 0)
+    stdout, stderr = structured.get("stdout") or "", structured.get("stderr") or ""
+    if not stdout and not stderr:
+        stdout = text_of(result)
+    return ExecutionResult(
+        outcome=Outcome.ERROR if failed else Outcome.OK,
+        exit_code=exit_code if exit_code is not None or not failed else 1,
+        stdout=stdout,
+        stderr=stderr,
+        seconds=seconds,
+    )
