@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from strands_env.core.result import Observation, StepResult
 from strands_env.core.scope import TrackedModel
+from strands_env.core.types import Observation, StepResult
 from strands_env.training import samples_from_step
 from strands_sglang.trajectory import Completion, Finish, FinishType, ReplyPrint, TokenManager, TrajectoryForest
 

@@ -12,7 +12,6 @@ import pytest
 from pydantic import ValidationError
 
 from strands_env.core.jsonable import encode
-from strands_env.core.result import as_reward_function, as_reward_result
 from strands_env.core.types import (
     Action,
     AgentTrajectory,
@@ -27,6 +26,8 @@ from strands_env.core.types import (
     TerminationReason,
     TokenObservation,
     WeightVersionSpan,
+    as_reward_function,
+    as_reward_result,
 )
 from strands_sglang.media import PlacedMedium
 

@@ -19,7 +19,7 @@ import pytest
 from pydantic import PrivateAttr
 
 from strands_env.core import Action, TaskContext
-from strands_env.core.content import canonical, changed, name_of, plain
+from strands_env.core.jsonable import canonical, changed, name_of, plain
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.identity import PromptNamer, differences, digest, task_digest

@@ -24,7 +24,7 @@ from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import cannot_read, check_writable, complain, format_number, say
 from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
-from strands_env.core.content import name_of
+from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summarize
 from strands_env.eval.groups import read_scores

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
+from typing import Any, ClassVar, Never, Self
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -23,29 +23,28 @@ from strands.types.tools import AgentTool
 from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
-from .content import changed, copied
 from .deadline import EpisodeProgress, to_the_end, within
 from .flat_loop import flatten_the_loop
 from .history import History, history_of, skip_unrecorded_messages
+from .jsonable import changed, copied
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
-from .result import (
+from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .telemetry import rollout_span
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
+from .tokens import TokenObservation
+from .tool_specs import remember_tool_specs, tools_for_an_agent
+from .types import (
+    Action,
     AgentTrajectory,
+    ModelFactory,
     Observation,
     RewardCallable,
     RewardFunction,
     StepResult,
     as_reward_function,
     as_reward_result,
+    tools_as_text,
 )
-from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
-from .task import Action
-from .telemetry import rollout_span
-from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
-from .tokens import TokenObservation
-from .tool_specs import remember_tool_specs, tools_as_text, tools_for_an_agent
-
-if TYPE_CHECKING:
-    from .models import ModelFactory
 
 logger = logging.getLogger(__name__)
 

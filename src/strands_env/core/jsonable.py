@@ -1,18 +1,249 @@
-"""JSON encodings for values JSON cannot represent: bytes, and text with lone surrogates.
+"""Values as JSON: written so that they come back, compared by content, shown without secrets; their copies and names.
 
-A model may write anything into its arguments, including text that looks like such an encoding; keys that do are
-escaped, so that reading gives back exactly what was written.
+- `encode`, `decode`, `StoredModel`, `JsonValues`: values that are stored and read back, bytes and lone surrogates
+  included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
+  are escaped, so that reading gives back exactly what was written.
+- `plain`, `canonical`: JSON that is the same for equal content on every machine.
+- `shown`, `redacted`: JSON for anything, to write down and never to read back, and without secrets.
+- `copied`, `changed`: copies at a fraction of the usual cost.
+- `name_of`, `call_name`: functions, classes and calls as text.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import copy
+import functools
+import hashlib
+import inspect
+import itertools
+import math
 import re
-from typing import Annotated, Any, Self, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from uuid import UUID
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
+_IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None)))
+_LONGEST = 160
+_SECRET = re.compile(
+    r"^token$|(?<!bos|eos|pad|unk|sep|cls|end)[_-]token$|(access|auth|bearer|api|hf)[_-]?token|authorization|credential"
+    r"|api[_-]?key|private[_-]?key|secret|passwd|password|(^|[_-])pwd",
+    re.IGNORECASE,
+)
+"""Names whose values must not be written down; names of special tokens do not count."""
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys, so that equal values are equal bytes.
+
+    Raises:
+        TypeError: The value is not JSON.
+    """
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+
+
+def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = None) -> Any:
+    """The value as JSON values that depend on its content alone, so not on the order of a set.
+
+    Args:
+        value: JSON values, sets, bytes, numpy scalars and arrays, dataclasses, pydantic models, dates and the like.
+        where: What to call it.
+        leaf: Names a part that has no content, such as a function.
+
+    Raises:
+        TypeError: A part has no comparable content, and `leaf` is not given; the message names the part.
+    """
+    kind = type(value)  # most values, at a tenth of the cost
+    if value is None or kind is bool or (kind is str and value.isascii()):
+        return value
+    if kind is dict:
+        return _object(value, where, leaf)
+    match value:
+        case Enum():
+            return plain(value.value, where, leaf)
+        case None | bool():
+            return value
+        case str():
+            return _text(value)
+        case int():
+            return int(value) if -(2**63) <= value < 2**64 else {"int": str(int(value))}
+        case float():
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        case bytes() | bytearray() | memoryview():
+            return {"bytes": base64.b64encode(bytes(value)).decode()}
+        case BaseModel():
+            return plain(value.model_dump(), where, leaf)
+        case Mapping():
+            return _object(value, where, leaf)
+        case list() | tuple():
+            return [plain(item, f"{where}[{number}]", leaf) for number, item in enumerate(value)]
+        case set() | frozenset():
+            return {"set": sorted((plain(item, where, leaf) for item in value), key=canonical)}
+    if isinstance(value, _AS_TEXT):
+        return {type(value).__name__: str(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name), f"{where}.{item.name}", leaf) for item in fields(value)}
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # numpy, torch
+        return plain(value.tolist(), where, leaf)
+    if leaf is not None:
+        return leaf(value)
+    raise TypeError(f"{where} is {_shortened(repr(value))}, which has no comparable content")
+
+
+def copied(value: Any) -> Any:
+    """A deep copy, of JSON values at a tenth of the cost of `copy.deepcopy`; what occurs twice is copied twice."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind is dict:
+        return {key: item if type(item) in _IMMUTABLE else copied(item) for key, item in value.items()}
+    if kind is list:
+        return [item if type(item) in _IMMUTABLE else copied(item) for item in value]
+    return copy.deepcopy(value)
+
+
+def changed(model: Model, changes: Mapping[str, Any]) -> Model:
+    """A shallow copy with other values of fields: `model_copy(update=changes)`, without what it looks at besides."""
+    kind = type(model)
+    is_own = kind.model_copy is not BaseModel.model_copy or kind.__copy__ is not BaseModel.__copy__
+    if is_own or getattr(model, "__pydantic_private__", None):
+        return model.model_copy(update=changes)
+    values, extra = model.__dict__.copy(), model.__pydantic_extra__
+    if extra is None:
+        values.update(changes)
+    else:
+        extra = extra.copy()
+        for name, value in changes.items():
+            known = values if name in values else extra
+            known[name] = value
+    made = kind.__new__(kind)
+    put = object.__setattr__
+    put(made, "__dict__", values)
+    put(made, "__pydantic_extra__", extra)
+    put(made, "__pydantic_fields_set__", {*model.__pydantic_fields_set__, *changes})
+    put(made, "__pydantic_private__", None)
+    return made
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is what JSON text says: no subclass, no other key than text, no infinite number."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and is_json(item) for key, item in value.items())
+    if kind is list:
+        return all(map(is_json, value))
+    if kind is float:
+        return math.isfinite(value)
+    return kind is str or kind is int or kind is bool or value is None
+
+
+def redacted(value: Any) -> Any:
+    """The value as JSON to write down: parts without content by name, values of secret names left out."""
+    return _without_secrets(plain(value, leaf=_leaf))
+
+
+def name_of(value: Any) -> str:
+    """Dotted name of a function, a class, or the class of an instance; of a `functools.partial` with its arguments."""
+    if isinstance(value, functools.partial):
+        return call_name(name_of(value.func), value.args, value.keywords, names=_names(value.func))
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def call_name(
+    function: str,
+    args: tuple[Any, ...] = (),
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    names: Sequence[str] = (),
+) -> str:
+    """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names.
+
+    Args:
+        function: Name of the function.
+        args: Its positional arguments.
+        keywords: Its keyword arguments.
+        names: Names of the positional arguments, as far as they are known.
+    """
+    named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
+    shown = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]
+    for name, value in sorted((keywords or {}).items()):
+        shown.append(f"{name}={'...' if _SECRET.search(name) else _argument(value)}")
+    return f"{function}({', '.join(shown)})"
+
+
+class _Name(str):
+    """The name of a part without content; on its own it is shown without quotes, as it is not JSON text."""
+
+
+def _leaf(value: Any) -> str:
+    """What makes models by its `config`; else a name."""
+    config, name = getattr(value, "config", None), name_of(value)
+    return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
+
+
+def _argument(value: Any) -> str:
+    """An argument as text: its content, and the name of each part that has none."""
+    text = redacted(value)
+    return text if isinstance(text, _Name) else _shortened(canonical(text).decode())
+
+
+def _names(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a built-in without a signature
+        return []
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: "..." if _SECRET.search(name) else _without_secrets(item) for name, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def _shortened(text: str) -> str:
+    """The text; a long one is cut and ends with its hash."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... (blake2b {hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})"
+
+
+def _object(value: Mapping[Any, Any], where: str, leaf: Callable[[Any], str] | None) -> Any:
+    if all(type(name) is str and name.isascii() for name in value):
+        return {name: plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
+    if all(isinstance(name, str) for name in value):
+        return {_key(name): plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
+    pairs = [[plain(name, where, leaf), plain(item, f"{where}.{name}", leaf)] for name, item in value.items()]
+    return {"object": sorted(pairs, key=canonical)}
+
+
+def _text(text: str) -> Any:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return {"text": text.encode("utf-8", "surrogatepass").hex()}
+    return str(text)
+
+
+def _key(name: str) -> str:
+    plain_name = _text(name)
+    return plain_name if isinstance(plain_name, str) else f"text:{plain_name['text']}"
+
+
+# ---- stored ---------------------------------------------------------------------------------------------------------
 
 _MARK = "__bytes_encoded__"  # as the SDK's sessions write bytes
 _TEXT = "utf-8"  # the mark's value for text; True for bytes

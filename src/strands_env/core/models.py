@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
 
@@ -18,12 +18,10 @@ from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import SGLangConnectionError
 
 from .seeds import RolloutSeed, SeededClient
+from .types import ModelFactory as ModelFactory
 
 if TYPE_CHECKING:
     from strands_sglang.tool_parsers import ToolParser
-
-ModelFactory: TypeAlias = Callable[[], Model]
-"""Makes a fresh model."""
 
 DEFAULT_SAMPLING_PARAMS: dict[str, Any] = {"max_new_tokens": 16384}
 """Sampling parameters of a factory that was given none; the model's own defaults hold for the rest."""

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from .content import name_of, redacted
 from .deadline import EpisodeProgress, escaped, is_closing, stop, to_the_end
 from .environment import Environment
-from .result import StepResult
+from .jsonable import name_of, redacted
 from .seeds import seeded
-from .task import Action
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, WorkCancelledError
+from .types import Action, StepResult
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from strands.models import Model
 from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
 from .current import Bound
-from .result import AgentTrajectory
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .tokens import TokenObservation, token_sources
+from .types import AgentTrajectory
 
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from .current import Bound
-from .task import Action
+from .types import Action
 
 FIELD = "rollout_seed"
 """Field of the task context that takes the seed to wherever the rollout runs, and into the results."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .seeds import FIELD
 
 if TYPE_CHECKING:
-    from .result import StepResult
-    from .task import Action
+    from .types import Action, StepResult
 
 _tracer: Any = None
 

@@ -7,19 +7,15 @@ registry, its tools and all they hold would stay until a garbage collection.
 
 from __future__ import annotations
 
-import json
 import weakref
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Any, Final
 
 from strands.tools.registry import ToolRegistry
 from strands.types.tools import AgentTool
 
-from strands_sglang.messages import format_tool_specs
-
-from .content import copied
 from .history import is_for_middleware_that_is_absent
+from .jsonable import copied
 
 _process_tools: Final = ToolRegistry.process_tools
 
@@ -53,18 +49,6 @@ class ToolSpecs(list[Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ToolSpecs:
         return self if is_for_middleware_that_is_absent() else ToolSpecs(copied(list(self)))
-
-
-@lru_cache(maxsize=1024)
-def shared_text(text: str | None) -> str | None:
-    """The text itself, one object for equal ones: every sample of a run holds the text of its tools."""
-    return text
-
-
-def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
-    """Tool specs as JSON text of the `tools` of a chat template; None without tools."""
-    tools = format_tool_specs(specs)
-    return shared_text(json.dumps(tools, default=str)) if tools else None
 
 
 def remember_tool_specs(registry: ToolRegistry) -> None:

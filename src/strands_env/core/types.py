@@ -1,26 +1,43 @@
-"""All core types in one place: `from strands_env.core.types import Action, StepResult, ...`."""
+"""The values of an episode: what an environment is given, what it gives back, and what scores it."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import math
+import struct
+import uuid
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, Never, Self, TypeAlias
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PlainSerializer,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import from_json
+from strands.models import Model
+
+from strands_sglang.media import PlacedMedium
+from strands_sglang.messages import format_tool_specs
+from strands_sglang.trajectory import SamplingMask
+
+from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
-from .result import (
-    AgentTrajectory,
-    FunctionReward,
-    Observation,
-    RewardCallable,
-    RewardFunction,
-    RewardResult,
-    SpanReward,
-    StepResult,
-)
-from .task import Action, TaskContext
-from .termination import (
-    EpisodeTimeoutError,
-    ErrorRecord,
-    Phase,
-    TerminationReason,
-    ToolErrorRecord,
-)
+from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, ToolErrorRecord
+from .threads import reward_threads
 from .tokens import TokenObservation, TokenSegment, WeightVersionSpan
 
 __all__ = [
@@ -29,7 +46,10 @@ __all__ = [
     "EpisodeTimeoutError",
     "ErrorRecord",
     "FunctionReward",
+    "JsonMessages",
+    "MessageDict",
     "Metrics",
+    "ModelFactory",
     "Observation",
     "Phase",
     "RewardCallable",
@@ -44,4 +64,452 @@ __all__ = [
     "ToolErrorRecord",
     "ToolMetrics",
     "WeightVersionSpan",
+    "as_reward_function",
+    "as_reward_result",
+    "shared_text",
+    "tools_as_text",
 ]
+
+if TYPE_CHECKING:
+    MaskField: TypeAlias = SamplingMask | None
+else:
+    MaskField = Any  # arrays, which pydantic must not inspect
+
+ModelFactory: TypeAlias = Callable[[], Model]
+"""Makes a fresh model."""
+
+_JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+_OBSERVATION = b"SOBS1\n"
+_RESULT = b"SRES1\n"
+_COUNT = struct.Struct("<I")
+_LENGTH = struct.Struct("<q")
+_NONE = -1
+
+MessageDict: TypeAlias = dict[str, Any]
+"""A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
+
+JsonMessages = Annotated[
+    list[MessageDict],
+    BeforeValidator(decode_stored),
+    PlainSerializer(encode, when_used="json"),
+]
+"""Messages that survive JSON: images and documents are bytes, and are written as the SDK's sessions write them.
+
+Plain dictionaries on purpose: a typed message would drop the keys its type does not know.
+"""
+
+
+class TaskContext(StoredModel):
+    """What the reward needs to know about a task; any further field is kept.
+
+    Attributes:
+        id: Identity of the task. Give one where results are compared or resumed; the default is random.
+        ground_truth: The expected answer, in whatever form the reward function reads.
+        conversation_history: Messages before this action, for episodes of several steps.
+    """
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
+
+    id: str = Field(default_factory=lambda: str(uuid.uuid4()))
+    ground_truth: Any = None
+    conversation_history: JsonMessages = Field(default_factory=list)
+
+
+def _check_fields(data: Any) -> Any:
+    """Refuse a field that would be dropped: the reward would miss it without a word."""
+    if isinstance(data, dict) and (unknown := data.keys() - {"message", "task_context"}):
+        name = min(unknown, key=str)
+        raise ValueError(
+            f"an Action has a message and a task_context, got {name!r} too: write task_context=TaskContext({name}=...)"
+        )
+    return data
+
+
+def _check_message(message: Any, info: ValidationInfo) -> Any:
+    message = decode_stored(message, info)
+    if isinstance(message, dict) and not isinstance(message.get("content"), list):
+        raise ValueError(
+            f"a message is {{'role': ..., 'content': [blocks]}}, got {message!r}: give the content as a list of blocks"
+        )
+    blocks = message if isinstance(message, list) else []
+    if not isinstance(message, str | dict | list) or not all(isinstance(block, dict) for block in blocks):
+        raise ValueError(f"expected text, a list of content blocks or a message, got {message!r:.100}")
+    return message
+
+
+class Action(StoredModel):
+    """One task for the agent.
+
+    Attributes:
+        message: The prompt: text, a list of Strands content blocks, or a Strands message (its content is used).
+        task_context: Context for the reward.
+    """
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    message: Annotated[
+        str | MessageDict | list[dict[str, Any]],
+        BeforeValidator(_check_message),
+        PlainSerializer(encode, when_used="json"),
+    ]
+    task_context: TaskContext = Field(default_factory=TaskContext)
+
+    _fields = model_validator(mode="before")(_check_fields)
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, *given: Never, **fields: Any) -> None:
+            if given:
+                raise TypeError(f"an Action takes its fields by name: write Action(message={given[0]!r:.100})")
+            super().__init__(**fields)
+
+        __init__.__pydantic_base_init__ = True  # validation need not call it
+
+    @property
+    def prompt(self) -> str | list[dict[str, Any]]:
+        """The message as `Agent.invoke_async` takes it: text or content blocks."""
+        return self.message["content"] if isinstance(self.message, dict) else self.message
+
+    @property
+    def text(self) -> str:
+        """The text of the message; blocks without text are left out."""
+        prompt = self.prompt
+        return prompt if isinstance(prompt, str) else "\n".join(block["text"] for block in prompt if "text" in block)
+
+
+@lru_cache(maxsize=1024)
+def shared_text(text: str | None) -> str | None:
+    """The text itself, one object for equal ones: every sample of a run holds the text of its tools."""
+    return text
+
+
+def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
+    """Tool specs as JSON text of the `tools` of a chat template; None without tools."""
+    tools = format_tool_specs(specs)
+    return shared_text(json.dumps(tools, default=str)) if tools else None
+
+
+class Observation(StoredModel):
+    """What one step produced.
+
+    Attributes:
+        messages: The messages of this step, the action's own message first; the history before it is not repeated.
+        tokens: The token trajectory of the last model call, or None where the model provider has no token data.
+        metrics: Counts and times, see `strands_env.core.Metrics`.
+        system_prompt: The system prompt the model was given; None without one.
+        history: The messages before this step's where they are not the task's own `conversation_history`, because the
+            environment changed them; None where they are.
+        tools: The tools at the end of the step, as JSON text of a list of function schemas, the form in which chat
+            templates take them (`{"type": "function", "function": {"name", "description", "parameters"}}`). None
+            without tools, in results of earlier versions, and where a saved sample was read without its tokens.
+    """
+
+    model_config = _JSON
+
+    messages: JsonMessages = Field(default_factory=list)
+    tokens: TokenObservation | None = None
+    metrics: JsonValues = Field(default_factory=dict)
+    system_prompt: str | None = None
+    history: JsonMessages | None = None
+    tools: Annotated[str | None, AfterValidator(shared_text)] = None
+
+    def to_bytes(self) -> bytes:
+        """The observation in compact binary form; `from_bytes` gives an equal one back."""
+        return _pack(_OBSERVATION, self.model_dump_json(exclude={"tokens"}).encode(), [_token_bytes(self.tokens)])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The observation that `to_bytes` wrote.
+
+        Raises:
+            ValueError: The data is none.
+        """
+        record, blobs = _unpack(_OBSERVATION, data)
+        return cls.model_validate({**from_json(record), "tokens": _tokens(blobs[0])})
+
+    @property
+    def final_response(self) -> str | None:
+        """The text of the answer, or None when the episode did not end with one."""
+        return self.get_final_response(self.messages)
+
+    @staticmethod
+    def get_final_response(messages: list[MessageDict]) -> str | None:
+        """The last text block of the last message, if the assistant wrote it; a thinking part before it is cut off."""
+        if not messages or messages[-1].get("role") != "assistant":
+            return None
+        blocks = messages[-1].get("content") or []
+        texts = [block["text"] for block in blocks if isinstance(block, dict) and "text" in block]
+        if not texts:
+            return None
+        _, mark, answer = texts[-1].rpartition("</think>")
+        return (answer.lstrip() if mark else texts[-1]) or None
+
+
+class AgentTrajectory(BaseModel):
+    """One token trajectory of one agent of the episode.
+
+    An episode has several where sub-agents ran, or where a history was rewritten or a call was sampled again. Every
+    sampled token carries loss in exactly one of a model's trajectories.
+
+    Attributes:
+        agent_name: Name of the agent that sampled it.
+        trainable: Whether its tokens are meant to be trained (a frozen sub-agent's are not).
+        tokens: The tokens.
+        is_main: It is the path of the last answer of the environment's own agent: the one that
+            `observation.tokens` shows and that rewards of turns and spans refer to. True for at most one of a step.
+        is_discarded: The last sample was thrown away (a retry, a cancelled answer) and is not in the episode's
+            messages.
+        finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
+        media: Images in order, each with its place in `tokens`.
+        routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
+            last, or None.
+        sampling_mask: The tokens that survived top-k and top-p at each position, or None. Not part of any file.
+    """
+
+    model_config = ConfigDict(**_JSON, extra="forbid", frozen=True)
+
+    agent_name: str
+    trainable: bool = True
+    tokens: TokenObservation
+    is_main: bool = False
+    is_discarded: bool = False
+    finish_reason: str | None = None
+    media: list[PlacedMedium] = Field(default_factory=list)
+    routed_experts: bytes | None = None
+    sampling_mask: MaskField = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def images(self) -> list[str]:
+        """Data URLs of the images in order."""
+        return [medium.data for medium in self.media]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReward:
+    """A reward, a finite number, for the tokens `[start, end)` of `observation.tokens`."""
+
+    start: int
+    end: int
+    reward: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.reward):
+            raise ValueError(f"the reward of a span must be a finite number, got {self.reward!r}")
+
+
+class RewardResult(StoredModel):
+    """A score, or an abstention.
+
+    Attributes:
+        reward: The score, or None when the reward function abstains (a judge that cannot tell). Never 0 for "unknown".
+        info: Anything worth keeping about the score; JSON values.
+        turn_rewards: A score by turn index (see `TokenObservation.turn_index`), where turns are scored.
+        span_rewards: A score by token span, where spans are scored.
+        error: Why there is no score, where scoring itself broke: such a result is a failure (`REWARD_ERROR`), not an
+            abstention.
+    """
+
+    model_config = _JSON
+
+    reward: FiniteFloat | None = None
+    info: JsonValues = Field(default_factory=dict)
+    turn_rewards: dict[int, FiniteFloat] = Field(default_factory=dict)
+    span_rewards: list[SpanReward] = Field(default_factory=list)
+    error: ErrorRecord | None = None
+
+
+class StepResult(StoredModel):
+    """The result of `Environment.step`.
+
+    Attributes:
+        observation: Messages, tokens and metrics.
+        reward: The reward; None without a reward function and for failed rollouts. Where scoring broke, it may be
+            present without a number, for its `info`.
+        termination_reason: Why the episode ended.
+        error: The error it ended with; None for normal ends and limits.
+        cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
+        tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
+        trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
+    """
+
+    model_config = _JSON
+
+    observation: Observation
+    reward: RewardResult | None = None
+    termination_reason: TerminationReason = TerminationReason.NOT_TERMINATED
+    error: ErrorRecord | None = None
+    cleanup_error: ErrorRecord | None = None
+    tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
+    trajectories: list[AgentTrajectory] = Field(default_factory=list)
+
+    @property
+    def main_trajectory(self) -> AgentTrajectory | None:
+        """The path of the last answer of the environment's own agent, or None where it is not among the trajectories.
+
+        In results stored before `is_main` existed, it is recognised by its tokens.
+        """
+        for trajectory in self.trajectories:
+            if trajectory.is_main:
+                return trajectory
+        return next((item for item in self.trajectories if item.tokens == self.observation.tokens), None)
+
+    def to_json(self) -> str:
+        """The whole result as JSON; `from_json` gives an equal result back. Same as `model_dump_json`."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, data: str | bytes) -> Self:
+        """The result that `to_json` wrote.
+
+        Raises:
+            pydantic.ValidationError: The JSON is not one.
+        """
+        return cls.model_validate_json(data)
+
+    def to_bytes(self) -> bytes:
+        """The whole result in compact binary form, 13 bytes a token; `from_bytes` gives an equal result back."""
+        blobs = [_token_bytes(self.observation.tokens)]
+        for item in self.trajectories:
+            blobs += [_token_bytes(item.tokens), item.routed_experts]
+        exclude: Any = {"observation": {"tokens"}, "trajectories": {"__all__": {"tokens", "routed_experts"}}}
+        return _pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The result that `to_bytes` wrote.
+
+        Raises:
+            ValueError: The data is none.
+        """
+        record, blobs = _unpack(_RESULT, data)
+        fields = from_json(record)
+        fields["observation"]["tokens"] = _tokens(blobs[0])
+        for item, tokens, experts in zip(fields["trajectories"], blobs[1::2], blobs[2::2], strict=True):
+            item |= {"tokens": _tokens(tokens), "routed_experts": experts}
+        return cls.model_validate(fields)
+
+
+def _pack(magic: bytes, record: bytes, blobs: Sequence[bytes | None]) -> bytes:
+    """The record and its blobs as bytes that `_unpack` reads."""
+    parts: list[bytes | None] = [zlib.compress(record, 1), *blobs]
+    packed = [magic, _COUNT.pack(len(parts))]
+    for part in parts:
+        packed += [_LENGTH.pack(_NONE if part is None else len(part)), part or b""]
+    return b"".join(packed)
+
+
+def _unpack(magic: bytes, data: bytes) -> tuple[bytes, list[bytes | None]]:
+    """The record and the blobs.
+
+    Raises:
+        ValueError: The data is not what `_pack` wrote, or is not whole.
+    """
+    if not data.startswith(magic):
+        raise ValueError(f"expected data that starts with {magic!r}, got {data[: len(magic)]!r}")
+    parts: list[bytes | None] = []
+    position = len(magic)
+    try:
+        (count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size
+            if length != _NONE and not 0 <= length <= len(data) - position:
+                raise ValueError(f"expected {length} bytes at {position}, of {len(data)}")
+            parts.append(None if length == _NONE else data[position : position + length])
+            position += max(length, 0)
+        record = zlib.decompress(parts[0] or b"")
+    except (struct.error, zlib.error, IndexError) as error:
+        raise ValueError(f"the data is damaged or cut off: {error}") from error
+    return record, parts[1:]
+
+
+def _token_bytes(tokens: TokenObservation | None) -> bytes | None:
+    return None if tokens is None else tokens.to_bytes()
+
+
+def _tokens(data: bytes | None) -> TokenObservation | None:
+    return None if data is None else TokenObservation.from_bytes(data)
+
+
+class RewardFunction(ABC):
+    """Scores a step. Subclass it, or give the environment a plain function of the same arguments."""
+
+    @abstractmethod
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Score one step.
+
+        Args:
+            action: What the agent was asked, with the ground truth in its context.
+            step_result: What came out; its own `reward` is not set yet.
+
+        Returns:
+            The reward. `RewardResult(reward=None)` abstains. An exception makes the step's reward None and its
+            termination reason `REWARD_ERROR`, and loses nothing else.
+        """
+
+
+RewardValue: TypeAlias = RewardResult | float | None
+RewardCallable: TypeAlias = Callable[[Action, StepResult], RewardValue | Awaitable[RewardValue]]
+"""A plain function, sync or async. A sync one runs in a thread of its own, so that it cannot block other rollouts."""
+
+
+class FunctionReward(RewardFunction):
+    """A plain function as a reward function.
+
+    Args:
+        function: Takes the action and the step result; returns a `RewardResult`, a number, or None to abstain.
+    """
+
+    def __init__(self, function: RewardCallable) -> None:
+        if not callable(function):
+            raise TypeError(
+                f"a reward function has an async compute(action, step_result) or is a plain function, got {function!r}"
+            )
+        try:
+            inspect.signature(function).bind(None, None)
+        except ValueError:  # a built-in without a signature
+            pass
+        except TypeError as error:
+            name, takes = getattr(function, "__name__", repr(function)), inspect.signature(function)
+            raise TypeError(f"a reward function takes (action, step_result), got {name}{takes}") from error
+        self.function = function
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Call the function and give its value the right type."""
+        if inspect.iscoroutinefunction(self.function):
+            value = await self.function(action, step_result)
+        else:
+            value = await reward_threads.run(self.function, action, step_result)
+            if inspect.isawaitable(value):
+                value = await value
+        return as_reward_result(value)
+
+
+def as_reward_result(value: Any) -> RewardResult:
+    """A reward function's value as a `RewardResult`.
+
+    Raises:
+        TypeError: It is not a result, a number or None.
+        ValueError: It is infinite or NaN.
+    """
+    if isinstance(value, RewardResult):
+        return value
+    if value is None:
+        return RewardResult()
+    if isinstance(value, Real | np.bool_):  # numpy's numbers are Real, its truth values are not
+        if not math.isfinite(value):
+            raise ValueError(f"a reward must be a finite number, or None to abstain, got {value!r}")
+        return RewardResult(reward=float(value))
+    raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
+
+
+def as_reward_function(reward: Any) -> Any:
+    """Anything with a `compute` as it is, a plain function wrapped.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if inspect.isclass(reward) and hasattr(reward, "compute"):
+        raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
+    return reward if hasattr(reward, "compute") else FunctionReward(reward)

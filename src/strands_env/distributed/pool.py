@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from strands_env.core import Action, StepResult
-from strands_env.core.content import canonical, plain
+from strands_env.core.jsonable import canonical, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
 from strands_env.distributed.recipe import Recipe

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strands_env.core.content import call_name, name_of
 from strands_env.core.garbage import tune_garbage_collection
+from strands_env.core.jsonable import call_name, name_of
 from strands_env.core.rollout import LocalExecutor
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from strands_env.core import Action
-from strands_env.core.content import name_of
+from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import takes_action
 from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
 from strands_env.eval.groups import Grouping, GroupPolicy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strands_env.core import Action, TaskContext
-from strands_env.core.content import canonical, changed, is_json, plain
+from strands_env.core.jsonable import canonical, changed, is_json, plain
 from strands_env.core.seeds import derive_seed
 from strands_env.eval.errors import DatasetError
 

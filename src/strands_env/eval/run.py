@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from strands_env.core.content import changed
 from strands_env.core.garbage import rare_collections
+from strands_env.core.jsonable import changed
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.groups import GroupPolicy

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from strands_env.core.result import RewardFunction, RewardResult, StepResult
-from strands_env.core.task import Action
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
 from .matching import DEFAULT_TIMEOUT, compiled, search
 from .turns import turns_of

@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field
 from strands import Agent
 from strands.models import Model
 
-from strands_env.core.result import RewardFunction, RewardResult, StepResult
-from strands_env.core.task import Action
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import regex
 
-from strands_env.core.result import RewardFunction, RewardResult, StepResult
-from strands_env.core.task import Action
 from strands_env.core.threads import reward_threads
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""

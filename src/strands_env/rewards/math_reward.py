@@ -20,8 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from strands_env.core.result import RewardFunction, RewardResult, StepResult
-from strands_env.core.task import Action
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from strands_env.core.result import RewardFunction, RewardResult, StepResult
-from strands_env.core.task import Action
 from strands_env.core.tokens import TokenObservation
+from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

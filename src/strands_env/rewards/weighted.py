@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from strands_env.core.deadline import within
-from strands_env.core.result import (
+from strands_env.core.termination import Phase
+from strands_env.core.types import (
+    Action,
     RewardCallable,
     RewardFunction,
     RewardResult,
@@ -17,8 +19,6 @@ from strands_env.core.result import (
     as_reward_function,
     as_reward_result,
 )
-from strands_env.core.task import Action
-from strands_env.core.termination import Phase
 
 
 class AbstainPolicy(StrEnum):

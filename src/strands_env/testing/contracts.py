@@ -37,9 +37,8 @@ from strands import Agent
 
 from strands_env.core.environment import Environment
 from strands_env.core.models import ModelFactory
-from strands_env.core.result import Observation, RewardResult, StepResult, as_reward_function
-from strands_env.core.task import Action, TaskContext
 from strands_env.core.termination import TerminationReason
+from strands_env.core.types import Action, Observation, RewardResult, StepResult, TaskContext, as_reward_function
 
 from .scripted import ScriptedCall, ScriptedModel
 

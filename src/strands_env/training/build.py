@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.core.result import AgentTrajectory, RewardResult, StepResult
 from strands_env.core.termination import TerminationReason
 from strands_env.core.tokens import TokenObservation, token_sources
+from strands_env.core.types import AgentTrajectory, RewardResult, StepResult
 from strands_env.rewards.turns import Placement, token_rewards
 from strands_env.training.sample import SampleStatus, TrainingSample
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import AgentTrajectory, StepResult, TokenObservation
-from strands_env.core.tool_specs import shared_text
+from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.store import files
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from strands_env.core import Observation, StepResult
-from strands_env.core.result import as_reward_function, as_reward_result
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core.types import as_reward_function, as_reward_result
 from strands_env.training.advantages import group_advantages
 from strands_env.training.slime import fill as _fill
 from strands_env.training.slime.failures import SCORING, FailureStreakError, is_swallowed, raise_in_the_run
