@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from strands_env.core.result import as_reward_function
+from strands_env.core.types import as_reward_function
 from strands_env.eval.errors import EvalError
 from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.registry import get_benchmark, list_benchmarks
