@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from strands_env.sandbox import Sandbox, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, SandboxSlots
 
 
 async def milliseconds(work: Callable[[], Awaitable[object]], times: int) -> float:
@@ -46,17 +46,17 @@ async def main() -> None:
     figures: dict[str, float] = {"cpus": os.cpu_count() or 0}
 
     async def start_and_close() -> None:
-        async with Sandbox():
+        async with BubblewrapSandbox():
             pass
 
     figures["start_and_close_ms"] = await milliseconds(start_and_close, 10)
-    async with Sandbox() as sandbox:
+    async with BubblewrapSandbox() as sandbox:
         figures["first_python_call_ms"] = await milliseconds(lambda: sandbox.run_python("x = 1"), 1)
         figures["python_call_ms"] = await milliseconds(lambda: sandbox.run_python("x + 1"), 50)
-        figures["shell_call_ms"] = await milliseconds(lambda: sandbox.run_shell("true"), 50)
+        figures["shell_call_ms"] = await milliseconds(lambda: sandbox.exec("true"), 50)
 
     slots = SandboxSlots(count)
-    sandboxes = [Sandbox(slots=slots) for _ in range(count)]
+    sandboxes = [BubblewrapSandbox(slots=slots) for _ in range(count)]
     started = time.perf_counter()
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
     figures["start_all_ms_each"] = round((time.perf_counter() - started) * 1000 / count, 2)

@@ -44,11 +44,11 @@ class SmallTask(HarnessEnvironment):
 
     async def prepare(self, action: Action) -> None:
         """Write the task's files."""
-        await self.sandbox.run_shell(action.task_context.setup)
+        await self.sandbox.exec(action.task_context.setup)
 
     async def check(self, action: Action, result: StepResult) -> float:
         """1 where the task's check passes."""
-        done = await self.sandbox.run_shell(action.task_context.ground_truth)
+        done = await self.sandbox.exec(action.task_context.ground_truth)
         return float(done.exit_code == 0)
 
 

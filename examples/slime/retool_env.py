@@ -20,7 +20,7 @@ from strands_env.core import (
 )
 from strands_env.environments import CodeSandboxEnv
 from strands_env.rewards.math_reward import MathRewardFunction
-from strands_env.sandbox import Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, SandboxSlots
 
 SYSTEM_PROMPT = """\
 You solve mathematics problems. Reason step by step, and use execute_code to run Python wherever a calculation, a search
@@ -73,7 +73,7 @@ def make_env(*, model_factory: Any, args: Any, options: dict[str, Any]) -> Envir
 
 async def check() -> None:
     """Run code in a sandbox and score its output. Raises, with what to do, where either does not work."""
-    async with Sandbox() as sandbox:
+    async with BubblewrapSandbox() as sandbox:
         printed = (await sandbox.run_python("print(2**10)")).to_text()
     result = StepResult(
         observation=Observation(messages=[{"role": "assistant", "content": [{"text": f"\\boxed{{{printed}}}"}]}]),

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strands_env.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, SandboxUnavailableError
 from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap import command as bubblewrap
 
@@ -34,7 +34,7 @@ NO_ISOLATION = "none-i-accept-the-risk"
 def unavailable() -> str | None:
     """Why there is no isolation here, or None."""
     try:
-        Sandbox()
+        BubblewrapSandbox()
     except SandboxUnavailableError as error:
         return str(error)
     return None

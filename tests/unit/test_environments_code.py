@@ -10,10 +10,10 @@ import pytest
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import CodeMode, CodeSandboxEnv
 from strands_env.sandbox import (
-    ExecutionResult,
+    BubblewrapSandbox,
+    ExecResult,
     Isolation,
     Outcome,
-    Sandbox,
     SandboxError,
     SandboxSlots,
     SandboxUnavailableError,
@@ -39,13 +39,13 @@ class FakeSandbox:
         self.error = error
         self.closed = 0
 
-    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
+    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecResult:
         if self.error is not None:
             raise self.error
-        return ExecutionResult(outcome=Outcome.OK, stdout=f"python {code}")
+        return ExecResult(outcome=Outcome.OK, stdout=f"python {code}")
 
-    async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
-        return ExecutionResult(outcome=Outcome.ERROR, exit_code=2, stdout=f"shell {command}")
+    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
+        return ExecResult(outcome=Outcome.ERROR, exit_code=2, stdout=f"shell {command}")
 
     async def close(self) -> None:
         self.closed += 1
@@ -208,7 +208,7 @@ async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list
 
 async def test_waiting_for_a_sandbox_in_vain_is_no_fault_of_the_agent() -> None:
     slots = SandboxSlots(1)
-    async with Sandbox(isolation=Isolation.NONE, slots=slots):
+    async with BubblewrapSandbox(isolation=Isolation.NONE, slots=slots):
         env = CodeSandboxEnv(
             model_factory=scripted(call("execute_code", code="1")),
             isolation=Isolation.NONE,
@@ -278,8 +278,8 @@ def test_contradicting_options_are_refused(options: dict[str, Any]) -> None:
 
 async def test_long_output_is_shortened() -> None:
     class Loud(FakeSandbox):
-        async def run_python(self, code: str, *, timeout: float | None = None) -> ExecutionResult:
-            return ExecutionResult(outcome=Outcome.OK, stdout="x" * 1000)
+        async def run_python(self, code: str, *, timeout: float | None = None) -> ExecResult:
+            return ExecResult(outcome=Outcome.OK, stdout="x" * 1000)
 
     env = CodeSandboxEnv(model_factory=scripted(call("execute_code", code="1")), sandbox=Loud(), max_output_chars=100)
     assert "[900 characters left out]" in texts_of(await env.step(Action(message="go")))[0]

@@ -65,7 +65,7 @@ async def test_a_program_in_the_sandbox_reaches_the_gateway_and_its_files_can_be
     env = environment([completion("Four."), completion("Yes.")], isolation=Isolation.BUBBLEWRAP, python=None)
 
     async def reward(action: Action, result: Any) -> float:
-        return float((await env.sandbox.run_shell("cat answer.txt")).stdout == "Yes.")
+        return float((await env.sandbox.exec("cat answer.txt")).stdout == "Yes.")
 
     env = environment(
         [completion("Four."), completion("Yes.")], isolation=Isolation.BUBBLEWRAP, python=None, reward_fn=reward

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strands_env.sandbox import ExecutionResult, Outcome, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, ExecResult, Outcome, SandboxLimits, SandboxSlots
 
 from .sandbox_support import LIMITS, NO_ISOLATION, assert_nothing_left, leftovers, requires_isolation
 
@@ -17,26 +17,26 @@ pytestmark = requires_isolation
 
 
 @pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     before = leftovers()
-    sandbox = Sandbox(limits=LIMITS)
+    sandbox = BubblewrapSandbox(limits=LIMITS)
     yield sandbox
     await sandbox.close()
     await assert_nothing_left(before)
 
 
-async def test_variables_and_files_last(sandbox: Sandbox) -> None:
+async def test_variables_and_files_last(sandbox: BubblewrapSandbox) -> None:
     assert not (await sandbox.run_python("x = 41\nopen('note', 'w').write('hello')")).is_error
-    assert (await sandbox.run_shell("cat note && echo more >> note")).stdout == "hello"
+    assert (await sandbox.exec("cat note && echo more >> note")).stdout == "hello"
     assert (await sandbox.run_python("x += 1\nprint(x, open('note').read())")).stdout == "42 hellomore\n\n"
 
 
-async def test_last_expression_is_shown(sandbox: Sandbox) -> None:
+async def test_last_expression_is_shown(sandbox: BubblewrapSandbox) -> None:
     assert (await sandbox.run_python("a = 2\na ** 10")).to_text() == "1024"
     assert (await sandbox.run_python("None")).to_text() == "(no output)"
 
 
-async def test_exception_keeps_the_state(sandbox: Sandbox) -> None:
+async def test_exception_keeps_the_state(sandbox: BubblewrapSandbox) -> None:
     failed = await sandbox.run_python("x = 7\ndef f():\n    return 1 / 0\nf()")
     assert (failed.outcome, failed.exit_code, failed.stdout) == (Outcome.ERROR, 1, "")
     assert 'File "<cell 1>", line 3, in f' in failed.stderr
@@ -45,7 +45,7 @@ async def test_exception_keeps_the_state(sandbox: Sandbox) -> None:
     assert (await sandbox.run_python("x")).stdout == "7\n"
 
 
-async def test_syntax_error_is_shown(sandbox: Sandbox) -> None:
+async def test_syntax_error_is_shown(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python("def f(:\n  pass")
     assert result.outcome is Outcome.ERROR
     assert "SyntaxError" in result.stderr
@@ -54,25 +54,25 @@ async def test_syntax_error_is_shown(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("code", "exit_code"), [("import sys; sys.exit(3)", 3), ("exit()", 0), ("raise SystemExit('why')", 1)]
 )
-async def test_exit_ends_the_cell_only(sandbox: Sandbox, code: str, exit_code: int) -> None:
+async def test_exit_ends_the_cell_only(sandbox: BubblewrapSandbox, code: str, exit_code: int) -> None:
     await sandbox.run_python("x = 1")
     assert (await sandbox.run_python(code)).exit_code == exit_code
     assert (await sandbox.run_python("x")).stdout == "1\n"
 
 
-async def test_shell_exit_code_and_streams(sandbox: Sandbox) -> None:
-    result = await sandbox.run_shell("echo out; echo err >&2; exit 5")
+async def test_shell_exit_code_and_streams(sandbox: BubblewrapSandbox) -> None:
+    result = await sandbox.exec("echo out; echo err >&2; exit 5")
     assert (result.outcome, result.exit_code) == (Outcome.ERROR, 5)
     assert (result.stdout, result.stderr) == ("out\n", "err\n")
     assert result.to_text() == "out\n[stderr]\nerr\n[exit code 5]"
 
 
-async def test_standard_input_is_empty(sandbox: Sandbox) -> None:
+async def test_standard_input_is_empty(sandbox: BubblewrapSandbox) -> None:
     assert "EOFError" in (await sandbox.run_python("input()")).stderr
-    assert (await sandbox.run_shell("cat; echo end")).stdout == "end\n"
+    assert (await sandbox.exec("cat; echo end")).stdout == "end\n"
 
 
-async def test_interrupted_python_keeps_its_state(sandbox: Sandbox) -> None:
+async def test_interrupted_python_keeps_its_state(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python("x = 5\nprint('before', flush=True)\nwhile True: pass", timeout=0.5)
     assert (result.outcome, result.stdout) == (Outcome.TIMEOUT, "before\n")
     assert "time limit of 0.5 s" in result.note
@@ -80,7 +80,7 @@ async def test_interrupted_python_keeps_its_state(sandbox: Sandbox) -> None:
     assert (await sandbox.run_python("x")).stdout == "5\n"
 
 
-async def test_python_that_ignores_the_interrupt_is_restarted(sandbox: Sandbox) -> None:
+async def test_python_that_ignores_the_interrupt_is_restarted(sandbox: BubblewrapSandbox) -> None:
     code = "import signal\nx = 5\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     result = await sandbox.run_python(code, timeout=0.5)
     assert result.outcome is Outcome.TIMEOUT
@@ -88,28 +88,28 @@ async def test_python_that_ignores_the_interrupt_is_restarted(sandbox: Sandbox) 
     assert "NameError" in (await sandbox.run_python("x")).stderr
 
 
-async def test_shell_timeout_keeps_files_and_interpreter(sandbox: Sandbox) -> None:
+async def test_shell_timeout_keeps_files_and_interpreter(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 3")
-    result = await sandbox.run_shell("echo kept > file; sleep 60", timeout=0.5)
+    result = await sandbox.exec("echo kept > file; sleep 60", timeout=0.5)
     assert result.outcome is Outcome.TIMEOUT
     assert "lost" not in result.note
     assert (await sandbox.run_python("x, open('file').read()")).stdout == "(3, 'kept\\n')\n"
 
 
-async def test_background_processes_end_with_the_call(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("sleep 1000 & (setsid sleep 1000 &) ; echo started")
+async def test_background_processes_end_with_the_call(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("sleep 1000 & (setsid sleep 1000 &) ; echo started")
     await sandbox.run_python("import subprocess; p = subprocess.Popen(['sleep', '1000'])")
-    listing = await sandbox.run_shell("cat /proc/[0-9]*/stat")
+    listing = await sandbox.exec("cat /proc/[0-9]*/stat")
     states = [line.split()[2] for line in listing.stdout.splitlines() if "(sleep)" in line]
     assert set(states) <= {"Z"}  # what is dead may not be collected yet
 
 
-async def test_module_of_the_work_directory_can_be_imported(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("echo 'value = 9' > mine.py")
+async def test_module_of_the_work_directory_can_be_imported(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("echo 'value = 9' > mine.py")
     assert (await sandbox.run_python("import mine\nmine.value")).stdout == "9\n"
 
 
-async def test_fresh_python_shares_the_files_and_nothing_else(sandbox: Sandbox) -> None:
+async def test_fresh_python_shares_the_files_and_nothing_else(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 1\nimport math; math.pi = 3\nopen('note', 'w').write('hello')")
     result = await sandbox.run_python("import math\n'x' in dir(), math.pi > 3, open('note').read()", fresh=True)
     assert result.stdout == "(False, True, 'hello')\n"
@@ -118,13 +118,13 @@ async def test_fresh_python_shares_the_files_and_nothing_else(sandbox: Sandbox) 
     assert "NameError" in (await sandbox.run_python("y = x", fresh=True)).stderr
 
 
-async def test_fresh_python_can_be_the_first_call(sandbox: Sandbox) -> None:
+async def test_fresh_python_can_be_the_first_call(sandbox: BubblewrapSandbox) -> None:
     failed = await sandbox.run_python("assert 1 == 2", fresh=True)
     assert (failed.outcome, failed.exit_code) == (Outcome.ERROR, 1)
     assert "NameError" in (await sandbox.run_python("sys")).stderr
 
 
-async def test_fresh_python_that_hangs_or_dies_costs_no_variables(sandbox: Sandbox) -> None:
+async def test_fresh_python_that_hangs_or_dies_costs_no_variables(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 5")
     hung = await sandbox.run_python("while True: pass", timeout=0.5, fresh=True)
     assert (hung.outcome, hung.note) == (Outcome.TIMEOUT, "stopped after the time limit of 0.5 s")
@@ -133,7 +133,7 @@ async def test_fresh_python_that_hangs_or_dies_costs_no_variables(sandbox: Sandb
     assert (await sandbox.run_python("x")).stdout == "5\n"
 
 
-async def test_multiprocessing_works(sandbox: Sandbox) -> None:
+async def test_multiprocessing_works(sandbox: BubblewrapSandbox) -> None:
     code = (
         "import multiprocessing as mp\n"
         "def square(x): return x * x\n"
@@ -142,18 +142,18 @@ async def test_multiprocessing_works(sandbox: Sandbox) -> None:
     assert (await sandbox.run_python(code)).stdout == "[1, 4, 9]\n"
 
 
-async def test_unicode_passes_both_ways(sandbox: Sandbox) -> None:
+async def test_unicode_passes_both_ways(sandbox: BubblewrapSandbox) -> None:
     assert (await sandbox.run_python("print('héllo 漢字 🎉')")).stdout == "héllo 漢字 🎉\n"
-    assert (await sandbox.run_shell("echo 'ünï'")).stdout == "ünï\n"
+    assert (await sandbox.exec("echo 'ünï'")).stdout == "ünï\n"
 
 
-async def test_parallel_calls_wait_in_order(sandbox: Sandbox) -> None:
+async def test_parallel_calls_wait_in_order(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("order = []")
     await asyncio.gather(*(sandbox.run_python(f"order.append({index})") for index in range(10)))
     assert (await sandbox.run_python("order")).stdout == f"{list(range(10))}\n"
 
 
-async def test_cancelled_call_ends_the_sandbox(sandbox: Sandbox) -> None:
+async def test_cancelled_call_ends_the_sandbox(sandbox: BubblewrapSandbox) -> None:
     task = asyncio.create_task(sandbox.run_python("import time; time.sleep(60)"))
     while not sandbox.is_running:
         await asyncio.sleep(0.01)
@@ -164,26 +164,28 @@ async def test_cancelled_call_ends_the_sandbox(sandbox: Sandbox) -> None:
     assert (await sandbox.run_python("1")).stdout == "1\n"
 
 
-async def test_close_forgets_everything(sandbox: Sandbox) -> None:
+async def test_close_forgets_everything(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 1; open('f', 'w').close()")
     await sandbox.close()
     await sandbox.close()
     assert "NameError" in (await sandbox.run_python("x")).stderr
-    assert (await sandbox.run_shell("ls")).stdout == ""
+    assert (await sandbox.exec("ls")).stdout == ""
 
 
 @pytest.mark.parametrize("code", ["x" * 100_001, "a\0b", "\ud800"])
-async def test_code_that_cannot_run_is_refused(sandbox: Sandbox, code: str) -> None:
-    for run in (sandbox.run_python, sandbox.run_shell):
+async def test_code_that_cannot_run_is_refused(sandbox: BubblewrapSandbox, code: str) -> None:
+    for run in (sandbox.run_python, sandbox.exec):
         result = await run(code)
         assert (result.outcome, result.is_error) == (Outcome.REFUSED, True)
         assert result.to_text()
     assert not sandbox.is_running
 
 
-async def test_environment_of_this_process_is_not_passed_on(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_of_this_process_is_not_passed_on(
+    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
-    assert "s3cret" not in (await sandbox.run_shell("env; cat /proc/*/environ 2>/dev/null")).stdout
+    assert "s3cret" not in (await sandbox.exec("env; cat /proc/*/environ 2>/dev/null")).stdout
 
 
 async def test_own_variables_files_and_packages_are_shown(tmp_path) -> None:
@@ -191,14 +193,14 @@ async def test_own_variables_files_and_packages_are_shown(tmp_path) -> None:
     (tmp_path / "pkgs" / "helper.py").write_text("answer = 42\n")
     (tmp_path / "data.txt").write_text("data")
     shown = [tmp_path / "data.txt"]
-    async with Sandbox(
+    async with BubblewrapSandbox(
         limits=LIMITS, packages=[tmp_path / "pkgs"], read_only=shown, environment={"NAME": "value"}
     ) as sandbox:
         result = await sandbox.run_python(
             f"import os, helper\nprint(helper.answer, os.environ['NAME'], open({str(shown[0])!r}).read())"
         )
         assert result.to_text() == "42 value data"
-        written = await sandbox.run_shell(f"echo x >> {shown[0]}; echo y > {tmp_path}/pkgs/new")
+        written = await sandbox.exec(f"echo x >> {shown[0]}; echo y > {tmp_path}/pkgs/new")
         assert "Read-only file system" in written.stderr or "Permission denied" in written.stderr
     assert (tmp_path / "data.txt").read_text() == "data"
     assert sorted(path.name for path in (tmp_path / "pkgs").iterdir()) == ["helper.py"]
@@ -206,10 +208,10 @@ async def test_own_variables_files_and_packages_are_shown(tmp_path) -> None:
 
 async def test_slots_bound_running_sandboxes() -> None:
     slots = SandboxSlots(2)
-    sandboxes = [Sandbox(limits=LIMITS, slots=slots) for _ in range(6)]
+    sandboxes = [BubblewrapSandbox(limits=LIMITS, slots=slots) for _ in range(6)]
     seen = []
 
-    async def episode(sandbox: Sandbox) -> str:
+    async def episode(sandbox: BubblewrapSandbox) -> str:
         result = await sandbox.run_python("1 + 1")
         seen.append(sum(other.is_running for other in sandboxes))
         await sandbox.close()
@@ -221,37 +223,37 @@ async def test_slots_bound_running_sandboxes() -> None:
 
 async def test_failed_start_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = SandboxSlots(1)
-    broken = Sandbox(limits=LIMITS, slots=slots)
+    broken = BubblewrapSandbox(limits=LIMITS, slots=slots)
     broken.blueprint = dataclasses.replace(broken.blueprint, bwrap="/bin/false")
     before = leftovers()
     with pytest.raises(Exception, match="could not be started"):
         await broken.start()
     await assert_nothing_left(before)
-    async with asyncio.timeout(10), Sandbox(limits=LIMITS, slots=slots) as sandbox:
+    async with asyncio.timeout(10), BubblewrapSandbox(limits=LIMITS, slots=slots) as sandbox:
         assert sandbox.is_running
 
 
 async def test_virtual_environment_can_be_named() -> None:
-    async with Sandbox(limits=LIMITS, python=sys.executable) as sandbox:
+    async with BubblewrapSandbox(limits=LIMITS, python=sys.executable) as sandbox:
         assert (await sandbox.run_python("import sys; print(sys.prefix)")).stdout == f"{sys.prefix}\n"
 
 
 async def test_without_isolation_only_by_its_name() -> None:
     before = leftovers()
-    async with Sandbox(limits=LIMITS, isolation=NO_ISOLATION) as sandbox:
+    async with BubblewrapSandbox(limits=LIMITS, isolation=NO_ISOLATION) as sandbox:
         assert (await sandbox.run_python("x = 1\nx")).stdout == "1\n"
-        assert (await sandbox.run_shell("(setsid sleep 1000 &); sleep 1000", timeout=0.5)).outcome is Outcome.TIMEOUT
+        assert (await sandbox.exec("(setsid sleep 1000 &); sleep 1000", timeout=0.5)).outcome is Outcome.TIMEOUT
         assert (await sandbox.run_python("x")).stdout == "1\n"
         assert "NameError" in (await sandbox.run_python("x", fresh=True)).stderr
         assert (await sandbox.run_python("x")).stdout == "1\n"
-        await sandbox.run_shell("mkdir -p a/b && chmod 000 a/b a")
+        await sandbox.exec("mkdir -p a/b && chmod 000 a/b a")
     await assert_nothing_left(before)
 
 
 @pytest.mark.parametrize("name", ["none", "docker", ""])
 def test_unknown_isolation_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="isolation must be one of"):
-        Sandbox(isolation=name)
+        BubblewrapSandbox(isolation=name)
 
 
 @pytest.mark.parametrize(
@@ -265,10 +267,10 @@ def test_limits_out_of_range_are_refused(limits: dict) -> None:
 
 def test_missing_folder_is_refused() -> None:
     with pytest.raises(ValueError, match="does not exist"):
-        Sandbox(read_only=["/no/such/folder"])
+        BubblewrapSandbox(read_only=["/no/such/folder"])
 
 
 def test_text_of_a_result_is_complete() -> None:
-    result = ExecutionResult(outcome=Outcome.TIMEOUT, stdout="a\n", stderr="b\n", note="stopped")
+    result = ExecResult(outcome=Outcome.TIMEOUT, stdout="a\n", stderr="b\n", note="stopped")
     assert result.to_text() == "a\n[stderr]\nb\n[stopped]"
-    assert ExecutionResult(outcome=Outcome.ERROR, exit_code=2).to_text() == "[exit code 2]"
+    assert ExecResult(outcome=Outcome.ERROR, exit_code=2).to_text() == "[exit code 2]"

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import strands
 
-from strands_env.sandbox import Outcome, Sandbox, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, Outcome, SandboxSlots
 from strands_env.sandbox.bubblewrap import cgroup
 from strands_env.sandbox.bubblewrap import command as bubblewrap
 from strands_env.sandbox.bubblewrap.seccomp import seccomp_program
@@ -32,9 +32,9 @@ pytestmark = requires_isolation
 
 
 @pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     before = leftovers()
-    sandbox = Sandbox(limits=LIMITS)
+    sandbox = BubblewrapSandbox(limits=LIMITS)
     yield sandbox
     assert (await sandbox.run_python("40 + 2")).stdout == "42\n"  # whatever happened, the next call works
     await sandbox.close()
@@ -42,14 +42,14 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 
 @pytest.fixture
-async def own_watch(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
+async def own_watch(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BubblewrapSandbox]:
     """A sandbox whose limits the kernel's control groups do not help to keep."""
     monkeypatch.setattr("strands_env.sandbox.bubblewrap.process.make_control_group", lambda *_: None)
-    async with Sandbox(limits=LIMITS) as sandbox:
+    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
         yield sandbox
 
 
-async def peak_memory(sandbox: Sandbox, task: asyncio.Task) -> int:
+async def peak_memory(sandbox: BubblewrapSandbox, task: asyncio.Task) -> int:
     """The most memory all processes below this one have had until the task ends."""
     peak = 0
     while not task.done():
@@ -67,15 +67,15 @@ async def peak_memory(sandbox: Sandbox, task: asyncio.Task) -> int:
 # ---- too much of everything ----------------------------------------------------------------------------------------
 
 
-async def test_fork_bomb_of_the_shell(sandbox: Sandbox) -> None:
+async def test_fork_bomb_of_the_shell(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 1")
-    await sandbox.run_shell(":(){ :|:& };:", timeout=1)
-    result = await sandbox.run_shell("bomb() { bomb | bomb & wait; }; bomb", timeout=3)
+    await sandbox.exec(":(){ :|:& };:", timeout=1)
+    result = await sandbox.exec("bomb() { bomb | bomb & wait; }; bomb", timeout=3)
     assert "Resource temporarily unavailable" in result.stderr
     assert (await sandbox.run_python("x")).stdout == "1\n"
 
 
-async def test_fork_bomb_of_python(sandbox: Sandbox) -> None:
+async def test_fork_bomb_of_python(sandbox: BubblewrapSandbox) -> None:
     code = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError: pass"
     task = asyncio.create_task(sandbox.run_python(code, timeout=3))
     most = 0
@@ -86,7 +86,7 @@ async def test_fork_bomb_of_python(sandbox: Sandbox) -> None:
     assert 10 < most <= LIMITS.processes + 4
 
 
-async def test_processes_that_leave_their_session(sandbox: Sandbox) -> None:
+async def test_processes_that_leave_their_session(sandbox: BubblewrapSandbox) -> None:
     code = (
         "import os, time\n"
         "for _ in range(10):\n"
@@ -99,24 +99,24 @@ async def test_processes_that_leave_their_session(sandbox: Sandbox) -> None:
     )
     assert (await sandbox.run_python(code)).stdout == "'parent'\n"
     async with asyncio.timeout(30):  # killed processes may take a moment to go
-        while "(python" in (await sandbox.run_shell("cat /proc/[0-9]*/stat | grep -v ' Z ' | tail -n +3")).stdout:
+        while "(python" in (await sandbox.exec("cat /proc/[0-9]*/stat | grep -v ' Z ' | tail -n +3")).stdout:
             await asyncio.sleep(0.05)
 
 
-async def test_threads_count_as_processes(sandbox: Sandbox) -> None:
+async def test_threads_count_as_processes(sandbox: BubblewrapSandbox) -> None:
     code = "import threading, time\nfor _ in range(1000): threading.Thread(target=time.sleep, args=(60,)).start()"
     result = await sandbox.run_python(code, timeout=5)
     assert "can't start new thread" in result.stderr
 
 
-async def test_memory_of_one_process(sandbox: Sandbox) -> None:
+async def test_memory_of_one_process(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python("x = 1\ndata = bytearray(1 << 30)")
     assert "MemoryError" in result.stderr
     assert (await sandbox.run_python("x")).stdout == "1\n"
 
 
 @pytest.mark.parametrize("kind", ["shared", "many"])
-async def test_memory_bomb(own_watch: Sandbox, kind: str) -> None:
+async def test_memory_bomb(own_watch: BubblewrapSandbox, kind: str) -> None:
     """Without control groups: memory no limit of a single process sees."""
     code = {
         "shared": (
@@ -163,13 +163,13 @@ for _ in range(10):
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
 @pytest.mark.parametrize("code", [MEMFD, SYSTEM_V], ids=["memfd", "system-v"])
-async def test_memory_of_no_process_is_unavailable(own_watch: Sandbox, code: str) -> None:
+async def test_memory_of_no_process_is_unavailable(own_watch: BubblewrapSandbox, code: str) -> None:
     result = await own_watch.run_python(code)
     assert "[Errno 38]" in result.stderr
 
 
 @pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
-async def test_semaphores_and_queues_of_system_v_are_unavailable(own_watch: Sandbox) -> None:
+async def test_semaphores_and_queues_of_system_v_are_unavailable(own_watch: BubblewrapSandbox) -> None:
     code = (
         "import ctypes\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -178,7 +178,7 @@ async def test_semaphores_and_queues_of_system_v_are_unavailable(own_watch: Sand
     assert (await own_watch.run_python(code)).stdout == "-1 38 -1 38\n"
 
 
-async def test_shared_memory_of_python_is_counted(own_watch: Sandbox) -> None:
+async def test_shared_memory_of_python_is_counted(own_watch: BubblewrapSandbox) -> None:
     """It lies in `/dev/shm`, a file system of bounded size."""
     code = (
         "import os\n"
@@ -198,7 +198,7 @@ async def test_shared_memory_of_python_is_counted(own_watch: Sandbox) -> None:
 
 
 @pytest.mark.skipif(cgroup._parents() is None, reason="this process may make no control group")
-async def test_memory_bomb_in_a_control_group(sandbox: Sandbox) -> None:
+async def test_memory_bomb_in_a_control_group(sandbox: BubblewrapSandbox) -> None:
     code = "import mmap\nm = mmap.mmap(-1, 1 << 29)\nfor i in range(0, 1 << 29, 4096): m[i] = 1"
     task = asyncio.create_task(sandbox.run_python(code))
     peak = await peak_memory(sandbox, task)
@@ -206,16 +206,16 @@ async def test_memory_bomb_in_a_control_group(sandbox: Sandbox) -> None:
     assert peak < 600 * MIB
 
 
-async def test_endless_output(sandbox: Sandbox) -> None:
+async def test_endless_output(sandbox: BubblewrapSandbox) -> None:
     before = psutil.Process().memory_info().rss
-    result = await sandbox.run_shell("yes")
+    result = await sandbox.exec("yes")
     assert result.outcome is Outcome.OUTPUT_FLOOD
     assert len(result.stdout) < 2 * LIMITS.output_bytes
     assert result.dropped_bytes > LIMITS.flood_bytes - 2 * LIMITS.output_bytes
     assert psutil.Process().memory_info().rss - before < 50 * MIB
 
 
-async def test_flood_of_python_on_both_streams(sandbox: Sandbox) -> None:
+async def test_flood_of_python_on_both_streams(sandbox: BubblewrapSandbox) -> None:
     code = "import sys\nwhile True:\n    print('o' * 1000)\n    print('e' * 1000, file=sys.stderr)"
     result = await sandbox.run_python(code)
     assert result.outcome is Outcome.OUTPUT_FLOOD
@@ -223,43 +223,43 @@ async def test_flood_of_python_on_both_streams(sandbox: Sandbox) -> None:
     assert "e" in result.stderr
 
 
-async def test_one_huge_line_keeps_both_ends(sandbox: Sandbox) -> None:
+async def test_one_huge_line_keeps_both_ends(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python("import sys\nx = sys.stdout.write('a' * 500_000 + 'b' * 500_000)")
     assert result.stdout.startswith("a" * 100)
     assert result.stdout.endswith("b" * 100)
     assert result.dropped_bytes == 1_000_000 - LIMITS.output_bytes
 
 
-async def test_binary_output(sandbox: Sandbox) -> None:
+async def test_binary_output(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python(r"import sys; x = sys.stdout.buffer.write(bytes(range(256)))")
     assert r"\xff" in result.stdout
     assert result.stdout.encode()  # valid text
 
 
 async def test_cpu_time_of_all_processes() -> None:
-    small = Sandbox(limits=replace(LIMITS, cpu_seconds=0.5))
-    result = await small.run_shell("for i in 1 2 3; do (while :; do :; done) & done; wait")
+    small = BubblewrapSandbox(limits=replace(LIMITS, cpu_seconds=0.5))
+    result = await small.exec("for i in 1 2 3; do (while :; do :; done) & done; wait")
     assert result.outcome is Outcome.CPU_LIMIT
     await small.close()
 
 
-async def test_disk_is_bounded(sandbox: Sandbox) -> None:
-    result = await sandbox.run_shell(
+async def test_disk_is_bounded(sandbox: BubblewrapSandbox) -> None:
+    result = await sandbox.exec(
         "for i in $(seq 9); do head -c 9M /dev/zero > f$i || true; done; du -sm . | cut -f1; rm f*"
     )
     assert "No space left on device" in result.stderr
     assert int(result.stdout) <= 32
-    large = await sandbox.run_shell("head -c 1G /dev/zero > large; rm -f large")
+    large = await sandbox.exec("head -c 1G /dev/zero > large; rm -f large")
     assert "File too large" in large.stderr
 
 
-async def test_many_files(sandbox: Sandbox) -> None:
+async def test_many_files(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python("for i in range(10**6): open(f'f{i}', 'w').close()")
     assert result.outcome is Outcome.TOO_MANY_FILES
-    assert (await sandbox.run_shell("ls | wc -l")).stdout == "0\n"
+    assert (await sandbox.exec("ls | wc -l")).stdout == "0\n"
 
 
-async def test_code_that_never_returns(sandbox: Sandbox) -> None:
+async def test_code_that_never_returns(sandbox: BubblewrapSandbox) -> None:
     started = time.monotonic()
     code = (
         "import signal, time\n"
@@ -269,14 +269,14 @@ async def test_code_that_never_returns(sandbox: Sandbox) -> None:
         "while True: time.sleep(1)"
     )
     assert (await sandbox.run_python(code, timeout=0.5)).outcome is Outcome.TIMEOUT
-    assert (await sandbox.run_shell("trap '' TERM INT HUP; while :; do sleep 1; done", timeout=0.5)).is_error
+    assert (await sandbox.exec("trap '' TERM INT HUP; while :; do sleep 1; done", timeout=0.5)).is_error
     assert time.monotonic() - started < 60
 
 
 # ---- the way out ---------------------------------------------------------------------------------------------------
 
 
-async def test_no_network(sandbox: Sandbox) -> None:
+async def test_no_network(sandbox: BubblewrapSandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = (
@@ -293,7 +293,7 @@ async def test_no_network(sandbox: Sandbox) -> None:
             server.accept()
 
 
-async def test_sockets_of_other_families_are_denied(sandbox: Sandbox) -> None:
+async def test_sockets_of_other_families_are_denied(sandbox: BubblewrapSandbox) -> None:
     code = (
         "import socket\n"
         "for family in (40, 38, 17, 16):\n"  # vsock, kernel crypto, packets, netlink
@@ -304,7 +304,7 @@ async def test_sockets_of_other_families_are_denied(sandbox: Sandbox) -> None:
     assert "open" not in (await sandbox.run_python(code)).stdout
 
 
-async def test_abstract_sockets_of_this_machine_are_out_of_reach(sandbox: Sandbox) -> None:
+async def test_abstract_sockets_of_this_machine_are_out_of_reach(sandbox: BubblewrapSandbox) -> None:
     name = f"\0strands-env-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
@@ -313,7 +313,7 @@ async def test_abstract_sockets_of_this_machine_are_out_of_reach(sandbox: Sandbo
         assert "ConnectionRefusedError" in (await sandbox.run_python(code)).stderr
 
 
-async def test_writes_outside(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_writes_outside(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
     target = tmp_path / "escaped"
     paths = [
         str(target),
@@ -336,15 +336,15 @@ async def test_writes_outside(sandbox: Sandbox, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-async def test_private_folders_of_this_machine_are_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_private_folders_of_this_machine_are_not_there(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     tests = Path(__file__)
     for path in (secret, tests, Path("/etc/shadow"), Path("/etc/passwd"), Path("/var"), Path("/home"), Path("/sys")):
-        assert (await sandbox.run_shell(f"cat {path} || ls {path}")).outcome is Outcome.ERROR
+        assert (await sandbox.exec(f"cat {path} || ls {path}")).outcome is Outcome.ERROR
 
 
-async def test_links_lead_nowhere(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_links_lead_nowhere(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     commands = [
@@ -354,17 +354,17 @@ async def test_links_lead_nowhere(sandbox: Sandbox, tmp_path: Path) -> None:
         f"cd /proc/self/fd && for f in *; do cat $f{secret} $f/../..{secret}; done",
     ]
     for command in commands:
-        assert "s3cret" not in (await sandbox.run_shell(command, timeout=3)).stdout
+        assert "s3cret" not in (await sandbox.exec(command, timeout=3)).stdout
 
 
-async def test_processes_of_this_machine_are_not_seen(sandbox: Sandbox) -> None:
-    result = await sandbox.run_shell("ls /proc | grep -c '^[0-9]'")
+async def test_processes_of_this_machine_are_not_seen(sandbox: BubblewrapSandbox) -> None:
+    result = await sandbox.exec("ls /proc | grep -c '^[0-9]'")
     assert int(result.stdout) < 10
-    assert (await sandbox.run_shell(f"kill -0 {os.getpid()}")).is_error or os.getpid() < 10
+    assert (await sandbox.exec(f"kill -0 {os.getpid()}")).is_error or os.getpid() < 10
 
 
-async def test_no_privileges(sandbox: Sandbox) -> None:
-    status = (await sandbox.run_shell("grep -E '^(Cap|NoNewPrivs|Uid)' /proc/self/status")).stdout
+async def test_no_privileges(sandbox: BubblewrapSandbox) -> None:
+    status = (await sandbox.exec("grep -E '^(Cap|NoNewPrivs|Uid)' /proc/self/status")).stdout
     values = dict(line.split(":\t") for line in status.splitlines())
     sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     assert {name: values[name].strip("0") for name in sets} == dict.fromkeys(sets, "")
@@ -385,8 +385,8 @@ async def test_no_privileges(sandbox: Sandbox) -> None:
         "nice -n -20 true",
     ],
 )
-async def test_privileged_calls_are_denied(sandbox: Sandbox, command: str) -> None:
-    result = await sandbox.run_shell(
+async def test_privileged_calls_are_denied(sandbox: BubblewrapSandbox, command: str) -> None:
+    result = await sandbox.exec(
         f"({command}) 2>&1 | grep -iE 'not permitted|denied|cannot|invalid|PermissionError|only root|must be super'"
     )
     assert result.outcome is Outcome.OK, result
@@ -395,14 +395,14 @@ async def test_privileged_calls_are_denied(sandbox: Sandbox, command: str) -> No
 # ---- the machinery -------------------------------------------------------------------------------------------------
 
 
-async def test_supervisor_cannot_be_signalled(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("echo here > file")
+async def test_supervisor_cannot_be_signalled(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("echo here > file")
     code = "import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except (OSError, ValueError): pass\n'alive'"
     assert (await sandbox.run_python(code)).stdout == "'alive'\n"
-    assert (await sandbox.run_shell("cat file")).stdout == "here\n"
+    assert (await sandbox.exec("cat file")).stdout == "here\n"
 
 
-async def test_supervisor_cannot_be_opened(sandbox: Sandbox) -> None:
+async def test_supervisor_cannot_be_opened(sandbox: BubblewrapSandbox) -> None:
     code = (
         "import os\n"
         "for name in ('fd', 'mem', 'environ', 'root', 'cwd', 'maps'):\n"
@@ -415,12 +415,12 @@ async def test_supervisor_cannot_be_opened(sandbox: Sandbox) -> None:
     assert (await sandbox.run_python(code)).stdout == "'done'\n"
 
 
-async def test_killing_everything(sandbox: Sandbox) -> None:
+async def test_killing_everything(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("open('file', 'w').write('kept'); x = 1")
-    result = await sandbox.run_shell("kill -9 -1")
+    result = await sandbox.exec("kill -9 -1")
     assert result.is_error or result.outcome is Outcome.OK
     assert "variables are lost" in result.note
-    assert (await sandbox.run_shell("cat file")).stdout == "kept"
+    assert (await sandbox.exec("cat file")).stdout == "kept"
 
 
 @pytest.mark.parametrize(
@@ -432,21 +432,21 @@ async def test_killing_everything(sandbox: Sandbox) -> None:
         "import os; os.abort()",
     ],
 )
-async def test_killing_the_interpreter(sandbox: Sandbox, code: str) -> None:
+async def test_killing_the_interpreter(sandbox: BubblewrapSandbox, code: str) -> None:
     result = await sandbox.run_python(code)
     assert result.outcome is Outcome.DIED
     assert "the Python interpreter ended" in result.note
     assert "variables are lost" in result.note
 
 
-async def test_recursion_until_the_stack_ends(sandbox: Sandbox) -> None:
+async def test_recursion_until_the_stack_ends(sandbox: BubblewrapSandbox) -> None:
     result = await sandbox.run_python(
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f() + len(repr([f]))\nf()", timeout=2
     )
     assert result.is_error
 
 
-async def test_stopping_the_interpreter(sandbox: Sandbox) -> None:
+async def test_stopping_the_interpreter(sandbox: BubblewrapSandbox) -> None:
     assert (await sandbox.run_python("import os; os.kill(os.getpid(), 19)", timeout=0.5)).outcome is Outcome.TIMEOUT
 
 
@@ -467,14 +467,14 @@ async def test_stopping_the_interpreter(sandbox: Sandbox) -> None:
         "import os; os.fork()",
     ],
 )
-async def test_sabotage_costs_the_interpreter_at_most(sandbox: Sandbox, code: str) -> None:
+async def test_sabotage_costs_the_interpreter_at_most(sandbox: BubblewrapSandbox, code: str) -> None:
     await sandbox.run_python(code, timeout=1)
     await sandbox.run_python("1", timeout=1)
     if (await sandbox.run_python("40 + 2", timeout=1)).stdout != "42\n":
         await sandbox.run_python("import os; os._exit(1)", timeout=1)
 
 
-async def test_markers_on_the_output_are_output(sandbox: Sandbox) -> None:
+async def test_markers_on_the_output_are_output(sandbox: BubblewrapSandbox) -> None:
     code = r"""
 import struct, json, sys, os
 body = json.dumps({"id": 1, "nonce": "0" * 32, "outcome": "ok", "exit": 0, "ready": "x"}).encode()
@@ -486,7 +486,7 @@ sys.exit(9)
     assert '"outcome": "ok"' in result.stdout
 
 
-async def test_result_channel_needs_the_nonce(sandbox: Sandbox) -> None:
+async def test_result_channel_needs_the_nonce(sandbox: BubblewrapSandbox) -> None:
     """Code that finds the worker's descriptors can end its own call, not claim what it does not know."""
     code = r"""
 import os, struct, json, time
@@ -512,7 +512,7 @@ type(frame.f_locals["self"])._run = passed
 """
 
 
-async def test_forged_interpreter_claims_nothing_for_a_fresh_one(sandbox: Sandbox) -> None:
+async def test_forged_interpreter_claims_nothing_for_a_fresh_one(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python(FORGE)
     assert (await sandbox.run_python("assert 1 == 2")).stdout == "all tests passed\n"  # what `fresh` is for
     result = await sandbox.run_python("assert 1 == 2", fresh=True)
@@ -521,9 +521,11 @@ async def test_forged_interpreter_claims_nothing_for_a_fresh_one(sandbox: Sandbo
     await sandbox.close()
 
 
-async def test_files_do_not_stand_in_for_the_standard_library_of_a_fresh_interpreter(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("for m in unittest random string json; do echo 'planted = True' > $m.py; done")
-    await sandbox.run_shell("echo 'value = 9' > mine.py")
+async def test_files_do_not_stand_in_for_the_standard_library_of_a_fresh_interpreter(
+    sandbox: BubblewrapSandbox,
+) -> None:
+    await sandbox.exec("for m in unittest random string json; do echo 'planted = True' > $m.py; done")
+    await sandbox.exec("echo 'value = 9' > mine.py")
     code = (
         "import unittest, random, string, json, mine\n[hasattr(m, 'planted') for m in (unittest, random, string, json)]"
     )
@@ -531,7 +533,7 @@ async def test_files_do_not_stand_in_for_the_standard_library_of_a_fresh_interpr
     assert (await sandbox.run_python("import mine\nmine.value", fresh=True)).stdout == "9\n"
 
 
-async def test_earlier_interpreter_cannot_run_beside_a_fresh_one(sandbox: Sandbox) -> None:
+async def test_earlier_interpreter_cannot_run_beside_a_fresh_one(sandbox: BubblewrapSandbox) -> None:
     """A timer that sends SIGCONT wakes even a stopped process; then the result counts for nothing."""
     code = """
 import ctypes
@@ -549,21 +551,19 @@ print(libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 200_000_000, 0, 200_00
     assert "NameError" in (await sandbox.run_python("timer")).stderr
 
 
-async def test_shell_has_no_channel_at_all(sandbox: Sandbox) -> None:
+async def test_shell_has_no_channel_at_all(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("x = 1")
-    result = await sandbox.run_shell("ls /proc/self/fd | wc -l; ls -l /proc/self/fd | grep -c socket")
+    result = await sandbox.exec("ls /proc/self/fd | wc -l; ls -l /proc/self/fd | grep -c socket")
     assert result.stdout.split() == ["4", "0"]  # the standard three, and the listing's own
 
 
-async def test_work_directory_cannot_be_taken_away(sandbox: Sandbox) -> None:
-    await sandbox.run_shell(
-        "rm -rf /workspace; rmdir /workspace; mv /workspace /tmp/x; chmod 000 /workspace; chmod 000 ."
-    )
-    assert (await sandbox.run_shell("pwd; echo ok > file; cat file")).stdout == "/workspace\nok\n"
+async def test_work_directory_cannot_be_taken_away(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("rm -rf /workspace; rmdir /workspace; mv /workspace /tmp/x; chmod 000 /workspace; chmod 000 .")
+    assert (await sandbox.exec("pwd; echo ok > file; cat file")).stdout == "/workspace\nok\n"
 
 
-async def test_closed_output_does_not_hang(sandbox: Sandbox) -> None:
-    result = await sandbox.run_shell("exec 1>&- 2>&-; sleep 0.2; exit 4")
+async def test_closed_output_does_not_hang(sandbox: BubblewrapSandbox) -> None:
+    result = await sandbox.exec("exec 1>&- 2>&-; sleep 0.2; exit 4")
     assert result.exit_code == 4
 
 
@@ -571,11 +571,11 @@ async def test_host_process_death_ends_the_sandbox(tmp_path: Path) -> None:
     """A sandbox dies with the process that started it, however that dies."""
     script = (
         "import asyncio, os\n"
-        "from strands_env.sandbox import Sandbox\n"
+        "from strands_env.sandbox import BubblewrapSandbox\n"
         "async def main():\n"
-        "    sandbox = Sandbox()\n"
+        "    sandbox = BubblewrapSandbox()\n"
         "    await sandbox.start()\n"
-        "    asyncio.ensure_future(sandbox.run_shell('sleep 1000'))\n"
+        "    asyncio.ensure_future(sandbox.exec('sleep 1000'))\n"
         "    print('up', flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -602,28 +602,26 @@ async def test_isolation_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch, tm
     """Root that gives itself up before bubblewrap starts has the same user namespace an ordinary user has."""
     monkeypatch.setattr(bubblewrap, "choose_mode", lambda: bubblewrap.Mode.DROPPED)
     before = leftovers()
-    async with Sandbox(limits=LIMITS, python=system_python()) as sandbox:
-        assert (await sandbox.run_shell("id -u; pwd")).stdout == "1000\n/workspace\n"
+    async with BubblewrapSandbox(limits=LIMITS, python=system_python()) as sandbox:
+        assert (await sandbox.exec("id -u; pwd")).stdout == "1000\n/workspace\n"
         await sandbox.run_python("x = 1")
         assert (await sandbox.run_python("x")).stdout == "1\n"
-        bomb = await sandbox.run_shell("bomb() { bomb | bomb & wait; }; bomb", timeout=3)
+        bomb = await sandbox.exec("bomb() { bomb | bomb & wait; }; bomb", timeout=3)
         assert "Resource temporarily unavailable" in bomb.stderr
-        assert (await sandbox.run_shell("unshare --user true")).is_error
-        assert (await sandbox.run_shell("echo x > /usr/x; echo x > /dev/x; echo x > /x; echo x > /etc/x")).is_error
-        assert "Cap" not in (await sandbox.run_shell("grep -E '^Cap(Eff|Prm).*[1-9a-f]' /proc/self/status")).stdout
-        assert (
-            await sandbox.run_shell("ls /proc/1/fd || kill -9 1; sleep 0.1; echo still here")
-        ).stdout == "still here\n"
+        assert (await sandbox.exec("unshare --user true")).is_error
+        assert (await sandbox.exec("echo x > /usr/x; echo x > /dev/x; echo x > /x; echo x > /etc/x")).is_error
+        assert "Cap" not in (await sandbox.exec("grep -E '^Cap(Eff|Prm).*[1-9a-f]' /proc/self/status")).stdout
+        assert (await sandbox.exec("ls /proc/1/fd || kill -9 1; sleep 0.1; echo still here")).stdout == "still here\n"
     await assert_nothing_left(before)
 
 
 USED = """
 import asyncio
-from strands_env.sandbox import Sandbox, SandboxUnavailableError, judge
+from strands_env.sandbox import BubblewrapSandbox, SandboxUnavailableError, judge
 async def main():
     try:
-        async with Sandbox() as sandbox:
-            print((await sandbox.run_shell("id -u")).stdout.strip())
+        async with BubblewrapSandbox() as sandbox:
+            print((await sandbox.exec("id -u")).stdout.strip())
             print((await judge(sandbox, "assert solution.one() == 1", files={"solution.py": "one = lambda: 1"})).passed)
     except SandboxUnavailableError as error: print(error)
 asyncio.run(main())
@@ -677,11 +675,11 @@ def test_missing_user_namespaces_are_named() -> None:
 @pytest.mark.parametrize("isolation", ["bubblewrap", "none-i-accept-the-risk"])
 async def test_dropped_sandbox_leaves_nothing(isolation: str, caplog: pytest.LogCaptureFixture) -> None:
     before, slots = leftovers(), SandboxSlots(1)
-    sandbox = Sandbox(limits=LIMITS, slots=slots, isolation=isolation)
+    sandbox = BubblewrapSandbox(limits=LIMITS, slots=slots, isolation=isolation)
     await sandbox.run_python("open('file', 'w').write('x')")
     del sandbox
     gc.collect()
     await assert_nothing_left(before)
     assert "never closed" in caplog.text
-    async with asyncio.timeout(20), Sandbox(limits=LIMITS, slots=slots):
+    async with asyncio.timeout(20), BubblewrapSandbox(limits=LIMITS, slots=slots):
         pass  # its slot is free again

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strands_env.sandbox import Sandbox, judge
+from strands_env.sandbox import BubblewrapSandbox, judge
 from strands_env.sandbox.bubblewrap import command as bubblewrap
 
 from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation, system_python
@@ -19,18 +19,18 @@ CHECKS = f"expected = {SECRET!r}\nassert solution.answer() == expected"
 
 
 @pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
+async def sandbox() -> AsyncIterator[BubblewrapSandbox]:
     before = leftovers()
-    async with Sandbox(limits=LIMITS) as sandbox:
+    async with BubblewrapSandbox(limits=LIMITS) as sandbox:
         yield sandbox
     await assert_nothing_left(before)
 
 
-async def passes(sandbox: Sandbox, code: str, checks: str = CHECKS, timeout: float = 20.0) -> bool:
+async def passes(sandbox: BubblewrapSandbox, code: str, checks: str = CHECKS, timeout: float = 20.0) -> bool:
     return (await judge(sandbox, checks, files={"solution.py": code}, timeout=timeout)).passed
 
 
-async def test_verdict_tells_right_from_wrong_and_why(sandbox: Sandbox) -> None:
+async def test_verdict_tells_right_from_wrong_and_why(sandbox: BubblewrapSandbox) -> None:
     code = "import sys\ndef add(a, b): return a + b\nif __name__ == '__main__': print(int(input()) * 2)"
     checks = "assert solution.add(2, 2) == 4\nprint(solution.run(stdin='21').stdout)"
     good = await judge(sandbox, checks, files={"solution.py": code})
@@ -40,7 +40,7 @@ async def test_verdict_tells_right_from_wrong_and_why(sandbox: Sandbox) -> None:
     assert "AssertionError: two and two" in bad.note
 
 
-async def test_values_keep_their_types(sandbox: Sandbox) -> None:
+async def test_values_keep_their_types(sandbox: BubblewrapSandbox) -> None:
     checks = (
         "values = [1, -2.5, True, None, 'é\\0', b'\\xff', (1, [2]), {1: (2,)}, {3}, frozenset({4}), 10**40]\n"
         "assert solution.same(values) == values\n"
@@ -49,12 +49,12 @@ async def test_values_keep_their_types(sandbox: Sandbox) -> None:
     assert await passes(sandbox, "def same(x): return x", checks)
 
 
-async def test_state_of_the_episode_is_judged(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("echo 42 > result.txt")
+async def test_state_of_the_episode_is_judged(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("echo 42 > result.txt")
     assert (await judge(sandbox, "assert solution.run('cat result.txt').stdout == '42\\n'")).passed
 
 
-async def test_checks_that_are_not_python_are_no_verdict(sandbox: Sandbox) -> None:
+async def test_checks_that_are_not_python_are_no_verdict(sandbox: BubblewrapSandbox) -> None:
     with pytest.raises(ValueError, match="not Python"):
         await judge(sandbox, "assert (")
     with pytest.raises(ValueError, match="below the work directory"):
@@ -92,7 +92,7 @@ def answer():
 """
 
 
-async def test_hidden_tests_cannot_be_read(sandbox: Sandbox) -> None:
+async def test_hidden_tests_cannot_be_read(sandbox: BubblewrapSandbox) -> None:
     assert not await passes(sandbox, READ)
     assert await passes(sandbox, READ, "assert solution.answer() == 'not found'")
 
@@ -144,26 +144,26 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
-async def test_hostile_solution_does_not_pass(sandbox: Sandbox, code: str) -> None:
+async def test_hostile_solution_does_not_pass(sandbox: BubblewrapSandbox, code: str) -> None:
     """Checks that call twice: what a first call planted meets the second."""
     checks = f"try: solution.answer()\nexcept SolutionError: pass\n{CHECKS}"
     assert not await passes(sandbox, code, checks)
 
 
-async def test_what_hostile_code_left_does_not_hurt_the_next_verdict(sandbox: Sandbox) -> None:
+async def test_what_hostile_code_left_does_not_hurt_the_next_verdict(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run_python("import threading\nx = 1")
-    await sandbox.run_shell("mkdir -p solution.py json.py; (setsid sleep 1000 &)")
+    await sandbox.exec("mkdir -p solution.py json.py; (setsid sleep 1000 &)")
     assert not await passes(sandbox, FORGERIES["rewrite the judge"])
     assert await passes(sandbox, f"def answer(): return {SECRET!r}")
 
 
-async def test_solution_that_hangs_fails_in_time(sandbox: Sandbox) -> None:
+async def test_solution_that_hangs_fails_in_time(sandbox: BubblewrapSandbox) -> None:
     verdict = await judge(sandbox, "solution.run('sleep 100')\nwhile True: solution.run('true')", files={}, timeout=1.0)
     assert not verdict.passed
     assert "longer than 1 s" in verdict.note
 
 
-async def test_answer_that_breaks_the_checks_fails(sandbox: Sandbox) -> None:
+async def test_answer_that_breaks_the_checks_fails(sandbox: BubblewrapSandbox) -> None:
     """The answer makes the judge's own comparison explode: wrong, and neither lost nor unscored."""
     checks = "import re\nassert re.fullmatch('(a+)+b', solution.answer())"
     verdict = await judge(sandbox, checks, files={"solution.py": "def answer(): return 'a' * 40"}, timeout=2.0)
@@ -189,8 +189,8 @@ print(bool(found))
 """
 
 
-async def test_fresh_interpreter_cannot_be_opened_by_what_it_starts(sandbox: Sandbox) -> None:
-    await sandbox.run_shell("cat > solution.py", stdin=PARENT)
+async def test_fresh_interpreter_cannot_be_opened_by_what_it_starts(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.exec("cat > solution.py", stdin=PARENT)
     code = (
         "import subprocess, sys\n"
         "print(subprocess.run([sys.executable, 'solution.py'], capture_output=True, text=True).stdout)"
@@ -199,9 +199,9 @@ async def test_fresh_interpreter_cannot_be_opened_by_what_it_starts(sandbox: San
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has users to give")
-async def test_judge_and_judged_are_different_users(sandbox: Sandbox) -> None:
+async def test_judge_and_judged_are_different_users(sandbox: BubblewrapSandbox) -> None:
     checks = "import os\nprint(os.getuid(), solution.run('id -u').stdout, len(os.listdir('/workspace')))"
-    await sandbox.run_shell("touch file")
+    await sandbox.exec("touch file")
     inside, outside, files = (await judge(sandbox, checks)).output.split()
     assert inside != outside
     assert files == "0"
@@ -210,7 +210,7 @@ async def test_judge_and_judged_are_different_users(sandbox: Sandbox) -> None:
 @pytest.mark.skipif(os.geteuid() != 0 or system_python() is None, reason="needs root and a system-wide Python 3.11")
 async def test_judging_in_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "choose_mode", lambda: bubblewrap.Mode.DROPPED)
-    async with Sandbox(limits=LIMITS, python=system_python()) as sandbox:
+    async with BubblewrapSandbox(limits=LIMITS, python=system_python()) as sandbox:
         assert not await passes(sandbox, READ)
         assert not await passes(sandbox, FORGERIES["stop"])
         assert await passes(sandbox, f"def answer(): return {SECRET!r}")

@@ -12,7 +12,7 @@ import pytest
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import AgentCoreCodeEnv, CodeSandboxEnv
 from strands_env.sandbox import Outcome, SandboxError, SandboxUnavailableError
-from strands_env.sandbox.agentcore import CodeInterpreterSandbox, make_code_interpreter_client
+from strands_env.sandbox.agentcore import AgentCoreSandbox, make_code_interpreter_client
 from strands_env.testing import ScriptedModel, call
 from strands_env.tools import CodeInterpreterQuotas, CodeInterpreterToolkit
 
@@ -59,9 +59,9 @@ class FakeClient:
 
 async def test_run_and_close() -> None:
     client = FakeClient(answer("42\n"), answer("", "boom\n", 1))
-    sandbox = CodeInterpreterSandbox(client)
+    sandbox = AgentCoreSandbox(client)
     good = await sandbox.run_python("print(42)")
-    bad = await sandbox.run_shell("false")
+    bad = await sandbox.exec("false")
     assert (good.outcome, good.stdout, good.exit_code) == (Outcome.OK, "42\n", 0)
     assert (bad.outcome, bad.stderr, bad.exit_code) == (Outcome.ERROR, "boom\n", 1)
     assert [(request["name"], request["arguments"]) for request in client.requests] == [
@@ -93,7 +93,7 @@ async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
             return value
 
     client, quotas = Slow(answer("late")), CodeInterpreterQuotas(session_concurrency=1)
-    sandbox = CodeInterpreterSandbox(client, quotas=quotas)
+    sandbox = AgentCoreSandbox(client, quotas=quotas)
     task = asyncio.create_task(sandbox.run_python("1"))
     await asyncio.to_thread(reached.wait, 60)
     task.cancel()
@@ -107,13 +107,13 @@ async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
 
 async def test_fresh_python_clears_the_context_of_the_service() -> None:
     client = FakeClient(answer("42\n"))
-    await CodeInterpreterSandbox(client).run_python("print(42)", fresh=True)
+    await AgentCoreSandbox(client).run_python("print(42)", fresh=True)
     assert client.requests[0]["arguments"] == {"code": "print(42)", "language": "python", "clearContext": True}
 
 
 async def test_result_without_structure_is_read_from_its_text() -> None:
     client = FakeClient([{"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}])
-    result = await CodeInterpreterSandbox(client).run_python("x")
+    result = await AgentCoreSandbox(client).run_python("x")
     assert (result.outcome, result.stdout, result.exit_code) == (Outcome.ERROR, "hello", 1)
 
 
@@ -128,18 +128,18 @@ async def test_result_without_structure_is_read_from_its_text() -> None:
 )
 async def test_failure_of_the_service_is_no_fault_of_the_code(stream: Any) -> None:
     with pytest.raises(SandboxError, match=r"Rate exceeded|No result"):
-        await CodeInterpreterSandbox(FakeClient(stream)).run_python("x")
+        await AgentCoreSandbox(FakeClient(stream)).run_python("x")
 
 
 async def test_refused_code_is_a_result() -> None:
     client = FakeClient([{"validationException": {"message": "too long"}}])
-    assert (await CodeInterpreterSandbox(client).run_python("x")).outcome is Outcome.REFUSED
+    assert (await AgentCoreSandbox(client).run_python("x")).outcome is Outcome.REFUSED
 
 
 async def test_call_that_hangs_ends_with_its_session() -> None:
     release = threading.Event()
     client = FakeClient(lambda: (release.wait(), iter(answer()))[1], answer("fresh"))
-    sandbox = CodeInterpreterSandbox(client, call_seconds=0.1)
+    sandbox = AgentCoreSandbox(client, call_seconds=0.1)
     result = await sandbox.run_python("while True: pass")
     assert result.outcome is Outcome.TIMEOUT
     assert not client.running

@@ -10,11 +10,11 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.sandbox import CodeSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
 from strands_env.sandbox.agentcore import (
     CODE_INTERPRETER_ID,
+    AgentCoreSandbox,
     CodeInterpreterQuotas,
-    CodeInterpreterSandbox,
     make_code_interpreter_client,
 )
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
@@ -39,12 +39,12 @@ class CodeSandboxEnv(Environment):
 
     Args:
         mode: Which tools the agent has.
-        sandbox: Where code runs: a `Sandbox`, a `CodeInterpreterSandbox`, or your own. The environment closes it.
+        sandbox: Where code runs: a `BubblewrapSandbox`, a `AgentCoreSandbox`, or your own. The environment closes it.
         client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
         limits: Limits of the sandbox on this machine.
         isolation: Its isolation; `none-i-accept-the-risk` turns it off.
-        python: Its interpreter, see `Sandbox`.
-        slots: Bound on running sandboxes, see `Sandbox`.
+        python: Its interpreter, see `BubblewrapSandbox`.
+        slots: Bound on running sandboxes, see `BubblewrapSandbox`.
         max_output_chars: Characters of each output stream in a tool result.
         **options: Further arguments of `Environment`.
 
@@ -59,7 +59,7 @@ class CodeSandboxEnv(Environment):
         self,
         *,
         mode: CodeMode | str = CodeMode.CODE,
-        sandbox: CodeSandbox | None = None,
+        sandbox: Sandbox | None = None,
         client: Any = None,
         limits: SandboxLimits | None = None,
         isolation: Isolation | str = Isolation.BUBBLEWRAP,
@@ -79,8 +79,10 @@ class CodeSandboxEnv(Environment):
             if given or (sandbox is not None and client is not None):
                 raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {given!r}")
         if client is not None:
-            sandbox = CodeInterpreterSandbox(client, session_name="strands-env-code-sandbox")
-        self.sandbox: CodeSandbox = sandbox or Sandbox(limits=limits, isolation=isolation, python=python, slots=slots)
+            sandbox = AgentCoreSandbox(client, session_name="strands-env-code-sandbox")
+        self.sandbox: Sandbox = sandbox or BubblewrapSandbox(
+            limits=limits, isolation=isolation, python=python, slots=slots
+        )
         self._tools = CodeTools(self.sandbox, max_output_chars=max_output_chars)
 
     def get_tools(self) -> list[Any]:
@@ -142,7 +144,7 @@ class AgentCoreCodeEnv(CodeSandboxEnv):
         call_seconds: float = 300.0,
         **options: Any,
     ) -> None:
-        hosted = CodeInterpreterSandbox(
+        hosted = AgentCoreSandbox(
             client if client is not None else make_code_interpreter_client(region=region),
             code_interpreter_id=code_interpreter_id,
             quotas=quotas,

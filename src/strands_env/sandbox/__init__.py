@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .bubblewrap.sandbox import DEFAULT_MAX_SANDBOXES, CodeSandbox, Sandbox, SandboxSlots
-from .contract import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from .bubblewrap.sandbox import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, Sandbox, SandboxSlots
+from .contract import ExecResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 from .judging import Verdict, judge
 
 __all__ = [
     "DEFAULT_MAX_SANDBOXES",
-    "CodeSandbox",
-    "ExecutionResult",
+    "BubblewrapSandbox",
+    "ExecResult",
     "Isolation",
     "Outcome",
     "Sandbox",

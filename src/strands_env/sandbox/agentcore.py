@@ -13,7 +13,7 @@ from typing import Any
 
 from strands_env.core.threads import default_threads
 
-from .contract import ExecutionResult, Outcome, SandboxError, SandboxUnavailableError
+from .contract import ExecResult, Outcome, SandboxError, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class CodeInterpreterQuotas:
         await asyncio.sleep(max(0.0, self._next_free - now))
 
 
-class CodeInterpreterSandbox:
+class AgentCoreSandbox:
     """A sandbox in one session of the service; the session starts with the first call.
 
     Args:
@@ -146,8 +146,8 @@ class CodeInterpreterSandbox:
         )
         return str(answer["sessionId"])
 
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
-        """Run Python code; see `CodeSandbox`.
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
+        """Run Python code; see `Sandbox`.
 
         With `fresh` the service is asked to clear its interpreter's context first (`clearContext`), so variables of
         earlier calls are lost. It does not say whether that is a new process.
@@ -157,8 +157,8 @@ class CodeInterpreterSandbox:
             arguments["clearContext"] = True
         return await self._run("executeCode", arguments, timeout)
 
-    async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
-        """Run a shell command; see `CodeSandbox`."""
+    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
+        """Run a shell command; see `Sandbox`."""
         return await self._run("executeCommand", {"command": command}, timeout)
 
     async def events(self, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -194,7 +194,7 @@ class CodeInterpreterSandbox:
             finally:
                 self.quotas.session_semaphore.release()
 
-    async def _run(self, name: str, arguments: dict[str, Any], timeout: float | None) -> ExecutionResult:
+    async def _run(self, name: str, arguments: dict[str, Any], timeout: float | None) -> ExecResult:
         seconds = self._call_seconds if timeout is None else min(timeout, self._call_seconds)
         started = time.monotonic()
         try:
@@ -204,7 +204,7 @@ class CodeInterpreterSandbox:
         except TimeoutError:
             await self.close()
             note = f"stopped after the time limit of {seconds:g} s; variables and files are lost"
-            return ExecutionResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
+            return ExecResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
         except asyncio.CancelledError:
             await asyncio.shield(self.close())  # as after the time limit
             raise
@@ -231,13 +231,13 @@ def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
-def _result(events: list[dict[str, Any]], seconds: float) -> ExecutionResult:
+def _result(events: list[dict[str, Any]], seconds: float) -> ExecResult:
     result = next((event["result"] for event in events if "result" in event), None)
     if result is None:
         errors = errors_of(events)
         text = "; ".join(f"{kind}: {message}" for kind, message in errors) or NO_RESULT
         if errors and all(kind == "validationException" for kind, _ in errors):
-            return ExecutionResult(outcome=Outcome.REFUSED, note=text, seconds=seconds)
+            return ExecResult(outcome=Outcome.REFUSED, note=text, seconds=seconds)
         raise SandboxError(f"the code interpreter service failed: {text}")  # throttled, denied, gone, broken
     structured = result.get("structuredContent") or {}
     exit_code = structured.get("exitCode")
@@ -245,7 +245,7 @@ def _result(events: list[dict[str, Any]], seconds: float) -> ExecutionResult:
     stdout, stderr = structured.get("stdout") or "", structured.get("stderr") or ""
     if not stdout and not stderr:
         stdout = text_of(result)
-    return ExecutionResult(
+    return ExecResult(
         outcome=Outcome.ERROR if failed else Outcome.OK,
         exit_code=exit_code if exit_code is not None or not failed else 1,
         stdout=stdout,

@@ -104,7 +104,7 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionResult:
+class ExecResult:
     r"""One call in a sandbox.
 
     Attributes:

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from .bubblewrap import command as bubblewrap
-from .bubblewrap.sandbox import MAX_OUTPUT_BYTES, Sandbox, SandboxSlots
-from .contract import ExecutionResult, Isolation, Outcome, SandboxError
+from .bubblewrap.sandbox import MAX_OUTPUT_BYTES, BubblewrapSandbox, SandboxSlots
+from .contract import ExecResult, Isolation, Outcome, SandboxError
 
 DEFAULT_JUDGE_SECONDS = 60.0
 """Seconds a judgment may take."""
@@ -47,7 +47,7 @@ class Verdict:
 
 
 async def judge(
-    sandbox: Sandbox,
+    sandbox: BubblewrapSandbox,
     checks: str,
     *,
     files: Mapping[str, str] | None = None,
@@ -62,7 +62,7 @@ async def judge(
     when they run to their end without an exception.
 
     ```python
-    async with Sandbox() as sandbox:
+    async with BubblewrapSandbox() as sandbox:
         verdict = await judge(sandbox, "assert solution.add(2, 2) == 4", files={"solution.py": code})
     ```
 
@@ -92,14 +92,14 @@ async def judge(
     for path, text in (files or {}).items():
         if failed := await _write(sandbox, path, text):
             return Verdict(passed=False, note=failed)
-    async with Sandbox.from_blueprint(replace(blueprint, limits=limits, read_only=shown), _slots) as judging:
+    async with BubblewrapSandbox.from_blueprint(replace(blueprint, limits=limits, read_only=shown), _slots) as judging:
         return await _Judgment(sandbox, judging, timeout).verdict(checks, file)
 
 
 class _Judgment:
     """One conversation between checks and judged code, led from here."""
 
-    def __init__(self, judged: Sandbox, judging: Sandbox, timeout: float) -> None:
+    def __init__(self, judged: BubblewrapSandbox, judging: BubblewrapSandbox, timeout: float) -> None:
         self.judged = judged
         self.judging = judging
         self.end = asyncio.get_running_loop().time() + timeout
@@ -154,7 +154,7 @@ class _Judgment:
         """Run what the checks ask for beside the judged code. Whatever comes back is data."""
         self.runs += 1
         seconds = self._left() if request["timeout"] is None else min(request["timeout"], self._left())
-        done: ExecutionResult = await self.judged.run_shell(
+        done: ExecResult = await self.judged.exec(
             request["command"], timeout=seconds, stdin=request["stdin"], output_bytes=MAX_OUTPUT_BYTES
         )
         return {
@@ -166,11 +166,11 @@ class _Judgment:
         }
 
 
-async def _write(sandbox: Sandbox, path: str, text: str) -> str:
+async def _write(sandbox: BubblewrapSandbox, path: str, text: str) -> str:
     """Write a file into the work directory; why it could not be written, or nothing."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         raise ValueError(f"files are written below the work directory, got the path {path!r}")
     target, folder = shlex.quote(f"./{pure}"), shlex.quote(f"./{pure.parent}")
-    done = await sandbox.run_shell(f"rm -rf -- {target} && mkdir -p -- {folder} && cat > {target}", stdin=text)
+    done = await sandbox.exec(f"rm -rf -- {target} && mkdir -p -- {folder} && cat > {target}", stdin=text)
     return f"{path} could not be written: {done.to_text(500)}" if done.is_error else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from strands import tool
 
-from strands_env.sandbox import CodeSandbox, ExecutionResult, SandboxError, SandboxUnavailableError
+from strands_env.sandbox import ExecResult, Sandbox, SandboxError, SandboxUnavailableError
 
 DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""
@@ -28,7 +28,7 @@ class CodeTools:
         failure: The last error of the sandbox itself, or None.
     """
 
-    def __init__(self, sandbox: CodeSandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
+    def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
         if max_output_chars is not None and not max_output_chars > 0:
             raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
         self.sandbox = sandbox
@@ -55,9 +55,9 @@ class CodeTools:
         Args:
             command: The shell command to run.
         """
-        return await self._run(self.sandbox.run_shell, command)
+        return await self._run(self.sandbox.exec, command)
 
-    async def _run(self, run: Callable[[str], Awaitable[ExecutionResult]], code: str) -> dict[str, Any]:
+    async def _run(self, run: Callable[[str], Awaitable[ExecResult]], code: str) -> dict[str, Any]:
         try:
             return self._tool_result(await run(code))
         except SandboxError as error:
@@ -71,6 +71,6 @@ class CodeTools:
                 )
             raise
 
-    def _tool_result(self, result: ExecutionResult) -> dict[str, Any]:
+    def _tool_result(self, result: ExecResult) -> dict[str, Any]:
         text = result.to_text(self.max_output_chars)
         return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strands_env.sandbox.agentcore import NO_RESULT, CodeInterpreterQuotas, CodeInterpreterSandbox, errors_of, text_of
+from strands_env.sandbox.agentcore import NO_RESULT, AgentCoreSandbox, CodeInterpreterQuotas, errors_of, text_of
 
 from .code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
 
@@ -27,7 +27,7 @@ class CodeInterpreterToolkit(CodeTools):
         *,
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
     ) -> None:
-        self._hosted = CodeInterpreterSandbox(client, session_name=session_name, quotas=quotas)
+        self._hosted = AgentCoreSandbox(client, session_name=session_name, quotas=quotas)
         super().__init__(self._hosted, max_output_chars=max_output_chars)
 
     @property

@@ -13,7 +13,7 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.sandbox import Isolation, Outcome, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import BubblewrapSandbox, Isolation, Outcome, SandboxLimits, SandboxSlots
 
 from .recipes import Harness
 
@@ -58,8 +58,8 @@ class HarnessEnvironment(Environment):
         isolation: What stands between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
         environment: Environment variables beside those of the harness.
-        python: Interpreter of the sandbox, see `Sandbox`.
-        slots: Bound on running sandboxes, see `Sandbox`.
+        python: Interpreter of the sandbox, see `BubblewrapSandbox`.
+        slots: Bound on running sandboxes, see `BubblewrapSandbox`.
         gateway_options: Options of `Gateway`, e.g. `{"client_sampling": True}`.
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 
@@ -93,7 +93,7 @@ class HarnessEnvironment(Environment):
         # Short: the path of a socket has at most 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="gw-"))
         self._folder.chmod(0o755)
-        self.sandbox = Sandbox(
+        self.sandbox = BubblewrapSandbox(
             limits=limits or DEFAULT_LIMITS,
             isolation=isolation,
             python=python,

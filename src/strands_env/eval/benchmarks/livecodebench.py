@@ -19,7 +19,7 @@ from typing import Any
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
-from strands_env.sandbox import Sandbox, SandboxLimits, judge
+from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, judge
 
 SYSTEM_PROMPT = (
     "You are an expert Python programmer. Write a correct and efficient Python program for the problem, and end your "
@@ -105,7 +105,7 @@ class LiveCodeBenchReward(RewardFunction):
         tests = await reward_threads.run(all_tests, context["public_tests"], context["private_tests"])
         function = context["function"]
         checks = f"tests = {tests!r}\nfunction = {f'Solution.{function}' if function else None!r}\n{_CHECKS}"
-        async with Sandbox(limits=self.limits) as sandbox:
+        async with BubblewrapSandbox(limits=self.limits) as sandbox:
             verdict = await judge(
                 sandbox,
                 checks,

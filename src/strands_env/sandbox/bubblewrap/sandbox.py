@@ -1,4 +1,4 @@
-"""`Sandbox`: run Python and shell code of unknown origin on this machine, with state that lasts an episode."""
+"""`BubblewrapSandbox`: Python and shell code of unknown origin on this machine, with state that lasts an episode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ..contract import ExecutionResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from ..contract import ExecResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
 from .cgroup import remove_stale_groups
 from .process import Blueprint, SandboxProcess, isolation_from, make_blueprint
 
@@ -25,13 +25,13 @@ MAX_STDIN_BYTES = 16 << 20
 """Longest standard input of a call."""
 
 
-class CodeSandbox(Protocol):
+class Sandbox(Protocol):
     """A place to run code, here or hosted."""
 
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
         """Run Python code in an interpreter that keeps its state between calls; `fresh` in one of its own."""
 
-    async def run_shell(self, command: str, *, timeout: float | None = None) -> ExecutionResult:
+    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
         """Run a shell command in the work directory."""
 
     async def close(self) -> None:
@@ -62,7 +62,7 @@ default_slots = SandboxSlots()
 """The slots of all sandboxes that name no others."""
 
 
-class Sandbox:
+class BubblewrapSandbox:
     """Python and shell code in an isolated place of this machine.
 
     It starts with its first call. One call runs at a time; parallel ones wait in order. The work directory
@@ -141,7 +141,7 @@ class Sandbox:
         async with self._lock:
             await self._ready()
 
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecutionResult:
+    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
         """Run Python code; the value of a last expression is printed, as a notebook does.
 
         Args:
@@ -155,13 +155,13 @@ class Sandbox:
         """
         return await self._run("fresh" if fresh else "python", code, timeout)
 
-    async def run_trusted(self, code: str, *, timeout: float, output_bytes: int) -> ExecutionResult:
+    async def run_trusted(self, code: str, *, timeout: float, output_bytes: int) -> ExecResult:
         """Run Python code of any length, for code of our own that carries data."""
         return await self._call("python", code, timeout, "", output_bytes)
 
-    async def run_shell(
+    async def exec(
         self, command: str, *, timeout: float | None = None, stdin: str = "", output_bytes: int | None = None
-    ) -> ExecutionResult:
+    ) -> ExecResult:
         """Run a command in a fresh shell in the work directory.
 
         Args:
@@ -191,19 +191,17 @@ class Sandbox:
 
     async def _run(
         self, kind: str, code: str, timeout: float | None, *, stdin: str = "", output_bytes: int | None = None
-    ) -> ExecutionResult:
+    ) -> ExecResult:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
         if output_bytes is not None and not 0 < output_bytes <= MAX_OUTPUT_BYTES:
             raise ValueError(f"output_bytes must be from 1 to {MAX_OUTPUT_BYTES} or None, got {output_bytes!r}")
         refusal = _refusal(code, "code", self.limits.code_bytes) or _refusal(stdin, "standard input", MAX_STDIN_BYTES)
         if refusal:
-            return ExecutionResult(outcome=Outcome.REFUSED, note=refusal)
+            return ExecResult(outcome=Outcome.REFUSED, note=refusal)
         return await self._call(kind, code, timeout, stdin, output_bytes or self.limits.output_bytes)
 
-    async def _call(
-        self, kind: str, code: str, timeout: float | None, stdin: str, output_bytes: int
-    ) -> ExecutionResult:
+    async def _call(self, kind: str, code: str, timeout: float | None, stdin: str, output_bytes: int) -> ExecResult:
         wall = self.limits.wall_seconds if timeout is None else min(timeout, self.limits.wall_seconds)
         async with self._lock:
             process = await self._ready()
@@ -216,7 +214,7 @@ class Sandbox:
                 logger.warning("error=<%r> | sandbox lost", error)
                 await self._end()
                 note = "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
-                return ExecutionResult(outcome=Outcome.SANDBOX_LOST, note=note)
+                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=note)
             except BaseException:  # cancelled: the code still runs, and the next request would get its answer
                 await asyncio.shield(self._end())
                 raise
@@ -227,7 +225,7 @@ class Sandbox:
                 await self._end()  # the files would break the limit again
             return result
 
-    def _result(self, kind: str, answer: dict[str, Any], wall: float) -> ExecutionResult:
+    def _result(self, kind: str, answer: dict[str, Any], wall: float) -> ExecResult:
         outcome = Outcome(answer["outcome"])
         stdout, dropped_out = _stream(answer["stdout"])
         stderr, dropped_err = _stream(answer["stderr"])
@@ -239,7 +237,7 @@ class Sandbox:
             notes.append(f"{ended}its variables are lost, files in the work directory remain")
         elif outcome is Outcome.TIMEOUT and kind == "python":
             notes.append("it was interrupted, variables set so far remain")
-        return ExecutionResult(
+        return ExecResult(
             outcome=outcome,
             exit_code=answer["exit"],
             stdout=stdout,
