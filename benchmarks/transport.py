@@ -23,7 +23,7 @@ from pathlib import Path
 import aiohttp
 from benchmarks.provider_floor import MOST_NEW_TOKENS, Worker, machine, save_tokenizer
 
-from strands_sglang.backends.http.http import HTTPClient, Target
+from strands_sglang.backends.http.connections import HTTPClient, Target
 
 TASKS, REQUESTS = 20, 20
 TOKENS = (1_500, 18_000, 45_000)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from strands_sglang import SGLangClient
-from strands_sglang.backends.http import http
+from strands_sglang.backends.http import connections
 from strands_sglang.backends.http.retry import RetryBudget
 from strands_sglang.backends.sglang import before_attempt, client
 from strands_sglang.exceptions import (
@@ -90,7 +90,7 @@ class Call:
 
 
 current: ContextVar[Call] = ContextVar("current")
-_connect = http.HTTPClient._connect
+_connect = connections.HTTPClient._connect
 
 
 class Connection(asyncio.Transport):
@@ -150,7 +150,7 @@ class Network:
         self.answers: dict[str, Any] = {}
         self.aborted: Counter[str] = Counter()
 
-    async def connect(self, target: http.Target) -> http._Connection:
+    async def connect(self, target: connections.Target) -> connections._Connection:
         """In the place of `HTTPClient._open`."""
         if target.path == "/generate":
             attempt = current.get().tries[-1]
@@ -160,7 +160,7 @@ class Network:
             if attempt.fault == "refused":
                 attempt.ended = asyncio.get_running_loop().time()
                 raise ConnectionRefusedError(111, "refused")
-        protocol = http._Connection(asyncio.get_running_loop())
+        protocol = connections._Connection(asyncio.get_running_loop())
         Connection(self, protocol)
         return protocol
 
@@ -345,7 +345,7 @@ class Schedule:
             paid += not is_free
 
 
-def with_its_call(http_client: http.HTTPClient, *arguments: Any) -> Any:
+def with_its_call(http_client: connections.HTTPClient, *arguments: Any) -> Any:
     """Connections open in an empty context; here they have to know whose they are."""
     call = current.get()
 
@@ -362,11 +362,11 @@ def schedule(seed: int) -> list[Any]:
     ids = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
 
-        async def connect(_: http.HTTPClient, target: http.Target) -> http._Connection:
+        async def connect(_: connections.HTTPClient, target: connections.Target) -> connections._Connection:
             return await made.network.connect(target)
 
-        patch.setattr(http.HTTPClient, "_open", connect)
-        patch.setattr(http.HTTPClient, "_connect", with_its_call)
+        patch.setattr(connections.HTTPClient, "_open", connect)
+        patch.setattr(connections.HTTPClient, "_connect", with_its_call)
         patch.setattr(client, "_new_rid", lambda: f"{next(ids):032x}")
         patch.setattr(client, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)

@@ -13,7 +13,7 @@ from ...exceptions import (
     SGLangHTTPError,
 )
 from .closing import closed_error
-from .http import CannotConnectError, ConnectionLostError, NotHTTPError
+from .connections import CannotConnectError, ConnectionLostError, NotHTTPError
 from .retry import RetryClass, classify
 
 FAILURES = (SGLangClientError, OSError)

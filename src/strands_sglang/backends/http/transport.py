@@ -21,7 +21,7 @@ import orjson
 
 from .aborts import ABORT_TIMEOUT_S, Aborts
 from .closing import Closing
-from .http import HTTPClient, Target
+from .connections import HTTPClient, Target
 
 logger = logging.getLogger(__name__)
 

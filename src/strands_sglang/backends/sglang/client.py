@@ -18,7 +18,7 @@ from typing import Any
 
 from ...exceptions import SGLangConnectionError, SGLangHTTPError
 from ..http.attempts import FAILURES, Attempt, Failure, client_closed, translate
-from ..http.http import Target
+from ..http.connections import Target
 from ..http.http_errors import http_error
 from ..http.options import (
     affinity_header,

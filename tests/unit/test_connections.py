@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trustme
 
-from strands_sglang.backends.http import http
-from strands_sglang.backends.http.http import (
+from strands_sglang.backends.http import connections
+from strands_sglang.backends.http.connections import (
     CannotConnectError,
     ConnectionLostError,
     HTTPAnswer,
@@ -238,7 +238,7 @@ async def test_answers_that_are_none(answer: bytes, expected: type[Exception]) -
 
 
 async def test_a_long_error_is_cut_and_a_compressed_one_has_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LONGEST_ERROR", 10)
+    monkeypatch.setattr(connections, "_LONGEST_ERROR", 10)
     server = RawServer(whole(b"a" * 50, status=b"400 X"), whole(b"a", b"Content-Encoding: br", status=b"502 X"))
     async with serving(server) as client:
         assert [(a.status, a.body) for a in [await ask(client, server) for _ in range(2)]] == [
@@ -313,7 +313,7 @@ async def test_connections_are_told_and_a_fresh_one_is_new() -> None:
 
 
 async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(connections, "KEEPALIVE_S", 0.05)
     server = RawServer(whole(b"a"))
     async with serving(server) as client:
         await asyncio.gather(*(ask(client, server) for _ in range(3)))
