@@ -9,10 +9,7 @@ processes (`tune_garbage_collection`):
 - **at once**: so many rollouts, the server answering at once: the most turns a second that the process takes.
 - **paced**: the same rollouts with a server that takes its time, so that the process takes `--load` of these turns a
   second and all rollouts are under way together: memory, connections, and the added latency of a turn, which is the
-  time between two answers of a rollout that the server did not hold the request. The first crowd is small, and is
-  measured with longer rollouts and with twice as many, too: `cluster_simulation` takes its costs from these three, and
-  is compared with the larger ones.
-- **alive**: objects of the small crowd that the garbage collector knows, and what it costs to walk them.
+  time between two answers of a rollout that the server did not hold the request.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
 - **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside `null`, an episode of a model that
@@ -26,7 +23,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import gc
 import itertools
 import json
 import multiprocessing
@@ -36,9 +32,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +65,6 @@ WARM_UP = 8
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 """Of this machine. A measured process keeps to the first, the server, which stands for another machine, to the rest:
 else they wait for each other."""
-SMALL_RUNS = 3
-"""Runs of the small crowd before, between and after the others."""
-ADDED = "added_s"
-"""The latencies of each turn, which are not kept."""
 
 
 class TimedClient(SGLangClient):
@@ -137,28 +128,6 @@ def library_factory(url: str, turns: int, folder: str, result: str) -> Callable[
     return lambda: env
 
 
-@contextmanager
-def collections() -> Iterator[dict[str, float]]:
-    """Count the collections of garbage, and their CPU time: young ones, and those that walk survivors again."""
-    counts = {"young": 0.0, "young_s": 0.0, "late": 0.0, "late_s": 0.0}
-    began = 0.0
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        nonlocal began
-        if phase == "start":
-            began = time.process_time()
-            return
-        kind = "late" if info["generation"] else "young"
-        counts[kind] += 1
-        counts[f"{kind}_s"] += time.process_time() - began
-
-    gc.callbacks.append(note)
-    try:
-        yield counts
-    finally:
-        gc.callbacks.remove(note)
-
-
 def resident_mb() -> float:
     """Memory of the process."""
     return psutil.Process().memory_info().rss / 1e6
@@ -204,8 +173,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     peak, before = dict[str, float](), resident_mb()
     watching = asyncio.create_task(watch(peak))
     wall, cpu, denied = time.perf_counter(), time.process_time(), denied_s()
-    with collections() as collected:
-        results = await gather(env.rollout, count, delay / 1000)
+    results = await gather(env.rollout, count, delay / 1000)
     wall, cpu, denied = time.perf_counter() - wall, time.process_time() - cpu, denied_s() - denied
     watching.cancel()
     await client.close()
@@ -221,17 +189,10 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
         "cpu_ms_per_turn": round(1000 * cpu / taken, 3),
         "denied_share": round(denied / wall, 3),
         "added_ms": percentiles(client.added),
-        "collections": {
-            "young": int(collected["young"]),
-            "late": int(collected["late"]),
-            "cpu_ms_per_turn": round(1000 * (collected["young_s"] + collected["late_s"]) / taken, 3),
-            "objects_per_turn": round(collected["young"] * gc.get_threshold()[0] / taken, 1),
-        },
         "process_mb": round(before, 1),
         "peak_mb": round(peak["mb"], 1),
         "kb_per_rollout": round(1000 * (peak["mb"] - before) / count, 1),
         "connections": client.most_in_flight,
-        ADDED: client.added,
     }
 
 
@@ -239,35 +200,6 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     """Milliseconds that half of these latencies stay below, and 99 % of them."""
     ordered = sorted(seconds)
     return {name: round(1000 * ordered[int(share * len(ordered))], 1) for name, share in (("p50", 0.5), ("p99", 0.99))}
-
-
-async def alive(order: dict[str, Any]) -> dict[str, Any]:
-    """Objects of live rollouts after a third and two thirds of their turns, and CPU to walk them."""
-    count, turns, delay = order["rollouts"], order["turns"], order["delay_ms"]
-    client = TimedClient(f"{order['url']}/{delay}", max_connections=count + 10)
-    env = library(client, turns, order["folder"], order["result"])
-    await gather(env.rollout, WARM_UP)
-    tune_garbage_collection()
-    client.cpu.clear()
-    running = asyncio.create_task(gather(env.rollout, count, delay / 1000))
-    moments: list[tuple[float, float, float]] = []
-    for share in (1 / 3, 2 / 3):
-        while len(client.cpu) < share * count * turns and not running.done():
-            await asyncio.sleep(0.001)
-        began = time.process_time()
-        gc.collect()
-        spent = time.process_time() - began
-        moments.append((len(client.cpu) / count, len(gc.get_objects()) / count, spent / count))
-    await running
-    await client.close()
-    (early, few, _), (late, many, spent) = moments
-    per_turn = (many - few) / (late - early)
-    return {
-        "rollouts": count,
-        "objects_of_a_rollout": round(few - per_turn * early, 1),
-        "objects_of_its_turn": round(per_turn, 1),
-        "walk_us_per_object": round(1e6 * spent / many, 3),
-    }
 
 
 async def spread(order: dict[str, Any]) -> dict[str, Any]:
@@ -382,34 +314,12 @@ def result_words(tokens: int, turns: int) -> str:
     return words(max(1, round((tokens - REPLY_TOKENS * turns - 200) / (turns - 1)) - 25), 1)
 
 
-def measured(
-    measure: Callable[[dict[str, Any]], Any], order: dict[str, Any], added: list[float] | None = None
-) -> dict[str, Any]:
-    """Measure in a fresh process, print what came out, and add the latencies of its turns to those of other runs."""
+def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
+    """Measure in a fresh process, and print what came out."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
         figures: dict[str, Any] = fresh.submit(run, measure, order).result()
-    latencies = figures.pop(ADDED, [])
-    if added is not None:
-        added += latencies
     print(f"{measure.__name__:>6}  " + "  ".join(f"{name}={value}" for name, value in figures.items()), flush=True)
     return figures
-
-
-def crowds(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures of each crowd. The first is small, takes seconds, and is measured before, between and after the others,
-    so that the machine's slow seconds hit all alike; its run of median CPU counts, with the latencies of all runs."""
-    small, *larger = orders
-    added: list[float] = []
-
-    def small_runs() -> list[dict[str, Any]]:
-        return [measured(crowd, small, added) for _ in range(SMALL_RUNS)]
-
-    figures, runs = [], small_runs()
-    for order in larger:
-        figures.append(measured(crowd, order))
-        runs += small_runs()
-    runs.sort(key=lambda run: run["cpu_ms_per_turn"])
-    return [{**runs[(len(runs) - 1) // 2], "added_ms": percentiles(added)}, *figures]
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str, server: psutil.Process) -> dict[str, Any]:
@@ -422,22 +332,14 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         "delay_ms": 0,
         "result": result_words(args.tokens, args.turns),
     }
-    at_once = crowds([{**order, "rollouts": count} for count in args.crowds])
+    at_once = [measured(crowd, {**order, "rollouts": count}) for count in args.crowds]
 
     def delay_of(figures: dict[str, Any]) -> int:
         return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
 
-    paced = crowds([{**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)} for full in at_once])
-    small = paced[0]
-    twice = measured(crowd, {**order, "rollouts": 2 * small["rollouts"], "delay_ms": 2 * small["delay_ms"]})
-    longer = {**order, "result": result_words(4 * args.tokens, args.turns), "rollouts": args.crowds[0]}
-    longer_at_once = measured(crowd, longer)
-    longer_paced = measured(crowd, {**longer, "delay_ms": delay_of(longer_at_once)})
+    paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
     turns = args.long_turns
-    single = {
-        "alive": measured(alive, {**order, "rollouts": args.crowds[0], "delay_ms": small["delay_ms"]}),
-        "long": measured(long, {**order, "turns": turns, "result": result_words(90_000 * turns // 400, turns)}),
-    }
+    episode = measured(long, {**order, "turns": turns, "result": result_words(90_000 * turns // 400, turns)})
     keep_to(CORES, server)  # processes that share the work need them all
     kinds = ["local", "processes"] if args.no_ray else ["local", "processes", "ray"]
     workers = sorted({1, args.workers})
@@ -450,9 +352,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         "load": args.load,
         "at_once": at_once,
         "paced": paced,
-        "twice": twice,
-        "longer": [longer_at_once, longer_paced],
-        **single,
+        "long": episode,
         "spread": spreads,
     }
 

@@ -27,12 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BENCHMARKS = (
     "provider_floor",
-    "encoding",
     "transport",
     "many_rollouts",
-    "cluster_simulation",
-    "trajectory_export",
-    "template_delta",
     "evaluator_cost",
     "store_scale",
     "gateway_overhead",
