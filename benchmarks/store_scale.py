@@ -23,8 +23,8 @@ from pathlib import Path
 
 from strands_env.core import Action, Observation, RewardResult, StepResult, TaskContext, TerminationReason
 from strands_env.eval import EvalSample, Evaluator, summarize, verify_run
-from strands_env.eval.groups import read_scores
-from strands_env.eval.identity import PromptNamer, sample_id
+from strands_env.eval.run.groups import read_scores
+from strands_env.eval.run.tasks import PromptNamer, sample_id
 from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths
 
 MESSAGES = [{"role": "user", "content": [{"text": "q"}]}, {"role": "assistant", "content": [{"text": "x" * 1900}]}]

@@ -33,10 +33,10 @@ OUTPUT = Path("/simulated/run/results.jsonl")
 def _no_system(monkeypatch):
     monkeypatch.setattr(files, "lock", lambda fd, path: None)
     monkeypatch.setattr(config, "versions", lambda: {"python": "3"})
-    monkeypatch.setattr("strands_env.eval.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
-    monkeypatch.setattr("strands_env.eval.sampling.logger.disabled", True)
+    monkeypatch.setattr("strands_env.eval.run.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)
     monkeypatch.setattr("strands_env.eval.store.log.logger.disabled", True)
-    monkeypatch.setattr("strands_env.eval.run.logger.disabled", True)
+    monkeypatch.setattr("strands_env.eval.run.run.logger.disabled", True)
 
 
 @dataclass

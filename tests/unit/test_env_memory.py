@@ -24,7 +24,7 @@ from strands_env.core.history import History, skip_unrecorded_messages
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.scope import StepScope
 from strands_env.core.types import TerminationReason
-from strands_env.eval.executor import rollout_within
+from strands_env.eval.run.sampling import rollout_within
 from strands_env.testing import ScriptedModel
 from strands_env.testing import call as ask_for
 from strands_sglang import SGLangModel

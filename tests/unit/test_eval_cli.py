@@ -15,7 +15,7 @@ from strands_env.cli import main
 from strands_env.commands.progress import LiveDisplay, PlainDisplay, make_display
 from strands_env.commands.terminal import format_seconds
 from strands_env.eval import read_results
-from strands_env.eval.progress import ProgressState
+from strands_env.eval.run.progress import ProgressState
 from tests.conftest import ROOT
 
 HOOKS = "tests.unit.eval_hooks"

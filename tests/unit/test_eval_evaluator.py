@@ -27,10 +27,10 @@ from strands_env.eval import (
     StoreError,
     TooManyFailuresError,
     read_results,
-    run,
 )
-from strands_env.eval.identity import PromptNamer
 from strands_env.eval.metrics import compute_pass_at_k
+from strands_env.eval.run import run
+from strands_env.eval.run.tasks import PromptNamer
 from strands_env.eval.store import RunConfig, StorePaths, load_run
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
@@ -348,7 +348,7 @@ async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
 
 
 async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypatch):
-    monkeypatch.setattr("strands_env.eval.executor.UNANSWERED_SECONDS", 0.0)
+    monkeypatch.setattr("strands_env.eval.run.sampling.UNANSWERED_SECONDS", 0.0)
 
     class Slow(FakeEnv):
         async def cleanup(self) -> None:
@@ -359,7 +359,7 @@ async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypat
 
 
 async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sample(monkeypatch):
-    monkeypatch.setattr("strands_env.eval.executor.UNANSWERED_SECONDS", 0.0)
+    monkeypatch.setattr("strands_env.eval.run.sampling.UNANSWERED_SECONDS", 0.0)
 
     class Silent:
         async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:

@@ -9,7 +9,7 @@ import pytest
 
 from strands_env.cli import main
 from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, summarize
-from strands_env.eval.groups import Grouping, GroupPolicy, read_scores
+from strands_env.eval.run.groups import Grouping, GroupPolicy, read_scores
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from tests.unit.eval_support import FakeEnv, outcome, sample, tasks

@@ -22,7 +22,8 @@ from strands_env.core import Action, TaskContext
 from strands_env.core.jsonable import canonical, changed, name_of, plain
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.errors import DatasetError
-from strands_env.eval.identity import PromptNamer, differences, digest, task_digest
+from strands_env.eval.run.tasks import PromptNamer, task_digest
+from strands_env.eval.store.config import differences, digest
 from tests.conftest import ROOT
 from tests.unit.eval_support import FakeEnv, task
 
@@ -110,7 +111,7 @@ def test_a_changed_model_is_the_copy_that_pydantic_makes(kind):
 
 def test_a_set_has_one_identity_in_all_processes():
     program = (
-        "from tests.unit.eval_support import task; from strands_env.eval.identity import task_digest;"
+        "from tests.unit.eval_support import task; from strands_env.eval.run.tasks import task_digest;"
         "print(task_digest(task('t', held={str(i) for i in range(50)})))"
     )
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strands_env.eval import Evaluator, StoreError, read_results
-from strands_env.eval.progress import GuardedProgress, ProgressState
+from strands_env.eval.run.progress import GuardedProgress, ProgressState
 from tests.unit.eval_support import FakeEnv, tasks
 
 
@@ -36,7 +36,7 @@ async def test_a_display_that_raises_ends_no_run(where, tmp_path, caplog):
     display = Broken(where)
     await Evaluator(FakeEnv, output_path=tmp_path, progress=display, max_concurrency=1).run(tasks(5))
     assert len(list(read_results(tmp_path))) == 5
-    assert [record.name for record in caplog.records] == ["strands_env.eval.progress"]
+    assert [record.name for record in caplog.records] == ["strands_env.eval.run.progress"]
     assert display.calls.count(where) == 1
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from strands_env.commands.progress import TrackedProgress
-from strands_env.eval.progress import ProgressState
+from strands_env.eval.run.progress import ProgressState
 from strands_env.trackers import TRACKERS, BackgroundTracker, TrackerError, make_tracker, numbers_of
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 

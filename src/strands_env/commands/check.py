@@ -17,8 +17,8 @@ from strands_env.core.limits import shorten
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError
-from strands_env.eval.benchmark import Benchmark
-from strands_env.eval.source import Tasks, contained, stream
+from strands_env.eval.run.benchmark import Benchmark
+from strands_env.eval.run.tasks import Tasks, contained, stream
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.models import check_named_models
 from strands_env.recipe.objects import load_evaluator

@@ -11,10 +11,10 @@ from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import interval
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.eval import EvalError, compare
-from strands_env.eval.groups import read_scores
-from strands_env.eval.identity import differing
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.run.groups import read_scores
+from strands_env.eval.store.config import differing
 from strands_env.report import write_comparison
 from strands_sglang.command_line import Exit, non_negative, number, positive
 

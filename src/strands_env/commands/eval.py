@@ -32,11 +32,11 @@ from strands_env.eval import (
     TooManyFailuresError,
     summarize,
 )
-from strands_env.eval.benchmark import Benchmark
-from strands_env.eval.executor import Executor
-from strands_env.eval.groups import read_scores
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.run.benchmark import Benchmark
+from strands_env.eval.run.groups import read_scores
+from strands_env.eval.run.sampling import Executor
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
 from strands_env.recipe.models import DeferredModels, check_named_models, check_sampling, loading, make_model_factory

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from strands_env.commands.terminal import format_number, format_seconds
-from strands_env.eval.progress import Progress, ProgressState
+from strands_env.eval.run.progress import Progress, ProgressState
 from strands_env.trackers import Tracker
 
 PLAIN_SECONDS = 5.0

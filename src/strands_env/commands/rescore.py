@@ -27,8 +27,8 @@ from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, Term
 from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summarize
-from strands_env.eval.groups import read_scores
-from strands_env.eval.progress import GuardedProgress, ProgressState
+from strands_env.eval.run.groups import read_scores
+from strands_env.eval.run.progress import GuardedProgress, ProgressState
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.models import DeferredModels, make_model_factory

@@ -12,7 +12,7 @@ from strands_env.commands.runs import SavedRun, add_prices
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
-from strands_env.eval.groups import Grouping
+from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
 from strands_sglang.command_line import Exit, non_negative

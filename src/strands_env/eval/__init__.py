@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .benchmark import Benchmark, HubDataset
+from strands_env.core.rollout import EnvFactory, LocalExecutor
+
 from .errors import (
     ConfigMismatchError,
     DatasetError,
@@ -16,14 +17,14 @@ from .errors import (
     TooManyFailuresError,
     UnknownBenchmarkError,
 )
-from .evaluator import Evaluator
-from .executor import EnvFactory, Executor, LocalExecutor
-from .groups import GroupPolicy, read_scores
 from .metrics import MetricFunction, Prices, RunSummary, ScoreTable, compare, summarize
-from .progress import Progress, ProgressState
 from .registry import describe_benchmarks, get_benchmark, list_benchmarks, register_eval
+from .run.benchmark import Benchmark, HubDataset
+from .run.evaluator import Evaluator
+from .run.groups import GroupPolicy, read_scores
+from .run.progress import Progress, ProgressState
+from .run.sampling import Executor, RetryPolicy
 from .sample import EvalSample, Score
-from .sampling import RetryPolicy
 from .store import Verification, read_results, verify_run
 
 if TYPE_CHECKING:

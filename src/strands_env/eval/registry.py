@@ -8,7 +8,7 @@ from importlib import import_module, metadata
 from typing import TypeVar
 
 from strands_env.eval.errors import EvalError, UnknownBenchmarkError
-from strands_env.eval.evaluator import Evaluator
+from strands_env.eval.run.evaluator import Evaluator
 
 ENTRY_POINTS = "strands_env.benchmarks"
 """Group of entry points: name of the benchmark, and `module:Class` of its evaluator."""

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
 from strands_env.core import Action, Environment, ModelFactory
-from strands_env.core.rollout import make_environment, takes_action
-from strands_env.eval.benchmark import Benchmark
+from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
-from strands_env.eval.executor import EnvFactory
+from strands_env.eval.run.benchmark import Benchmark
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import HOOK, called, load_evaluator, load_object, load_reward
 from strands_env.recipe.tasks import FunctionBenchmark

@@ -10,8 +10,8 @@ from typing import Any
 
 from strands_env.core.types import as_reward_function
 from strands_env.eval.errors import EvalError
-from strands_env.eval.evaluator import Evaluator
 from strands_env.eval.registry import get_benchmark, list_benchmarks
+from strands_env.eval.run.evaluator import Evaluator
 from strands_env.recipe.tasks import DATA, DataBenchmark, benchmark_of
 from strands_sglang.exceptions import did_you_mean
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
-from strands_env.eval.benchmark import Row
-from strands_env.eval.source import Tasks
+from strands_env.eval.run.benchmark import Row
+from strands_env.eval.run.tasks import Tasks
 from strands_env.rewards import ExactMatchReward
 from strands_sglang.exceptions import did_you_mean
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import ScoreTable, compare
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader, load_run
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.overview import Overview

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import Prices, ScoreTable, interval_of, possible_range, summarize
+from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.reader import Entry
 from strands_env.report.details import task_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import Prices
+from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import Entry, ResultReader, load_run
 from strands_env.report.details import TokenTexts, details
 from strands_env.report.overview import Overview

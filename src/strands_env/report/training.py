@@ -10,9 +10,9 @@ from typing import Any
 
 from strands_env.core import TerminationReason
 from strands_env.eval.errors import EvalError
-from strands_env.eval.groups import Grouping
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader, load_run
 from strands_env.eval.store.files import told
 from strands_env.report.details import answer_of, task_of, trajectories_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from strands_env.eval.benchmark import HubDataset
 from strands_env.eval.benchmarks.mathematics import MathBenchmark
-from strands_env.eval.source import Tasks
+from strands_env.eval.run.benchmark import HubDataset
+from strands_env.eval.run.tasks import Tasks
 
 _YEARS = {
     "2024": HubDataset(path="HuggingFaceH4/aime_2024", split="train", size=30),

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.environments import CalculatorEnv
-from strands_env.eval.benchmark import Benchmark, Row
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang.backends.engine.smollm2 import SYSTEM_PROMPT, few_shot_messages
 
 TASKS = 100

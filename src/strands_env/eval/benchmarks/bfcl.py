@@ -23,8 +23,8 @@ from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.eval.benchmark import Benchmark, Row, read_lines
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_env.rewards import turns_of
 
 CATEGORIES = (

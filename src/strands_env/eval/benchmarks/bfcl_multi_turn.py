@@ -30,9 +30,9 @@ from strands.types.tools import ToolGenerator, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import default_threads
-from strands_env.eval.benchmark import Benchmark, Row, read_lines
 from strands_env.eval.benchmarks.bfcl import DeclaredTool, data_folder
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.messages import MALFORMED_KEY
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmark import Benchmark, Row, field, read_rows
 from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, published
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row, field, read_rows
 
 URL = "https://openaipublic.blob.core.windows.net/simple-evals/browse_comp_test_set.csv"
 QUESTIONS = 1266

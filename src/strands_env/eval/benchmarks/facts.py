@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, GradedAnswerReward, Grading
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 
 FRAMES_GRADING = Grading(
     own="""Does the predicted answer agree with the ground truth answer to the question? Compare meaning, not wording or

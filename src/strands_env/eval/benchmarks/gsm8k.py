@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strands_env.eval.benchmark import HubDataset, Row, field
 from strands_env.eval.benchmarks.mathematics import MathBenchmark
+from strands_env.eval.run.benchmark import HubDataset, Row, field
 
 
 class GSM8KEvaluator(MathBenchmark):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import Action, TaskContext
-from strands_env.eval.benchmark import Benchmark, Row
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample
 
 

@@ -8,8 +8,8 @@ from importlib import util
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult, TaskContext
-from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, published
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 
 SYSTEM_PROMPT = """Answer in this form:
 Explanation: why you chose your answer

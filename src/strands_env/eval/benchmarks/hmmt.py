@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strands_env.eval.benchmark import HubDataset
 from strands_env.eval.benchmarks.mathematics import MathBenchmark
+from strands_env.eval.run.benchmark import HubDataset
 
 
 class HMMTEvaluator(MathBenchmark):

@@ -18,7 +18,7 @@ from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
-from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.sandbox import BubblewrapSandbox, SandboxLimits, judge
 
 SYSTEM_PROMPT = (

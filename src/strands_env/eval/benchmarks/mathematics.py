@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmark import Benchmark, Row, field
+from strands_env.eval.run.benchmark import Benchmark, Row, field
 
 SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}."
 

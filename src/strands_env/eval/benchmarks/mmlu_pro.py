@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.eval.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 
 LETTERS = "ABCDEFGHIJ"
 SYSTEM_PROMPT = (

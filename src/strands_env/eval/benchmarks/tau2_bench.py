@@ -29,8 +29,8 @@ from strands_env.core import Action, Environment, ModelFactory, RewardFunction, 
 from strands_env.core.models import model_factory_from_args
 from strands_env.core.termination import Phase
 from strands_env.environments.chat import ask
-from strands_env.eval.benchmark import Benchmark, Row
 from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang import MaxToolIterationsReachedError
 from strands_sglang.messages import MALFORMED_KEY
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from .config import RunConfig, load_run
-from .lines import StorePaths
-from .log import ResultLog
-from .reader import Entry, RecordFile, ResultReader, StoredSamples, read_results
-from .verify import Damage, Verification, verify_run
-from .writer import ResultWriter
+from .files import StorePaths
+from .log import ResultLog, ResultWriter
+from .reader import Damage, Entry, RecordFile, ResultReader, StoredSamples, Verification, read_results, verify_run
 
 __all__ = [
     "Damage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import platform
 import sys
 import zlib
@@ -13,11 +14,13 @@ from typing import Any
 
 import orjson
 
+from strands_env.core.jsonable import canonical
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
-from strands_env.eval.identity import canonical, differences, digest
 from strands_env.eval.store import files
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
+_MISSING = object()
+_LONGEST, _SHORT = 120, 60
 
 
 class RunConfig:
@@ -176,3 +179,52 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def digest(*parts: bytes) -> str:
+    """32 hexadecimal digits of blake2b over the parts, each with its length so that none runs into the next."""
+    data = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two configurations, a line for each: `model.temperature: 0.7 in the file, now 1.0`."""
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        name = f"{prefix}{key}"
+        before, after = old.get(key, _MISSING), new.get(key, _MISSING)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{name}.")
+        elif before != after:
+            old_text, new_text = _shown(before), _shown(after)
+            same = next(
+                (at for at, (one, other) in enumerate(zip(old_text, new_text, strict=False)) if one != other), 0
+            )
+            lines.append(f"{name}: {_part(old_text, same)} in the file, now {_part(new_text, same)}")
+    return lines
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between the configurations of two runs, for one line: `model.temperature (0.7, 1.0)`."""
+    found: list[str] = []
+    for key in sorted({*first, *second}):
+        one, other = first.get(key, _MISSING), second.get(key, _MISSING)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differing(one, other, f"{prefix}{key}.")
+        elif one != other:
+            shown = [f"{text[:_SHORT]}..." if len(text) > _SHORT else text for text in map(_shown, (one, other))]
+            found.append(f"{prefix}{key} ({', '.join(shown)})")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _MISSING else repr(value)
+
+
+def _part(text: str, start: int) -> str:
+    """A text, and of a long one the part where it begins to differ."""
+    if len(text) <= _LONGEST:
+        return text
+    first = max(0, start - _LONGEST // 3)
+    last = first + _LONGEST
+    return f"{'...' if first else ''}{text[first:last]}{'...' if last < len(text) else ''}"

@@ -8,9 +8,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from strands_env.eval.errors import StoreError, StoreLockedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePaths:
+    """The files of one run, beside each other: `x.jsonl`, `x.tokens` and `x.run.json`."""
+
+    results: Path
+
+    @classmethod
+    def of(cls, output_path: str | Path) -> Self:
+        """The files for an output path: a `.jsonl` file, or a folder that gets `results.jsonl`."""
+        path = Path(output_path)
+        return cls(results=path if path.suffix == ".jsonl" else path / "results.jsonl")
+
+    @property
+    def tokens(self) -> Path:
+        """Side file of tokens."""
+        return self.results.with_suffix(".tokens")
+
+    @property
+    def run(self) -> Path:
+        """Configuration, versions and seeds of the run."""
+        return self.results.with_suffix(".run.json")
 
 
 @contextmanager

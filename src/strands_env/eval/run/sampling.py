@@ -1,15 +1,16 @@
-"""One sample: rollouts of a task until one is not lost to infrastructure."""
+"""One sample: rollouts of a task on an executor, until one is not lost to infrastructure."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from strands_env.core import (
     Action,
@@ -21,12 +22,75 @@ from strands_env.core import (
     StepResult,
     TerminationReason,
 )
+from strands_env.core.deadline import within
+from strands_env.core.rollout import LocalExecutor
 from strands_env.eval.errors import EvalError
-from strands_env.eval.executor import Executor, rollout_within
-from strands_env.eval.identity import copy_of
+from strands_env.eval.run.tasks import copy_of
 from strands_env.eval.sample import EvalSample
 
 logger = logging.getLogger(__name__)
+
+UNANSWERED_SECONDS = 120.0
+"""How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
+
+
+class Executor(Protocol):
+    """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray.
+
+    Asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
+    it is kept where the phases of the episode are known; the attributes `env_factory_name`, and `environments`,
+    descriptions (`describe`) of the environments it runs elsewhere, so that results of other ones are not continued.
+    """
+
+    async def rollout(self, action: Action) -> StepResult:
+        """Run one rollout with a fresh environment.
+
+        An exception is a failure of the executor or of the environment's own code; a `ConnectionError` is a worker
+        that died, whose rollout may be run again. One with a true attribute `is_fatal` ends the evaluation.
+        """
+
+    async def close(self) -> None:
+        """Free what the executor started, and nothing else."""
+
+
+async def rollout_within(executor: Executor, action: Action, timeout: float | None) -> StepResult:
+    """A rollout with a deadline, kept by the executor where it can.
+
+    Args:
+        executor: Where it runs.
+        action: The task.
+        timeout: Seconds for everything before the cleanup.
+
+    Raises:
+        EpisodeTimeoutError: They passed.
+        ConnectionError: What keeps the deadline did not answer: a worker is lost, and the rollout may be run again.
+    """
+    if isinstance(executor, LocalExecutor):
+        return await executor.rollout(action, timeout=timeout)
+    if timeout is None or "timeout" not in inspect.signature(executor.rollout).parameters:
+        return await within(executor.rollout(action), timeout, Phase.LOOP)
+    rollout: Any = executor.rollout
+
+    async def answer() -> StepResult | Exception:
+        try:
+            return await rollout(action, timeout=timeout)  # type: ignore[no-any-return]
+        except Exception as error:
+            return error
+
+    patience = timeout + UNANSWERED_SECONDS
+    try:
+        answered = await within(answer(), patience, Phase.LOOP)
+    except EpisodeTimeoutError:
+        raise ConnectionError(
+            f"the executor did not answer for {patience:g} s: its worker is considered lost"
+        ) from None
+    try:
+        if isinstance(answered, Exception):
+            raise answered
+        return answered
+    finally:
+        del answered  # its traceback has this frame, which must not hold it in turn
+
 
 INFRASTRUCTURE = frozenset(
     {
@@ -204,3 +268,23 @@ def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
     where = getattr(error, "where", None)  # an exception of the user's may have an attribute of that name
     record = ErrorRecord.from_exception(error, where if isinstance(where, Phase) else Phase.LOOP)
     return StepResult(observation=Observation(), termination_reason=reason, error=record)
+
+
+def fixed_seed(config: Any, n_samples: int) -> str | None:
+    """What is wrong with a model's configuration whose seed is fixed while prompts have several samples, or None.
+
+    Args:
+        config: The model's configuration, with its `sampling_params`.
+        n_samples: Samples of each prompt.
+    """
+    params = config.get("sampling_params") if isinstance(config, Mapping) else None
+    if n_samples < 2 or not isinstance(params, Mapping):
+        return None
+    for name in ("sampling_seed", "seed"):
+        if (seed := params.get(name)) is not None:
+            return (
+                f"{name}={seed!r} in the sampling parameters would make all {n_samples} samples of a prompt the same: "
+                "leave it out, for every sample gets its own seed from that of the run (sampling_seed of the "
+                "evaluator, --seed)"
+            )
+    return None

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
-from strands_env.eval.evaluator import Evaluator
-from strands_env.eval.source import Tasks, contained
+from strands_env.eval.run.evaluator import Evaluator
+from strands_env.eval.run.tasks import Tasks, contained
 from strands_sglang.backends.engine.own_models import is_offline_mode, why_no_hub
 
 logger = logging.getLogger(__name__)

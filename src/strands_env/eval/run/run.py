@@ -13,12 +13,11 @@ from strands_env.core.garbage import rare_collections
 from strands_env.core.jsonable import changed
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
-from strands_env.eval.groups import GroupPolicy
-from strands_env.eval.identity import Prompt, PromptNamer, fixed_seed, sample_id, sample_seed
-from strands_env.eval.progress import GuardedProgress, Progress, ProgressState
+from strands_env.eval.run.groups import GroupPolicy
+from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
+from strands_env.eval.run.sampling import Sampler, failure_of, fixed_seed
+from strands_env.eval.run.tasks import Prompt, PromptNamer, Tasks, count, sample_id, sample_seed, stream
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.sampling import Sampler, failure_of
-from strands_env.eval.source import Tasks, count, stream
 from strands_env.eval.store import RecordFile, ResultLog, ResultWriter, RunConfig, StoredSamples, StorePaths
 
 logger = logging.getLogger(__name__)

@@ -9,16 +9,14 @@ from typing import Any, Never
 
 from strands_env.core import Action
 from strands_env.core.jsonable import name_of
-from strands_env.core.rollout import takes_action
-from strands_env.eval.executor import EnvFactory, Executor, LocalExecutor
-from strands_env.eval.groups import Grouping, GroupPolicy
-from strands_env.eval.identity import fixed_seed
+from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
-from strands_env.eval.progress import Progress
-from strands_env.eval.run import Results, Run, RunOptions
+from strands_env.eval.run.groups import Grouping, GroupPolicy
+from strands_env.eval.run.progress import Progress
+from strands_env.eval.run.run import Results, Run, RunOptions
+from strands_env.eval.run.sampling import Executor, RetryPolicy, Sampler, fixed_seed
+from strands_env.eval.run.tasks import Tasks, contained
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.sampling import RetryPolicy, Sampler
-from strands_env.eval.source import Tasks, contained
 from strands_env.eval.store import RecordFile, ResultReader, RunConfig, StoredSamples, StorePaths
 from strands_sglang.exceptions import refuse_unknown
 

@@ -1,0 +1,1 @@
+"""Running an evaluation: tasks, rollouts, retries, and the results as they come."""

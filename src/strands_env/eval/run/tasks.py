@@ -1,0 +1,280 @@
+"""The tasks of a run: read from any iterable without blocking the event loop, and identified by content.
+
+Every machine computes the same identity for a task and for each of its samples. The seed of a sample follows from it,
+not from when the sample runs, and travels in the task context to every executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sized
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from strands_env.core import Action, TaskContext
+from strands_env.core.deadline import is_closing
+from strands_env.core.jsonable import canonical, changed, is_json, plain
+from strands_env.core.seeds import derive_seed
+from strands_env.eval.errors import DatasetError
+from strands_env.eval.store.config import digest
+
+AHEAD = 64
+"""Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
+
+_IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
+
+Tasks = Iterable[Action] | AsyncIterable[Action]
+
+
+def count(tasks: Tasks) -> int | None:
+    """Number of tasks, None where only reading them would tell."""
+    return len(tasks) if isinstance(tasks, Sized) else None
+
+
+async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
+    """The tasks in order, each as soon as it is there. Closing it leaves a blocked iterable behind.
+
+    Raises:
+        TypeError: An item is no `Action`.
+        DatasetError: The iterable raised what would end the program, such as `SystemExit`.
+    """
+    if isinstance(tasks, AsyncIterable):
+        items = aiter(tasks)
+        while True:
+            with contained():
+                item = await anext(items, _END)
+            if isinstance(item, _End):
+                return
+            yield _checked(item)
+    if isinstance(tasks, list | tuple):
+        for action in tasks:
+            yield _checked(action)
+        return
+    reader = _Reader(tasks)
+    try:
+        while not isinstance(item := await reader.next(), _End):
+            yield _checked(item)
+        if item.error is not None:
+            with contained():
+                raise item.error
+    finally:
+        reader.stop()
+
+
+class _End:
+    """The end of an iterable, or what it raised."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+_END = _End()
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Where a data set is made or read: `sys.exit` in it fails the run with an error, and does not end the program.
+
+    Raises:
+        DatasetError: Instead of what is no `Exception`.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise DatasetError(f"the data source called sys.exit({error.code!r})") from error
+    except BaseException as error:
+        if is_closing(error):
+            raise
+        raise DatasetError(f"the data source raised {type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    """Reads an iterable on a daemon thread: one that blocks for ever holds up neither the run nor the program's end."""
+
+    def __init__(self, tasks: Iterable[Action]) -> None:
+        self._source = tasks
+        self._items: deque[Action | _End] = deque()
+        self._room = threading.Semaphore(AHEAD)
+        self._loop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        self._waiting = False
+        self._stopped = False
+        context = copy_context()
+        threading.Thread(target=lambda: context.run(self._read), name="strands-eval-source", daemon=True).start()
+
+    async def next(self) -> Action | _End:
+        """The next item; waits for it."""
+        while not self._items:
+            self._arrived.clear()
+            self._waiting = True
+            if not self._items:  # one may have come before the thread could see that we wait
+                await self._arrived.wait()
+            self._waiting = False
+        self._room.release()
+        return self._items.popleft()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._stopped = True
+        self._room.release()
+
+    def _read(self) -> None:
+        end, items = _End(), None
+        try:
+            items = iter(self._source)  # here, for it may open a file
+            for item in items:
+                self._give(item)
+                self._room.acquire()
+                if self._stopped:
+                    break
+        except BaseException as error:
+            end = _End(error)
+        finally:
+            if (close := getattr(items, "close", None)) is not None:
+                with suppress(Exception):
+                    close()
+            self._give(end)
+
+    def _give(self, item: Action | _End) -> None:
+        self._items.append(item)
+        if self._waiting:
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                self._loop.call_soon_threadsafe(self._arrived.set)
+
+
+def _checked(action: object) -> Action:
+    if not isinstance(action, Action):
+        raise TypeError(
+            "a data set must give Action(message=..., task_context=TaskContext(...)), "
+            f"got {type(action).__name__}: {action!r}"
+        )
+    return action
+
+
+# ---- identity -------------------------------------------------------------------------------------------------------
+
+
+def task_digest(action: Action) -> str:
+    """Hash of a task's content. An id the user did not give is random, and so left out.
+
+    Raises:
+        DatasetError: The task holds something without content, such as an open file.
+    """
+    try:
+        return digest(_content(action))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DatasetError(
+            f"the task {_name(action)} cannot be recognised when the run is resumed: {error}; keep such objects out "
+            "of the task, and make them in the environment from plain values"
+        ) from error
+
+
+def copy_of(action: Action) -> Action:
+    """A deep copy of a task.
+
+    Raises:
+        DatasetError: The task holds something that cannot be copied, such as a lock.
+    """
+    try:
+        context = action.task_context
+        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
+        copies = {name: _copy(value) for name, value in fields.items() if type(value) not in _IMMUTABLE}
+        return changed(action, {"message": _copy(action.message), "task_context": changed(context, copies)})
+    except Exception as error:  # of any object's own copying
+        raise DatasetError(
+            f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
+            "objects out of the task, and make them in the environment from plain values"
+        ) from error
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy, of plain values at a tenth of the cost of `copy.deepcopy`."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if (kind is list or kind is dict) and not value:
+        return kind()
+    return copy.deepcopy(value)
+
+
+def _content(action: Action) -> bytes:
+    """The task as canonical JSON; most tasks are JSON already, and need no dump first."""
+    is_named, context = _is_named(action), action.task_context
+    if type(action) is Action and type(context) is TaskContext:
+        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
+        if not is_named:
+            del fields["id"]
+        if is_json(action.message) and is_json(fields):
+            with suppress(TypeError):  # a lone surrogate, or an integer of more than 64 bits
+                return canonical({"message": action.message, "task_context": fields})
+    exclude = None if is_named else {"task_context": {"id"}}
+    return canonical(plain(action.model_dump(exclude=exclude), "action"))
+
+
+def _is_named(action: Action) -> bool:
+    return "id" in action.task_context.model_fields_set
+
+
+def _name(action: Action) -> str:
+    return repr(action.task_context.id) if _is_named(action) else f"with the message {action.text[:60]!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A task of the run.
+
+    Attributes:
+        action: The task.
+        id: Its id: the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
+        digest: Hash of its content.
+    """
+
+    action: Action
+    id: str
+    digest: str
+
+
+class PromptNamer:
+    """Gives every task of a run its id, the same in every run over the same data."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def name(self, action: Action) -> Prompt:
+        """Name the next task.
+
+        Raises:
+            DatasetError: The task holds something without content, or its id holds half a surrogate pair.
+        """
+        content = task_digest(action)
+        given = action.task_context.id if _is_named(action) else content
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
+        return Prompt(action=action, id=self._unused(given), digest=content)
+
+    def _unused(self, given: str) -> str:
+        name = given
+        while name in self._next:  # also where a user's own ids look like ours
+            name = f"{given}#{self._next[given]}"
+            self._next[given] += 1
+        self._next[name] = 2
+        return name
+
+
+def sample_id(config_digest: str, prompt: Prompt, index: int) -> str:
+    """Identity of one sample: configuration, task and index."""
+    return digest(config_digest.encode(), prompt.digest.encode(), prompt.id.encode(), index.to_bytes(8, "little"))
+
+
+def sample_seed(seed: int, prompt: Prompt, index: int) -> int:
+    """The seed of one sample: the same in every run over the same data, here and on every executor."""
+    return derive_seed(seed, prompt.digest, prompt.id, index)
