@@ -17,8 +17,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from strands_env.backends import BACKENDS
 from strands_env.core import Action, TaskContext
-from strands_env.core.models import BACKENDS, model_factory_from_args
+from strands_env.core.models import model_factory_from_args
 from strands_env.environments import MathEnv
 from strands_env.eval import AIMEEvaluator, EvalError
 from strands_env.eval.metrics import compute_pass_at_k
@@ -52,7 +53,9 @@ async def main() -> int:
     """Evaluate; exit status 1 when nothing could be scored."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=BACKENDS, default="sglang")
-    parser.add_argument("--sglang-base-url", default="http://localhost:30000", help="server of the backend sglang")
+    parser.add_argument(
+        "--sglang-base-url", "--base-url", default="http://localhost:30000", help="server of the backend sglang"
+    )
     parser.add_argument("--model-id", help="model of the other backends")
     parser.add_argument("--tokenizer", help="tokenizer, if the server's own cannot be read from here")
     parser.add_argument("--version", choices=["2024", "2025"], default="2024")

@@ -14,8 +14,9 @@ import asyncio
 import re
 import sys
 
+from strands_env.backends import BACKENDS
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.core.models import BACKENDS, ModelFactory, model_factory_from_args
+from strands_env.core.models import ModelFactory, model_factory_from_args
 from strands_env.tools import calculator
 from strands_sglang.exceptions import StrandsSGLangError
 
@@ -59,7 +60,7 @@ async def main() -> int:
     """Run the problems at once; exit status 1 when no episode came to its end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=BACKENDS, default="local")
-    parser.add_argument("--sglang-base-url", help="server of the backends sglang and openai")
+    parser.add_argument("--sglang-base-url", "--base-url", help="server of the backends sglang and openai")
     parser.add_argument("--model-id", help="model: a name for local, needed for openai and bedrock")
     parser.add_argument("--tokenizer", help="tokenizer of the SGLang server, if it does not name one itself")
     parser.add_argument("--temperature", type=float, default=0.0)

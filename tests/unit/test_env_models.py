@@ -86,8 +86,8 @@ def test_openai_models_take_max_tokens(given: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backend": "vllm"}, "unknown backend 'vllm': choose one of sglang, local, openai, bedrock"),
-        ({"backend": "sglang"}, "give --sglang-base-url"),
+        ({"backend": "vllm"}, "unknown backend 'vllm': choose one of local, sglang, openai, bedrock"),
+        ({"backend": "sglang"}, "give --base-url"),
         ({"backend": "openai"}, "give --model-id"),
     ],
 )

@@ -39,6 +39,7 @@ SGLANG_LAYERS = [
     ["cli"],
 ]
 ENV_LAYERS = [
+    ["backends"],
     ["core"],
     ["sandbox", "trackers"],
     ["tools"],

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from strands_env.backends import BACKENDS
 from strands_env.commands.runs import PRICES, add_prices
 from strands_env.eval import EvalError, GroupPolicy
 from strands_env.eval.store import StorePaths, load_run
@@ -17,7 +18,6 @@ from strands_env.trackers import TRACKERS
 from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.exceptions import did_you_mean
 
-BACKENDS = ("local", "sglang", "openai", "bedrock", "scripted")
 EXECUTORS = ("inline", "processes", "ray")
 
 
@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
-    model.add_argument("--backend", choices=BACKENDS, help="where the model is (default: local, on this CPU)")
+    model.add_argument(
+        "--backend", choices=(*BACKENDS, "scripted"), help="where the model is (default: local, on this CPU)"
+    )
     model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
     model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
     model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from strands_env.backends import BACKENDS
 from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.progress import TrackedProgress, announced, make_display
 from strands_env.commands.runs import SavedRun, prices_of
@@ -245,24 +246,14 @@ def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
 def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: type[Evaluator]) -> None:
     """Refuse options given here that would have no effect, and missing ones."""
     backend = options["backend"]
-    if backend == "sglang" and not options["base_url"]:
-        raise EvalError("the backend 'sglang' needs a server: give --base-url http://host:port")
-    if backend in ("openai", "bedrock") and not options["model_id"]:
-        raise EvalError(f"the backend {backend!r} needs a model: give --model-id")
-    ignored: dict[str, str] = {}
     if backend == "scripted":
         why = "the backend 'scripted' has no model and no server"
-        ignored |= {"model_id": why, "base_url": why, "tokenizer": why, "tool_parser": why}
+        ignored = dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), why)
     else:
+        if (missing := BACKENDS[backend].missing(options)) is not None:
+            raise EvalError(missing)
         why = "it is for --backend scripted"
-        ignored |= {"script": why, "script_delay": why}
-        if backend in ("local", "bedrock"):
-            ignored["base_url"] = f"the backend {backend!r} has no server to name"
-        if backend in ("openai", "bedrock"):
-            why = f"the backend {backend!r} gives no tokens, and reads tool calls itself"
-            ignored |= {"tokenizer": why, "tool_parser": why}
-        elif backend == "local":
-            ignored["tokenizer"] = "the model brings its own"
+        ignored = {"script": why, "script_delay": why, **BACKENDS[backend].ignores}
     if not issubclass(kind, Benchmark):
         why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
         ignored |= {"data": why, "limit": why}
@@ -448,7 +439,8 @@ def _show(
 
 def _drift(saved: SavedRun) -> DriftTotals | None:
     """What re-tokenising would have changed, if the tokenizer is loaded anyway and the run is not too large."""
-    if saved.options.get("backend") not in ("local", "sglang"):
+    backend = BACKENDS.get(saved.options.get("backend") or "")
+    if backend is None or not backend.has_tokens:
         return None
     tokenizer = saved.tokenizer().tokenizer
     return None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)

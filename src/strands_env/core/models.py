@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
 
+from strands_env.backends import BACKENDS
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import SGLangConnectionError
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLING_PARAMS: dict[str, Any] = {"max_new_tokens": 16384}
 """Sampling parameters of a factory that was given none; the model's own defaults hold for the rest."""
-
-BACKENDS = ("sglang", "local", "openai", "bedrock")
-"""Backends of `model_factory_from_args`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -224,8 +222,8 @@ def model_factory_from_args(
     """The factory for the arguments of a command line; for examples and the `strands-env` command.
 
     Args:
-        backend: `sglang`, `local`, `openai` or `bedrock`.
-        sglang_base_url: Server of the backend `sglang`; for `openai` the base URL of the API.
+        backend: A name of `BACKENDS`.
+        sglang_base_url: Server of the backend, for those that have one.
         model_id: Model: for `local` its name, for `sglang` only a label, needed by the others.
         tokenizer: Name or folder of the tokenizer; `sglang` asks the server for it if None.
         sampling_params: Sampling parameters.
@@ -235,33 +233,41 @@ def model_factory_from_args(
         ValueError: The backend is unknown, or misses an argument.
         SGLangConnectionError: No server answers at the URL.
     """
-    match backend:
-        case "sglang":
-            if not sglang_base_url:
-                raise ValueError("the backend 'sglang' needs a server: give --sglang-base-url http://host:port")
-            client = get_client(sglang_base_url)
-            path = _served_tokenizer(sglang_base_url, given=tokenizer)
-            return sglang_model_factory(
-                tokenizer=_tokenizer(path),
-                client=client,
-                model_id=model_id or path,
-                sampling_params=sampling_params,
-                **options,
-            )
-        case "local":
-            return local_model_factory(model=model_id or "smollm2", sampling_params=sampling_params, **options)
-        case "openai" | "bedrock":
-            if not model_id:
-                raise ValueError(f"the backend {backend!r} needs a model: give --model-id")
-            if backend == "bedrock":
-                return bedrock_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
-            if sglang_base_url:
-                _check_listens(sglang_base_url)
-                base = {"base_url": sglang_base_url, "api_key": "EMPTY"}
-                options["client_args"] = {**base, **options.get("client_args", {})}
-            return openai_model_factory(model_id=model_id, sampling_params=sampling_params, **options)
-        case _:
-            raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+    chosen = BACKENDS[backend]
+    if (missing := chosen.missing({"base_url": sglang_base_url, "model_id": model_id})) is not None:
+        raise ValueError(missing)
+    made: ModelFactory = chosen.load()(
+        base_url=sglang_base_url, model_id=model_id, tokenizer=tokenizer, sampling_params=sampling_params, **options
+    )
+    return made
+
+
+def sglang_from_args(*, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any) -> ModelFactory:
+    """`sglang_model_factory` for a server, whose tokenizer is asked for where none is given."""
+    path = _served_tokenizer(base_url, given=tokenizer)
+    return sglang_model_factory(
+        tokenizer=_tokenizer(path), client=get_client(base_url), model_id=model_id or path, **options
+    )
+
+
+def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **options: Any) -> ModelFactory:
+    """`local_model_factory` for the name of a model."""
+    return local_model_factory(model=model_id or "smollm2", **options)
+
+
+def openai_from_args(*, base_url: str | None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
+    """`openai_model_factory`, also for a server of one's own."""
+    if base_url:
+        _check_listens(base_url)
+        options["client_args"] = {"base_url": base_url, "api_key": "EMPTY", **options.get("client_args", {})}
+    return openai_model_factory(model_id=model_id, **options)
+
+
+def bedrock_from_args(*, base_url: None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
+    """`bedrock_model_factory` for the id of a model."""
+    return bedrock_model_factory(model_id=model_id, **options)
 
 
 def _class_name(value: Any) -> str:

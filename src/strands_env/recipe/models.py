@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
 from strands_env.eval.errors import EvalError
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
@@ -48,13 +49,17 @@ class DeferredModels:
         return getattr(self.load(), name)
 
 
+def _has_tokens(backend: str) -> bool:
+    return backend in BACKENDS and BACKENDS[backend].has_tokens
+
+
 def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
     """Refuse sampling parameters that an SGLang server or the embedded engine would refuse.
 
     Raises:
         EvalError: One is unknown, or its value is out of range.
     """
-    if backend not in ("local", "sglang"):
+    if not _has_tokens(backend):
         return
     from strands_sglang.backends.sglang.sampling import validate_sampling_params
 
@@ -78,7 +83,7 @@ def make_model_factory(
     """The model factory for plain values.
 
     Args:
-        backend: `local`, `sglang`, `openai`, `bedrock`, or `scripted` (answers always the same, for trying things).
+        backend: A name of `strands_env.backends`, or `scripted` (answers always the same, for trying things).
         model_id: Model.
         base_url: Server.
         tokenizer: Tokenizer.
@@ -112,7 +117,7 @@ def make_model_factory(
             sampling_params=dict(sampling_params or {}) or None,
             **options,
         )
-        if backend in ("local", "sglang"):
+        if _has_tokens(backend):
             made()  # a wrong sampling parameter fails here, not in every sample
         return made
     except SGLangClientError:
@@ -145,14 +150,12 @@ def loading(options: Mapping[str, Any]) -> str | None:
     Args:
         options: Options of `make_model_factory`.
     """
-    match options["backend"]:
-        case "local":
-            name = options.get("model_id") or "smollm2"
-            from strands_sglang.backends.engine.loader import default_model_cached
+    if options["backend"] == "local":
+        from strands_sglang.backends.engine.loader import default_model_cached
 
-            if name == "smollm2" and not default_model_cached():
-                return "downloading and converting the model smollm2 (93 MB, once)"
-            return f"loading the model {name}"
-        case "sglang":
-            return f"asking the server at {options.get('base_url')} for its model, and loading the tokenizer"
-    return None
+        name = options.get("model_id") or "smollm2"
+        if name == "smollm2" and not default_model_cached():
+            return "downloading and converting the model smollm2 (93 MB, once)"
+        return f"loading the model {name}"
+    backend = BACKENDS.get(options["backend"])
+    return None if backend is None or backend.loading is None else backend.loading.format_map(options)

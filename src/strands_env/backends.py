@@ -1,0 +1,90 @@
+"""Where a model may be: the one table that model factories and command lines read.
+
+A new backend is one entry here and a function that makes its model factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+_OPTIONS = {"base_url": "a server: give --base-url http://host:port", "model_id": "a model: give --model-id"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBackend:
+    """One place where a model may be.
+
+    Attributes:
+        name: Its name on the command line.
+        make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,
+            `sampling_params` and options.
+        has_tokens: Its models keep exact token data; their sampling parameters and tool parsers are ours.
+        needs: Options that it cannot do without.
+        ignores: Options that have no effect, each with the reason.
+        loading: Sentence for a display while the model is made; `{base_url}` and `{model_id}` are filled in.
+    """
+
+    name: str
+    make: str
+    has_tokens: bool = False
+    needs: tuple[str, ...] = ()
+    ignores: Mapping[str, str] = field(default_factory=dict)
+    loading: str | None = None
+
+    def missing(self, options: Mapping[str, Any]) -> str | None:
+        """What is missing among the options, as a sentence; None if nothing is."""
+        for name in self.needs:
+            if not options.get(name):
+                return f"the backend {self.name!r} needs {_OPTIONS[name]}"
+        return None
+
+    def load(self) -> Callable[..., Any]:
+        """The function that makes its model factory."""
+        module, _, function = self.make.partition(":")
+        made: Callable[..., Any] = getattr(import_module(module), function)
+        return made
+
+
+def _no_tokens(name: str) -> dict[str, str]:
+    why = f"the backend {name!r} gives no tokens, and reads tool calls itself"
+    return {"tokenizer": why, "tool_parser": why}
+
+
+def _no_server(name: str) -> dict[str, str]:
+    return {"base_url": f"the backend {name!r} has no server to name"}
+
+
+BACKENDS: Mapping[str, ModelBackend] = {
+    backend.name: backend
+    for backend in (
+        ModelBackend(
+            name="local",
+            make="strands_env.core.models:local_from_args",
+            has_tokens=True,
+            ignores={**_no_server("local"), "tokenizer": "the model brings its own"},
+        ),
+        ModelBackend(
+            name="sglang",
+            make="strands_env.core.models:sglang_from_args",
+            has_tokens=True,
+            needs=("base_url",),
+            loading="asking the server at {base_url} for its model, and loading the tokenizer",
+        ),
+        ModelBackend(
+            name="openai",
+            make="strands_env.core.models:openai_from_args",
+            needs=("model_id",),
+            ignores=_no_tokens("openai"),
+        ),
+        ModelBackend(
+            name="bedrock",
+            make="strands_env.core.models:bedrock_from_args",
+            needs=("model_id",),
+            ignores={**_no_server("bedrock"), **_no_tokens("bedrock")},
+        ),
+    )
+}
+"""By name; the first is the default."""
