@@ -35,7 +35,9 @@ def test_script_parses(script: Path) -> None:
     assert run("bash", "-n", script).stderr == ""
 
 
-@pytest.mark.parametrize("script", [path for path in SCRIPTS if not path.name.startswith("_")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", [path for path in SCRIPTS if not path.name.startswith("_")], ids=lambda path: path.name
+)
 def test_script_can_be_started(script: Path) -> None:
     assert os.access(script, os.X_OK)
     assert script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n")
