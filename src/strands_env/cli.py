@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from strands_env.commands.arguments import ARGUMENTS
 from strands_sglang.command_line import run_command_line
 
 _COMMANDS = {
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Evaluate Strands agents in environments, and look at the results.",
         epilog="exit: 0 done, 1 failed, incomplete or worse, 2 wrong usage, 3 results refused, 4 gave up, 70 "
         "unexpected error, 130 interrupted, 141 output not read to its end",
+        arguments=ARGUMENTS,
         showing=_SHOWING,
     )
 

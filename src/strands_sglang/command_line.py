@@ -15,7 +15,7 @@ from enum import IntEnum
 from importlib import import_module, metadata
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, TypeAlias, cast
 
 _EXTRA_OF = {
     **dict.fromkeys(("accelerate", "gguf", "torch", "xgrammar"), "local"),
@@ -141,6 +141,10 @@ def json_object(text: str) -> dict[str, Any]:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
+AddArguments: TypeAlias = Callable[[argparse.ArgumentParser], None]
+"""Adds the arguments of a subcommand."""
+
+
 class _Command(Protocol):
     """What a module has to offer to be a subcommand."""
 
@@ -158,6 +162,7 @@ def run_command_line(
     *,
     description: str,
     epilog: str,
+    arguments: Mapping[str, AddArguments] | None = None,
     showing: Collection[str] = (),
 ) -> int:
     """Run a command of subcommands, each of which is imported only when it is the one that runs.
@@ -168,22 +173,36 @@ def run_command_line(
         argv: Arguments without the program's name; those of the process by default.
         description: What the command is for.
         epilog: What its help ends with.
+        arguments: Add the arguments of subcommands without importing their modules; where one is missing, its module's
+            own `add_arguments` does.
         showing: Subcommands whose reader may go away when it has seen enough.
 
     Returns:
         The exit status, see `Exit`.
     """
     _show_any_text(sys.stdout)
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    chosen = next((argument for argument in given if not argument.startswith("-")), None)
     if chosen is None or chosen not in parsers:
-        return _without_command(parser, parsers, chosen, arguments)
+        return _without_command(parser, parsers, chosen, given)
     module, own = commands[chosen][0], parsers[chosen]
-    return _guarded(prog, chosen, chosen in showing, lambda: _run(module, own, parser, arguments))
+    add_arguments = (arguments or {}).get(chosen)
+
+    def run() -> int:
+        (add_arguments or _command(module).add_arguments)(own)
+        options, unknown = parser.parse_known_args(given)
+        if unknown:
+            own.error(f"unrecognized arguments: {' '.join(unknown)}")
+        status = int(_command(module).run(options))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+
+    return _guarded(prog, chosen, chosen in showing, run)
 
 
 def _show_any_text(stream: TextIO | None) -> None:
@@ -206,16 +225,8 @@ def _without_command(
     return Exit.USAGE
 
 
-def _run(module: str, own: Parser, parser: Parser, arguments: Sequence[str]) -> int:
-    command = cast(_Command, import_module(module))
-    command.add_arguments(own)
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        own.error(f"unrecognized arguments: {' '.join(unknown)}")
-    status = int(command.run(options))
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    return status
+def _command(module: str) -> _Command:
+    return cast(_Command, import_module(module))
 
 
 def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:

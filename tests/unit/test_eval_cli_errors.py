@@ -197,16 +197,6 @@ def test_an_error_nobody_expected_has_its_own_status(tmp_path, capsys):
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_saved_before_sampling_was_seeded_is_continued(tmp_path):
-    assert run_mine(tmp_path) == 0
-    path = tmp_path / "results.run.json"
-    saved = json.loads(path.read_text())
-    del saved["config"]["sampling_seed"]
-    path.write_text(json.dumps(saved))
-    assert run_mine(tmp_path, "--resume") == 0
-    assert "sampling_seed" not in json.loads(path.read_text())["config"]
-
-
 def test_a_lost_sample_that_is_no_longer_asked_for_makes_no_run_incomplete(tmp_path, capsys):
     options = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", *FAST, "--max-attempts", "1"]
     assert evaluate(*options, "-n", "2", "-o", str(tmp_path)) == 1

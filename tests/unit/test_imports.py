@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from strands_env.commands.arguments import ARGUMENTS as ENV_ARGUMENTS
 from tests.conftest import ROOT
 
 SRC = ROOT / "src"
@@ -202,11 +203,14 @@ def test_the_http_client_loads_no_numpy() -> None:
     assert "numpy" not in modules_after("from strands_sglang import SGLangClient, get_client")
 
 
-@pytest.mark.parametrize("command", ["strands_sglang", "strands_env"])
-def test_help_does_without_the_sdk(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("strands_sglang", []), ("strands_env", []), *[("strands_env", [name]) for name in ENV_ARGUMENTS]],
+)
+def test_help_does_without_the_sdk(command: str, arguments: list[str]) -> None:
     result = run_python(
         f"import sys\nfrom {command}.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"try:\n    main([*{arguments!r}, '--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'strands', 'pydantic', 'asyncio', 'aiohttp', 'numpy'} & set(sys.modules)))"
     )
     assert result.returncode == 0, result.stderr

@@ -19,10 +19,10 @@ from strands import tool
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from strands_env.cli import main as strands_env
-from strands_env.commands import eval as eval_command
 from strands_env.core import Action, Environment, ErrorRecord, Phase, RewardResult, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, compare, read_results, summarize
+from strands_env.recipe import evaluation
 from strands_env.testing import ScriptedModel
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.backends.engine import EmbeddedEngine
@@ -268,7 +268,7 @@ def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
         return ScriptedModel(["4"])
 
     models.config = {"model_id": "m"}  # type: ignore[attr-defined]
-    monkeypatch.setattr(eval_command, "make_model_factory", lambda **options: models)
+    monkeypatch.setattr(evaluation, "make_model_factory", lambda **options: models)
     assert evaluate("arithmetic", "--env", f"{HERE}:Asking", *FAST, "--limit", "1", "-o", str(tmp_path)) == 0
     document = json.loads((tmp_path / "results.run.json").read_text())
     assert document["environment"]["system_prompt"] == "['model_id']"

@@ -1,28 +1,24 @@
-"""Arguments of `strands-env eval`, and the options they come to."""
+"""Arguments of every subcommand of `strands-env`. Nothing heavy is imported for them, so that help comes at once."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Callable
 
 from strands_env.backends import BACKENDS
-from strands_env.commands.runs import PRICES, add_prices
-from strands_env.eval import EvalError, GroupPolicy
-from strands_env.eval.store import StorePaths, load_run
-from strands_env.recipe.objects import REWARDS
-from strands_env.recipe.tasks import DATA
-from strands_env.trackers import TRACKERS
+from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
 from strands_sglang.command_line import json_object, non_negative, number, positive
-from strands_sglang.exceptions import did_you_mean
 
-EXECUTORS = ("inline", "processes", "ray")
+PRICES = {
+    "price_input": "price of a million tokens read, in any currency",
+    "price_output": "price of a million tokens sampled",
+    "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
+}
+"""Options of prices, and their help."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+def _eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", help="name of a benchmark (see list), or module:attribute of your own")
     parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
     model = parser.add_argument_group("model")
@@ -56,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns", metavar="MAP", help="columns of a file without a benchmark, as in question=prompt,answer=solution"
     )
     data.add_argument("--limit", type=positive, metavar="N", help="number of tasks")
-    data.add_argument("--seed", type=seed, metavar="N", help="seed of the data and of sampling (default: 0)")
+    data.add_argument("--seed", type=_seed, metavar="N", help="seed of the data and of sampling (default: 0)")
     run = parser.add_argument_group("run")
     run.add_argument("-n", "--n-samples-per-prompt", type=positive, metavar="N", help="samples of each task (1)")
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
@@ -65,14 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
     run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
     run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
-    run.add_argument("--group-policy", choices=[policy.value for policy in GroupPolicy], help="for lost samples (keep)")
+    run.add_argument("--group-policy", choices=GROUP_POLICIES, help="for lost samples (keep)")
     run.add_argument("--sample-timeout", type=number, metavar="S", help="seconds of one rollout")
     run.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on (1.0)")
-    add_prices(run)
+    _prices(run)
     run.add_argument("--executor", choices=EXECUTORS, help="where rollouts run (default: inline, this process)")
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes or Ray actors")
     run.add_argument(
-        "--track", type=trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)} (extra trackers)"
+        "--track", type=_trackers, metavar="NAMES", help=f"also report to {', '.join(TRACKERS)} (extra trackers)"
     )
     run.add_argument("--project", metavar="NAME", help="project of the tracker (default: the benchmark)")
     run.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
@@ -80,104 +76,188 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
 
 
-DEFAULTS: dict[str, Any] = {
-    "backend": "local",
-    "seed": 0,
-    "n_samples_per_prompt": 1,
-    "max_concurrency": 10,
-    "max_attempts": 3,
-    "group_policy": "keep",
-    "reward_threshold": 1.0,
-    "executor": "inline",
-    "script": "I do not know.",
-    "script_delay": 0.0,
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", help="folder or .jsonl of the run to compare with")
+    parser.add_argument(
+        "others", nargs="+", metavar="second", help="folder or .jsonl of the run in question, or of several"
+    )
+    parser.add_argument("--html", metavar="FILE", help="also write a page with all runs side by side")
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
+    parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
+    parser.add_argument(
+        "--resamples", type=positive, default=10_000, metavar="N", help="sign flips to sample (default: 10000)"
+    )
+    parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of a run; or of a training: a folder of runs, or slime's log")
+    parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="ID",
+        help="tokenizer, to show tokens as text and drift (default: the run's; none: ids)",
+    )
+    parser.add_argument("--title", help="title (default: the benchmark)")
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
+    _prices(parser)
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+
+
+def _view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
+    parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
+    _prices(parser)
+    parser.add_argument("--failed", action="store_true", help="list only prompts with unscored samples")
+
+
+def _rescore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    what = parser.add_argument_group("reward", "Without any of these, the run's own environment scores again.")
+    what.add_argument(
+        "--reward", metavar="HOOK", help="module:attribute of a reward function or class, or a known name"
+    )
+    what.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, whose reward is taken")
+    what.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
+    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
+    parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
+    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
+    _prices(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
+
+
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="file that ends in .parquet, or .jsonl (not samples)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["samples", "trl", "verl", "slime", "sft"],
+        default="samples",
+        help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
+        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels (default: samples)",
+    )
+    parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
+    parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
+    parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
+    parser.add_argument("--truncated", action="store_true", help="also rollouts that a limit cut")
+    parser.add_argument(
+        "--advantages",
+        choices=["grpo", "dr_grpo", "none"],
+        default="grpo",
+        help="grpo: reward less the group's mean, by its deviation; dr_grpo: not divided (default: grpo)",
+    )
+    parser.add_argument("--json", action="store_true", help="counts as JSON")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    again = parser.add_argument_group("score again", "Without these, only the files are checked.")
+    again.add_argument("--server", metavar="URL", help="SGLang server that scores every trajectory again")
+    again.add_argument(
+        "--model", metavar="NAME", help="the same with the embedded engine: smollm2, a hub id or a folder"
+    )
+    again.add_argument("--limit", type=positive, metavar="N", help="samples to score (default: all)")
+    again.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _drift(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument("--interval", type=number, default=2.0, metavar="S", help="seconds between looks (2)")
+    parser.add_argument("--latest", type=positive, default=5, metavar="N", help="newest samples shown (5)")
+    parser.add_argument("--once", action="store_true", help="look once")
+    parser.add_argument("--json", action="store_true", help="look once, as JSON")
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
+    parser.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, or an Environment class")
+    parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
+    parser.add_argument("--reward", metavar="HOOK", help="module:attribute of a reward function, or a known name")
+    parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet with the task to try")
+    parser.add_argument("--columns", metavar="MAP", help="columns of --data, as in question=prompt,answer=solution")
+    parser.add_argument("--message", metavar="TEXT", help="the task to try, instead of one of the data")
+    parser.add_argument("--ground-truth", metavar="TEXT", help="its expected answer")
+    parser.add_argument(
+        "--tokenizer",
+        "--model",
+        "--model-id",
+        metavar="ID",
+        help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
+
+
+def _init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
+
+
+ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "eval": _eval,
+    "compare": _compare,
+    "report": _report,
+    "view": _view,
+    "rescore": _rescore,
+    "export": _export,
+    "verify": _verify,
+    "drift": _drift,
+    "watch": _watch,
+    "check": _check,
+    "init": _init,
+    "list": _list,
 }
-_NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
-_CONTINUED = (
-    *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
-    *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold", *PRICES),
-)
-"""What a continued run takes over where it is not given: what it must share with the saved one, and how it counts."""
+"""The function that adds a subcommand's arguments, by the subcommand's name."""
 
 
-def resolve(args: argparse.Namespace) -> dict[str, Any]:
-    """All options: given here, else of the saved run, else of the run that is continued, else defaults.
-
-    Raises:
-        EvalError: There is no saved run, or no benchmark.
-    """
-    given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
-    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
-    saved: dict[str, Any] = {}
-    if args.from_run is not None:
-        path = Path(args.from_run)
-        document = load_run(path if path.suffix == ".json" else StorePaths.of(path).run)
-        if document is None:
-            raise EvalError(f"found no saved run at {args.from_run!r}: give its folder or x.run.json")
-        saved = document["about"].get("options") or {}
-        if not saved:
-            raise EvalError(f"{args.from_run!r} was not saved by 'strands-env eval': its options are unknown")
-    continued: dict[str, Any] = {}
-    if args.resume:
-        continued = _continued(output_of({**saved, **chosen}))
-    options = {**DEFAULTS, **continued, **saved, **chosen}
-    if "sampling" in continued:
-        options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
-    if _is_same_file(options.get("data"), continued.get("data")):
-        options["data"] = continued["data"]  # its spelling is part of the configuration
-    if options.get("data") and not options.get("benchmark"):
-        options["benchmark"] = DATA
-    for name in given:
-        options.setdefault(name, None)
-    options["sampling_seed"] = None if continued.get("is_unseeded") else options["seed"]
-    if not options["benchmark"]:
-        if args.resume and args.output:
-            raise EvalError(f"there is no run at {args.output!r} to resume: name a benchmark to start one")
-        raise EvalError("name a benchmark ('strands-env list' shows them), --data FILE, or --from-run RUN")
-    return options
+def _prices(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    for name, text in PRICES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=_price, metavar="P", help=text)
 
 
-def output_of(options: Mapping[str, Any]) -> Path | None:
-    """Where the results go; None where neither output nor benchmark is named."""
-    if options.get("output"):
-        return Path(options["output"])
-    name = options.get("benchmark")
-    if options.get("data") and name in (None, DATA):
-        return Path("runs") / Path(options["data"]).stem
-    return Path("runs") / str(name).replace(":", ".") if name else None
+# ---- types -----------------------------------------------------------------------------------------------------------
 
 
-def _is_same_file(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and os.path.realpath(one) == os.path.realpath(other)
+def _price(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"expected a price of at least 0 for a million tokens, got {text!r}")
+    return value
 
 
-def _continued(output: Path | None) -> dict[str, Any]:
-    """What to take over from the run in the output folder; its sampling parameters as they were resolved."""
-    document = None if output is None else load_run(StorePaths.of(output).run)
-    if document is None:
-        return {}
-    saved = document["about"].get("options") or {}
-    taken = {name: saved[name] for name in _CONTINUED if saved.get(name) is not None}
-    if "sampling_seed" not in document["config"]:  # of a run that left sampling to chance, or is older than seeds
-        taken["is_unseeded"] = True
-    model = document["config"].get("model")
-    sampling = model.get("sampling_params") if isinstance(model, dict) else None
-    if saved and isinstance(sampling, dict):
-        taken |= {"sampling": sampling, "sampling_is_whole": True}
-    return taken
-
-
-def trackers(text: str) -> list[str]:
+def _trackers(text: str) -> list[str]:
     """Names of trackers, separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in TRACKERS:
+            from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
             hint = did_you_mean(name, TRACKERS)
-            raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; there are {', '.join(TRACKERS)}")
+            raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
     return names
 
 
-def seed(text: str) -> int:
+def _seed(text: str) -> int:
     """A whole number of at least 0 that JSON can hold."""
     value = non_negative(text)
     if value >= 2**63:

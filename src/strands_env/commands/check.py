@@ -21,38 +21,18 @@ from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.tasks import Tasks, contained, stream
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.models import check_named_models
+from strands_env.recipe.names import DATA
 from strands_env.recipe.objects import load_evaluator
-from strands_env.recipe.tasks import DATA, DataBenchmark, columns_of
+from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing import ScriptedModel
 from strands_env.testing.dry_run import ANSWER, DryRun, Level, dry_run
 from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.command_line import Exit, json_object
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
 from strands_sglang.testing import ScriptedClient
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("benchmark", nargs="?", help="benchmark whose environment and first task are tried")
-    parser.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, or an Environment class")
-    parser.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    parser.add_argument("--reward", metavar="HOOK", help="module:attribute of a reward function, or a known name")
-    parser.add_argument("--data", metavar="PATH", help="local .jsonl, .json or .parquet with the task to try")
-    parser.add_argument("--columns", metavar="MAP", help="columns of --data, as in question=prompt,answer=solution")
-    parser.add_argument("--message", metavar="TEXT", help="the task to try, instead of one of the data")
-    parser.add_argument("--ground-truth", metavar="TEXT", help="its expected answer")
-    parser.add_argument(
-        "--tokenizer",
-        "--model",
-        "--model-id",
-        metavar="ID",
-        help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,24 +16,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
 from strands_env.eval.store.config import differing
 from strands_env.report import write_comparison
-from strands_sglang.command_line import Exit, non_negative, number, positive
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("first", help="folder or .jsonl of the run to compare with")
-    parser.add_argument(
-        "others", nargs="+", metavar="second", help="folder or .jsonl of the run in question, or of several"
-    )
-    parser.add_argument("--html", metavar="FILE", help="also write a page with all runs side by side")
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
-    parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (default: 0.95)")
-    parser.add_argument(
-        "--resamples", type=positive, default=10_000, metavar="N", help="sign flips to sample (default: 10000)"
-    )
-    parser.add_argument("--seed", type=non_negative, default=0, help="seed of the resampling (default: 0)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--fail-if-worse", action="store_true", help="exit 1 when the second is significantly worse")
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError
@@ -15,11 +16,7 @@ EXAMPLES = 10
 """Places that are shown."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+add_arguments = ARGUMENTS["drift"]  # for `strands-sglang drift`, which finds them here
 
 
 def run(args: argparse.Namespace) -> int:

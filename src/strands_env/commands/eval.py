@@ -10,23 +10,21 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from strands_env.backends import BACKENDS
-from strands_env.commands.arguments import add_arguments, output_of, resolve
 from strands_env.commands.progress import TrackedProgress, announced, make_display
 from strands_env.commands.runs import SavedRun, prices_of
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import check_writable, complain, format_number, say
-from strands_env.core import ModelFactory, TerminationReason
+from strands_env.commands.terminal import complain, format_number, say
+from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
     ConfigMismatchError,
     EvalError,
     Evaluator,
-    RetryPolicy,
     RunSummary,
     ScoreTable,
     StoreError,
@@ -35,27 +33,19 @@ from strands_env.eval import (
 )
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
-from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.groups import read_scores
-from strands_env.eval.run.sampling import Executor
 from strands_env.eval.store import StorePaths
-from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
-from strands_env.recipe.models import DeferredModels, check_named_models, check_sampling, loading, make_model_factory
-from strands_env.recipe.objects import HOOK, REWARDS, load_evaluator, load_object, load_reward
-from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
-from strands_env.testing.dry_run import Level, quick_findings
+from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
+from strands_env.recipe.options import resolve
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
-from strands_sglang import get_tool_parser
 from strands_sglang.command_line import Exit
 from strands_sglang.drift import DriftTotals
 from strands_sglang.exceptions import SGLangClientError
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["add_arguments", "run"]
-
-SAME_FAILURES = 10
-"""First samples that have to fail alike for a run to be given up."""
+_NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
+"""Arguments that are no options of a run."""
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
 
@@ -68,8 +58,15 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
     sys.path.insert(0, "")  # hooks in the folder one is in
     try:
-        options = resolve(args)
-        evaluator, executor, engine = _build(options, args, quiet=args.quiet or args.json)
+        quiet = args.quiet or args.json
+        given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
+        options = resolve(given, from_run=args.from_run, resume=args.resume)
+        report = Reporting(
+            note=lambda text: complain("eval", f"note: {text}"), announce=partial(announced, quiet=quiet)
+        )
+        evaluation = build_evaluation(options, given, resume=args.resume, report=report)
+        evaluator = evaluation.evaluator
+        evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)
     except (StoreError, ConfigMismatchError) as error:
         return _fail(error, Exit.REFUSED)
@@ -80,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
-            status = asyncio.run(_evaluate(evaluator, executor, engine))
+            status = asyncio.run(_evaluate(evaluation))
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)
         saved = "; what was written before stays: make room, then continue with --resume" if is_disk else ""
@@ -121,80 +118,6 @@ def _tuned_garbage_collection() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _build(options: dict[str, Any], args: argparse.Namespace, *, quiet: bool) -> tuple[Evaluator, Executor | None, Any]:
-    kind = load_evaluator(options["benchmark"])
-    _refuse_ignored(options, args, kind)
-    sampling = _sampling(options, kind)
-    model = {"backend": options["backend"], "sampling_params": sampling}
-    model |= {name: options[name] for name in ("model_id", "base_url", "tokenizer", "tool_parser")}
-    if options["backend"] == "scripted":
-        model |= {"script": options["script"], "script_delay": options["script_delay"]}
-    recipe = {"benchmark": options["benchmark"], "env": options["env"], "env_config": options["env_config"]}
-    recipe |= {"reward": options["reward"], "model": model}
-    is_inline = options["executor"] == "inline"
-    if is_inline and options["workers"] is not None:
-        raise EvalError("--workers is for --executor processes or ray")
-    check_named_models(options["backend"], options["model_id"], options["tokenizer"])
-    if options["tool_parser"] is not None:
-        get_tool_parser(options["tool_parser"])
-    check_sampling(options["backend"], sampling)
-    if options["env"] is not None:
-        load_object(options["env"], HOOK)  # a wrong name is reported here, in one sentence
-    else:
-        check_benchmark_environment(options["benchmark"], options["env_config"])
-    compared = {name: value for name, value in model.items() if name not in ("base_url", "script_delay")}
-    config = {
-        "model": compared,
-        "environment": _given(hook=options["env"], config=options["env_config"], reward=options["reward"]),
-        "data": _given(path=options["data"], seed=options["seed"], columns=options["columns"]),
-        "env_factory": options["env"] or options["benchmark"],
-    }
-    settings: dict[str, Any] = {
-        "sampling_seed": options["sampling_seed"],
-        "n_samples_per_prompt": options["n_samples_per_prompt"],
-        "max_concurrency": options["max_concurrency"],
-        "keep_tokens": not options["no_tokens"],
-        "output_path": output_of(options),
-        "config": config,
-        "about": {"options": options, "seed": options["seed"]},
-        "retry": RetryPolicy(max_attempts=options["max_attempts"]),
-        "group_policy": options["group_policy"],
-        "max_failures": options["max_failures"],
-        "max_same_failures": SAME_FAILURES,
-        "sample_timeout": options["sample_timeout"],
-        "reward_threshold": options["reward_threshold"],
-        "keep_results": False,
-        "progress": make_display(quiet=quiet),
-    }
-    if issubclass(kind, Benchmark):
-        settings |= {"data_path": options["data"], "limit": options["limit"], "seed": options["seed"]}
-    if issubclass(kind, DataBenchmark):
-        settings["columns"] = columns_of(options["columns"])
-    if options["reward"] is not None:
-        load_reward(options["reward"])
-    # The model is loaded last: every other mistake has been reported by then.
-    evaluator = kind(_not_made, **settings)
-    _check_data(evaluator, options)
-    _check_output(evaluator, resume=args.resume)
-    if not is_inline:
-        evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
-        return evaluator, evaluator.executor, None
-    if not takes_model(options["env"]):  # the hook makes its own
-        with announced(loading(options), quiet=quiet):
-            evaluator.env_factory = make_env_factory(**recipe)
-        _check_environment(evaluator.env_factory)
-        return evaluator, None, _engine_of(evaluator.env_factory)
-
-    def load() -> ModelFactory:
-        with announced(loading(options), quiet=quiet):
-            return make_model_factory(**model)
-
-    models = DeferredModels(load)
-    evaluator.env_factory = make_env_factory(**recipe, models=models)
-    _check_environment(evaluator.env_factory, models.load)
-    return evaluator, None, getattr(models.load(), "engine", None)
-
-
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
     """Start the requested trackers and report the progress to them.
 
@@ -217,137 +140,8 @@ def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTrac
     return trackers
 
 
-def _given(*, reward: str | None = None, columns: str | None = None, **values: Any) -> dict[str, Any]:
-    """Part of a configuration; newer options are in it only if given, so that older runs still match."""
-    later = {"reward": reward, "columns": columns}
-    return {**values, **{name: value for name, value in later.items() if value is not None}}
-
-
-def _not_made() -> NoReturn:
-    raise AssertionError("the environment is made after the checks")
-
-
-def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
-    """The benchmark's sampling parameters, or those of the continued run, under what is given here."""
-    sampling: dict[str, Any] = {}
-    if issubclass(kind, Benchmark) and not options.get("sampling_is_whole"):
-        sampling |= kind.default_sampling
-        if options["n_samples_per_prompt"] > 1:
-            sampling.pop("temperature", None)  # several samples are to differ
-    sampling |= options["sampling"] or {}
-    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
-        if options[name] is not None:
-            sampling[name] = options[name]
-    if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
-        complain("eval", "note: at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
-    return sampling
-
-
-def _refuse_ignored(options: dict[str, Any], args: argparse.Namespace, kind: type[Evaluator]) -> None:
-    """Refuse options given here that would have no effect, and missing ones."""
-    backend = options["backend"]
-    if backend == "scripted":
-        why = "the backend 'scripted' has no model and no server"
-        ignored = dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), why)
-    else:
-        if (missing := BACKENDS[backend].missing(options)) is not None:
-            raise EvalError(missing)
-        why = "it is for --backend scripted"
-        ignored = {"script": why, "script_delay": why, **BACKENDS[backend].ignores}
-    if not issubclass(kind, Benchmark):
-        why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
-        ignored |= {"data": why, "limit": why}
-    if not issubclass(kind, DataBenchmark):
-        ignored["columns"] = "it is for --data without a benchmark"
-    if issubclass(kind, FunctionBenchmark):
-        ignored["data"] = f"the tasks come from the function {options['benchmark']!r}, which reads its data itself"
-    for name, reason in ignored.items():
-        if getattr(args, name) is not None:
-            raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
-
-
-def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
-    from strands_env.distributed import ProcessExecutor, RayExecutor
-
-    make = "strands_env.recipe.environments:make_env_factory"
-    workers = options["workers"] or 2
-    if options["executor"] == "processes":
-        return ProcessExecutor(make, recipe, n_workers=workers)
-    try:
-        return RayExecutor(make, recipe, n_workers=workers)
-    except ImportError as error:
-        raise EvalError(str(error)) from error
-
-
-def _engine_of(factory: Any) -> Any:
-    """The embedded engine behind an environment factory, to close it at the end."""
-    for cell in getattr(factory, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):
-            if engine := getattr(cell.cell_contents, "engine", None):
-                return engine
-    return None
-
-
-def _check_environment(env_factory: Any, load: Callable[[], Any] | None = None) -> None:
-    """Refuse an environment whose methods, tools or reward are of the wrong kind: every sample would fail alike.
-
-    Args:
-        env_factory: The factory.
-        load: Loads the model, which is done where nothing is wrong without it.
-
-    Raises:
-        EvalError: Says what is wrong.
-    """
-    findings = quick_findings(env_factory, load)
-    if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
-        raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
-    for finding in findings:
-        complain("eval", f"note: {finding.what}")
-
-
-def _check_output(evaluator: Evaluator, *, resume: bool) -> None:
-    assert evaluator.paths is not None
-    path = evaluator.paths.results
-    data = getattr(evaluator, "data_path", None)
-    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
-        raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
-    check_writable(path, option="--output")
-    has_results = path.is_file() and path.stat().st_size > 0
-    if has_results and not evaluator.paths.run.exists() and not _are_results(path):
-        raise EvalError(
-            f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
-        )
-    if has_results and not resume:
-        raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
-    if has_results:
-        evaluator.run_config().compare()
-    if resume and not path.exists() and not evaluator.paths.run.exists():
-        complain("eval", f"note: there is nothing to resume at {str(path)!r}: a new run is started")
-
-
-def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
-    """Read local tasks, so that their errors are reported before anything is made or shown."""
-    if not isinstance(evaluator, Benchmark):
-        return
-    first = evaluator.check_data()
-    known_reward = options["reward"] is None or options["reward"] in REWARDS
-    needs_answer = isinstance(evaluator, DataBenchmark) and options["env"] is None and known_reward
-    if needs_answer and first is not None and first.task_context.ground_truth is None:
-        raise EvalError(
-            f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
-            "--columns answer=NAME, or give a reward of your own with --reward or --env"
-        )
-
-
-def _are_results(path: Path) -> bool:
-    try:
-        read_scores(path)
-    except StoreError:
-        return False
-    return True
-
-
-async def _evaluate(evaluator: Evaluator, executor: Executor | None, engine: Any) -> Exit:
+async def _evaluate(evaluation: Evaluation) -> Exit:
+    evaluator = evaluation.evaluator
     task = asyncio.ensure_future(evaluator.run())
     interrupted = False
 
@@ -366,10 +160,7 @@ async def _evaluate(evaluator: Evaluator, executor: Executor | None, engine: Any
             if not interrupted:
                 raise
         finally:
-            if executor is not None:
-                await executor.close()
-            if engine is not None:
-                await engine.close()
+            await evaluation.close()
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 

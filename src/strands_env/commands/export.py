@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import check_writable, complain, say
+from strands_env.commands.terminal import complain, say
 from strands_env.core.files import replacing
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store import ResultReader
+from strands_env.recipe.evaluation import check_writable
 from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
 from strands_env.training.export import full_logprobs, one_row, trained_mask
 from strands_env.training.storage import arrow
-from strands_sglang.command_line import Exit, number
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.messages import to_chat_messages
 
@@ -51,32 +52,6 @@ class Rollout:
     group: int
     number: int
     system_prompt: str | None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="file that ends in .parquet, or .jsonl (not samples)"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["samples", *FORMATS],
-        default="samples",
-        help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
-        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels (default: samples)",
-    )
-    parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
-    parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
-    parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
-    parser.add_argument("--truncated", action="store_true", help="also rollouts that a limit cut")
-    parser.add_argument(
-        "--advantages",
-        choices=["grpo", "dr_grpo", "none"],
-        default="grpo",
-        help="grpo: reward less the group's mean, by its deviation; dr_grpo: not divided (default: grpo)",
-    )
-    parser.add_argument("--json", action="store_true", help="counts as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

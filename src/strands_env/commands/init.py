@@ -23,11 +23,6 @@ _FILES = {
 """Our templates and what they become."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
-
-
 def run(args: argparse.Namespace) -> int:
     """Make it."""
     folder = Path(args.name)

@@ -11,11 +11,6 @@ from strands_env.eval.run.groups import read_scores
 from strands_sglang.command_line import Exit
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
-
-
 def run(args: argparse.Namespace) -> int:
     """List."""
     if args.folder is None:

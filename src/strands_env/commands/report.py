@@ -6,28 +6,13 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from strands_env.commands.runs import SavedRun, add_prices
+from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, say
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
 from strands_env.report.training import is_slime_log, runs_in
-from strands_sglang.command_line import Exit, number
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of a run; or of a training: a folder of runs, or slime's log")
-    parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
-    parser.add_argument(
-        "--tokenizer",
-        metavar="ID",
-        help="tokenizer, to show tokens as text and drift (default: the run's; none: ids)",
-    )
-    parser.add_argument("--title", help="title (default: the benchmark)")
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
-    add_prices(parser)
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

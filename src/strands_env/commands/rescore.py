@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.commands.progress import make_display
-from strands_env.commands.runs import SavedRun, add_prices
+from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import cannot_read, check_writable, complain, format_number, say
+from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
 from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
@@ -31,32 +31,15 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.run.progress import GuardedProgress, ProgressState
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 from strands_env.recipe.environments import make_env_factory
+from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
-from strands_sglang.command_line import Exit, json_object, number, positive
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
 
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 PREVIOUS = "previous_reward"
 """Where the info of a new reward holds the old one."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    what = parser.add_argument_group("reward", "Without any of these, the run's own environment scores again.")
-    what.add_argument(
-        "--reward", metavar="HOOK", help="module:attribute of a reward function or class, or a known name"
-    )
-    what.add_argument("--env", metavar="HOOK", help="module:function of an environment hook, whose reward is taken")
-    what.add_argument("--env-config", type=json_object, metavar="JSON", help="arguments of the hook, or a file")
-    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the new run (default: RUN-rescored)")
-    parser.add_argument("-c", "--max-concurrency", type=positive, default=10, metavar="N", help="at a time (10)")
-    parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
-    add_prices(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,7 @@
-"""A saved run as commands open it: its options, its tokenizer, and the arguments they share."""
+"""A saved run as commands open it: its options, its tokenizer, its prices."""
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +9,10 @@ from typing import Any, Self
 
 from strands_env.eval import EvalError, Prices
 from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.recipe.options import PRICES
 from strands_env.report.details import trajectories_of
 from strands_sglang.backends.engine.own_models import UnknownModelError
 from strands_sglang.drift import DriftTotals
-
-PRICES = ("price_input", "price_output", "price_cached_input")
-"""Names of the options of prices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,17 +159,6 @@ class _Bytes:
         return list(text.encode())
 
 
-def add_prices(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the arguments of prices."""
-    text = {
-        "price_input": "price of a million tokens read, in any currency",
-        "price_output": "price of a million tokens sampled",
-        "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
-    }
-    for name in PRICES:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=_price, metavar="P", help=text[name])
-
-
 def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Prices | None:
     """The prices that are given, else those of the saved run; None without any.
 
@@ -187,13 +172,3 @@ def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) 
     return Prices(
         input=found["price_input"] or 0.0, output=found["price_output"] or 0.0, cached_input=found["price_cached_input"]
     )
-
-
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a price of at least 0 for a million tokens, got {text!r}")
-    return value

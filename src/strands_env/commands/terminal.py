@@ -6,8 +6,6 @@ import math
 import re
 import sys
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryFile
 
 from strands_sglang.command_line import Exit
 
@@ -61,37 +59,3 @@ def format_seconds(seconds: float | None) -> str:
 def format_number(value: float, digits: int = 3) -> str:
     """A number, `-` for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-_FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
-
-
-def check_writable(path: Path, *, option: str) -> None:
-    """Try whether a file can be written, before what takes long begins; nothing is left behind.
-
-    Args:
-        path: The file.
-        option: The option that names it, or its folder.
-
-    Raises:
-        EvalError: What is given is a file where a folder is meant.
-        StoreError: The file cannot be written.
-    """
-    from strands_env.eval import EvalError, StoreError  # brings the SDK, which help does without
-
-    folder = path.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir() or path.parent.suffix in _FILE_SUFFIXES:
-        folder = folder if not folder.is_dir() else path.parent
-        raise EvalError(
-            f"{option}: {str(folder)!r} is a file, not a folder; give a folder, or a file that ends in .jsonl"
-        )
-    try:
-        if path.is_file():
-            with path.open("ab"):
-                return
-        with TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise StoreError(f"cannot write to {str(path)!r}: {error.strerror or error}") from error

@@ -22,26 +22,13 @@ from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import trajectories_of
 from strands_sglang.backends.engine.own_models import check_model_name
-from strands_sglang.command_line import Exit, number, positive
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
 
 WORST = 10
 """Tokens that are shown."""
 CONCURRENCY = 8
 """Trajectories that are scored at a time."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    again = parser.add_argument_group("score again", "Without these, only the files are checked.")
-    again.add_argument("--server", metavar="URL", help="SGLang server that scores every trajectory again")
-    again.add_argument(
-        "--model", metavar="NAME", help="the same with the embedded engine: smollm2, a hub id or a folder"
-    )
-    again.add_argument("--limit", type=positive, metavar="N", help="samples to score (default: all)")
-    again.add_argument("--max-kl", type=number, metavar="X", help="exit 1 when the mismatch KL is larger")
-    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

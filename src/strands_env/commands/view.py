@@ -8,24 +8,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from strands_env.commands.runs import SavedRun, add_prices
+from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
-from strands_sglang.command_line import Exit, non_negative
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import did_you_mean
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument("sample", nargs="?", help="prompt id, or prompt id and index: p7 or p7/2")
-    parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
-    add_prices(parser)
-    parser.add_argument("--failed", action="store_true", help="list only prompts with unscored samples")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,22 +21,13 @@ from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import told
 from strands_env.eval.store.records import LineError, decode, to_sample
 from strands_env.report.details import answer_of
-from strands_sglang.command_line import Exit, number, positive
+from strands_sglang.command_line import Exit
 
 LATEST = 5
 """Samples that are shown."""
 CURVE = 48
 """Characters of a curve."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("run", help="folder or .jsonl of the run")
-    parser.add_argument("--interval", type=number, default=2.0, metavar="S", help="seconds between looks (2)")
-    parser.add_argument("--latest", type=positive, default=LATEST, metavar="N", help=f"newest samples shown ({LATEST})")
-    parser.add_argument("--once", action="store_true", help="look once")
-    parser.add_argument("--json", action="store_true", help="look once, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

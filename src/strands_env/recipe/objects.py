@@ -9,22 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core.types import as_reward_function
+from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
-from strands_env.eval.registry import get_benchmark, list_benchmarks
-from strands_env.eval.run.evaluator import Evaluator
-from strands_env.recipe.tasks import DATA, DataBenchmark, benchmark_of
+from strands_env.recipe.names import DATA, REWARDS
+from strands_env.recipe.tasks import DataBenchmark, benchmark_of
 from strands_sglang.exceptions import did_you_mean
 
 logger = logging.getLogger(__name__)
 
 HOOK = "create_env_factory"
 """Function a module given as environment hook has to offer."""
-REWARDS = {
-    "exact": "strands_env.rewards:ExactMatchReward",
-    "math": "strands_env.rewards:MathRewardFunction",
-    "number": "strands_env.eval.benchmarks.arithmetic:NumberReward",
-}
-"""Reward functions that have a name on the command line."""
 EVALUATOR = "EvaluatorClass"
 """Class a module given as benchmark has to offer."""
 

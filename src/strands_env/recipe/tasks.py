@@ -12,13 +12,12 @@ from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval import Benchmark, DatasetError, EvalError
 from strands_env.eval.run.benchmark import Row
 from strands_env.eval.run.tasks import Tasks
+from strands_env.recipe.names import DATA
 from strands_env.rewards import ExactMatchReward
 from strands_sglang.exceptions import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-DATA = "data"
-"""Name of the benchmark whose tasks are the rows of `--data`."""
 COLUMNS = {
     "question": ("question", "prompt", "problem", "query", "input", "instruction"),
     "answer": ("answer", "ground_truth", "solution", "output", "target", "label"),

@@ -1,0 +1,298 @@
+"""An evaluator from the options of a run, with every mistake reported before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
+
+from strands_env.backends import BACKENDS
+from strands_env.core import ModelFactory
+from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
+from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
+from strands_env.recipe.models import DeferredModels, check_named_models, check_sampling, loading, make_model_factory
+from strands_env.recipe.names import REWARDS
+from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
+from strands_env.recipe.options import output_of
+from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
+from strands_env.testing.dry_run import Level, quick_findings
+from strands_sglang import get_tool_parser
+
+SAME_FAILURES = 10
+"""First samples that have to fail alike for a run to be given up."""
+_FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """How building an evaluator speaks to whoever waits for it.
+
+    Attributes:
+        note: Takes one sentence that is worth knowing and no error.
+        announce: Takes what is being done, or None, and surrounds it.
+    """
+
+    note: Callable[[str], None]
+    announce: Callable[[str | None], AbstractContextManager[None]]
+
+
+class Evaluation:
+    """An evaluator and what it was given to run with.
+
+    Args:
+        evaluator: The evaluator.
+        models: The model factory of this process, if there is one.
+    """
+
+    def __init__(self, evaluator: Evaluator, models: ModelFactory | None = None) -> None:
+        self.evaluator = evaluator
+        self._engine = getattr(models, "engine", None)
+
+    async def close(self) -> None:
+        """End the worker processes and the embedded engine, if there are any."""
+        if self.evaluator.executor is not None:
+            await self.evaluator.executor.close()
+        if self._engine is not None:
+            await self._engine.close()
+
+
+def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: bool, report: Reporting) -> Evaluation:
+    """Build the evaluator.
+
+    Args:
+        options: All options, as `resolve` gives them.
+        given: The options that this run was given itself: one of them that would have no effect is refused.
+        resume: Continue the results that are there.
+        report: Takes notes, and what is being loaded.
+
+    Raises:
+        EvalError: An option is wrong, or something cannot be made.
+        StoreError: The results cannot be written or continued.
+        SGLangClientError: The server does not answer.
+    """
+    kind = load_evaluator(options["benchmark"])
+    _refuse_ignored(options, given, kind)
+    sampling = _sampling(options, kind)
+    if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
+        report.note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
+    model = model_options(options) | {"sampling_params": sampling}
+    recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
+    is_inline = options["executor"] == "inline"
+    if is_inline and options["workers"] is not None:
+        raise EvalError("--workers is for --executor processes or ray")
+    check_named_models(options["backend"], options["model_id"], options["tokenizer"])
+    if options["tool_parser"] is not None:
+        get_tool_parser(options["tool_parser"])
+    check_sampling(options["backend"], sampling)
+    if options["env"] is not None:
+        load_object(options["env"], HOOK)  # a wrong name is reported here, in one sentence
+    else:
+        check_benchmark_environment(options["benchmark"], options["env_config"])
+    if options["reward"] is not None:
+        load_reward(options["reward"])
+    # The model is loaded last: every other mistake has been reported by then.
+    evaluator = kind(_not_made, **_settings(options, kind, model))
+    _check_data(evaluator, options)
+    _check_output(evaluator, resume=resume, report=report)
+    if not is_inline:
+        evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
+        return Evaluation(evaluator)
+    if not takes_model(options["env"]):  # the hook makes its own
+        with report.announce(loading(options)):
+            evaluator.env_factory = make_env_factory(**recipe)
+        _check_environment(evaluator.env_factory, report)
+        return Evaluation(evaluator)
+
+    def load() -> ModelFactory:
+        with report.announce(loading(options)):
+            return make_model_factory(**model)
+
+    models = DeferredModels(load)
+    evaluator.env_factory = make_env_factory(**recipe, models=models)
+    _check_environment(evaluator.env_factory, report, models.load)
+    return Evaluation(evaluator, models.load())
+
+
+def model_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that `make_model_factory` takes, without sampling parameters."""
+    names = ["backend", "model_id", "base_url", "tokenizer", "tool_parser"]
+    if options.get("backend") == "scripted":
+        names += ["script", "script_delay"]
+    return {name: options[name] for name in names if name in options}
+
+
+def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the evaluator."""
+    config = {
+        "model": {name: value for name, value in model.items() if name not in ("base_url", "script_delay")},
+        "environment": {"hook": options["env"], "config": options["env_config"], "reward": options["reward"]},
+        "data": {"path": options["data"], "seed": options["seed"], "columns": options["columns"]},
+        "env_factory": options["env"] or options["benchmark"],
+    }
+    settings: dict[str, Any] = {
+        "sampling_seed": options["seed"],
+        "n_samples_per_prompt": options["n_samples_per_prompt"],
+        "max_concurrency": options["max_concurrency"],
+        "keep_tokens": not options["no_tokens"],
+        "output_path": output_of(options),
+        "config": config,
+        "about": {"options": options, "seed": options["seed"]},
+        "retry": RetryPolicy(max_attempts=options["max_attempts"]),
+        "group_policy": options["group_policy"],
+        "max_failures": options["max_failures"],
+        "max_same_failures": SAME_FAILURES,
+        "sample_timeout": options["sample_timeout"],
+        "reward_threshold": options["reward_threshold"],
+        "keep_results": False,
+    }
+    if issubclass(kind, Benchmark):
+        settings |= {"data_path": options["data"], "limit": options["limit"], "seed": options["seed"]}
+    if issubclass(kind, DataBenchmark):
+        settings["columns"] = columns_of(options["columns"])
+    return settings
+
+
+def _not_made() -> NoReturn:
+    raise AssertionError("the environment is made after the checks")
+
+
+def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
+    """The benchmark's sampling parameters, or those of the continued run, under what is given here."""
+    sampling: dict[str, Any] = {}
+    if issubclass(kind, Benchmark) and not options.get("sampling_is_whole"):
+        sampling |= kind.default_sampling
+        if options["n_samples_per_prompt"] > 1:
+            sampling.pop("temperature", None)  # several samples are to differ
+    sampling |= options["sampling"] or {}
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
+        if options[name] is not None:
+            sampling[name] = options[name]
+    return sampling
+
+
+def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[Evaluator]) -> None:
+    """Refuse options given here that would have no effect, and missing ones."""
+    backend = options["backend"]
+    if backend == "scripted":
+        why = "the backend 'scripted' has no model and no server"
+        ignored = dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), why)
+    else:
+        if (missing := BACKENDS[backend].missing(options)) is not None:
+            raise EvalError(missing)
+        why = "it is for --backend scripted"
+        ignored = {"script": why, "script_delay": why, **BACKENDS[backend].ignores}
+    if not issubclass(kind, Benchmark):
+        why = f"{kind.__name__} is not a Benchmark, and reads its data itself"
+        ignored |= {"data": why, "limit": why}
+    if not issubclass(kind, DataBenchmark):
+        ignored["columns"] = "it is for --data without a benchmark"
+    if issubclass(kind, FunctionBenchmark):
+        ignored["data"] = f"the tasks come from the function {options['benchmark']!r}, which reads its data itself"
+    for name, reason in ignored.items():
+        if given.get(name) is not None:
+            raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
+
+
+def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
+    from strands_env.distributed import ProcessExecutor, RayExecutor
+
+    make = "strands_env.recipe.environments:make_env_factory"
+    workers = options["workers"] or 2
+    if options["executor"] == "processes":
+        return ProcessExecutor(make, recipe, n_workers=workers)
+    try:
+        return RayExecutor(make, recipe, n_workers=workers)
+    except ImportError as error:
+        raise EvalError(str(error)) from error
+
+
+def _check_environment(env_factory: Any, report: Reporting, load: Callable[[], Any] | None = None) -> None:
+    """Refuse an environment whose methods, tools or reward are of the wrong kind: every sample would fail alike.
+
+    Args:
+        env_factory: The factory.
+        report: Takes the warnings.
+        load: Loads the model, which is done where nothing is wrong without it.
+
+    Raises:
+        EvalError: Says what is wrong.
+    """
+    findings = quick_findings(env_factory, load)
+    if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
+        raise EvalError(f"{'; '.join(errors)} ('strands-env check' shows more)")
+    for finding in findings:
+        report.note(finding.what)
+
+
+def _check_output(evaluator: Evaluator, *, resume: bool, report: Reporting) -> None:
+    assert evaluator.paths is not None
+    path = evaluator.paths.results
+    data = getattr(evaluator, "data_path", None)
+    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
+        raise EvalError(f"--output is {str(path)!r}, the data: give a folder for the results, such as runs/first")
+    check_writable(path, option="--output")
+    has_results = path.is_file() and path.stat().st_size > 0
+    if has_results and not evaluator.paths.run.exists() and not _are_results(path):
+        raise EvalError(
+            f"--output: {str(path)!r} exists and holds no results of a run: give a folder, such as runs/first"
+        )
+    if has_results and not resume:
+        raise EvalError(f"{str(path)!r} holds results already: continue them with --resume, or give another --output")
+    if has_results:
+        evaluator.run_config().compare()
+    if resume and not path.exists() and not evaluator.paths.run.exists():
+        report.note(f"there is nothing to resume at {str(path)!r}: a new run is started")
+
+
+def _check_data(evaluator: Evaluator, options: dict[str, Any]) -> None:
+    """Read local tasks, so that their errors are reported before anything is made or shown."""
+    if not isinstance(evaluator, Benchmark):
+        return
+    first = evaluator.check_data()
+    known_reward = options["reward"] is None or options["reward"] in REWARDS
+    needs_answer = isinstance(evaluator, DataBenchmark) and options["env"] is None and known_reward
+    if needs_answer and first is not None and first.task_context.ground_truth is None:
+        raise EvalError(
+            f"{options['data']!r} has no column for the answer, so no reward could score it: name the column with "
+            "--columns answer=NAME, or give a reward of your own with --reward or --env"
+        )
+
+
+def _are_results(path: Path) -> bool:
+    try:
+        read_scores(path)
+    except StoreError:
+        return False
+    return True
+
+
+def check_writable(path: Path, *, option: str) -> None:
+    """Try whether a file can be written, before what takes long begins; nothing is left behind.
+
+    Args:
+        path: The file.
+        option: The option that names it, or its folder.
+
+    Raises:
+        EvalError: What is given is a file where a folder is meant.
+        StoreError: The file cannot be written.
+    """
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or path.parent.suffix in _FILE_SUFFIXES:
+        folder = folder if not folder.is_dir() else path.parent
+        raise EvalError(
+            f"{option}: {str(folder)!r} is a file, not a folder; give a folder, or a file that ends in .jsonl"
+        )
+    try:
+        if path.is_file():
+            with path.open("ab"):
+                return
+        with TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise StoreError(f"cannot write to {str(path)!r}: {error.strerror or error}") from error

@@ -1,0 +1,100 @@
+"""Options of a run: those given, those of a saved run, and defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from strands_env.eval import EvalError
+from strands_env.eval.store import StorePaths, load_run
+from strands_env.recipe.names import DATA
+
+PRICES = ("price_input", "price_output", "price_cached_input")
+"""Names of the options of prices."""
+DEFAULTS: dict[str, Any] = {
+    "backend": "local",
+    "seed": 0,
+    "n_samples_per_prompt": 1,
+    "max_concurrency": 10,
+    "max_attempts": 3,
+    "group_policy": "keep",
+    "reward_threshold": 1.0,
+    "executor": "inline",
+    "script": "I do not know.",
+    "script_delay": 0.0,
+}
+_CONTINUED = (
+    *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
+    *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold", *PRICES),
+)
+"""What a continued run takes over where it is not given: what it must share with the saved one, and how it counts."""
+
+
+def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bool = False) -> dict[str, Any]:
+    """All options of a run: those given, else the saved run's, else those of the run to resume, else defaults.
+
+    Args:
+        given: Every option by name; None and False stand for an option that was not given.
+        from_run: Saved run to repeat: its folder or its `.run.json`.
+        resume: Continue the run in the output folder.
+
+    Raises:
+        EvalError: There is no saved run, or no benchmark.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
+    saved: dict[str, Any] = {}
+    if from_run is not None:
+        path = Path(from_run)
+        document = load_run(path if path.suffix == ".json" else StorePaths.of(path).run)
+        if document is None:
+            raise EvalError(f"found no saved run at {from_run!r}: give its folder or x.run.json")
+        saved = document["about"].get("options") or {}
+        if not saved:
+            raise EvalError(f"{from_run!r} was not saved by 'strands-env eval': its options are unknown")
+    continued: dict[str, Any] = {}
+    if resume:
+        continued = _continued(output_of({**saved, **chosen}))
+    options = {**DEFAULTS, **continued, **saved, **chosen}
+    if "sampling" in continued:
+        options["sampling"] = {**continued["sampling"], **(options["sampling"] or {})}
+    if _is_same_file(options.get("data"), continued.get("data")):
+        options["data"] = continued["data"]  # its spelling is part of the configuration
+    if options.get("data") and not options.get("benchmark"):
+        options["benchmark"] = DATA
+    for name in given:
+        options.setdefault(name, None)
+    if not options["benchmark"]:
+        if resume and given.get("output"):
+            raise EvalError(f"there is no run at {given['output']!r} to resume: name a benchmark to start one")
+        raise EvalError("name a benchmark ('strands-env list' shows them), --data FILE, or --from-run RUN")
+    return options
+
+
+def output_of(options: Mapping[str, Any]) -> Path | None:
+    """Where the results go; None where neither output nor benchmark is named."""
+    if options.get("output"):
+        return Path(options["output"])
+    name = options.get("benchmark")
+    if options.get("data") and name in (None, DATA):
+        return Path("runs") / Path(options["data"]).stem
+    return Path("runs") / str(name).replace(":", ".") if name else None
+
+
+def _is_same_file(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _continued(output: Path | None) -> dict[str, Any]:
+    """What to take over from the run in the output folder; its sampling parameters as they were resolved."""
+    document = None if output is None else load_run(StorePaths.of(output).run)
+    if document is None:
+        return {}
+    saved = document["about"].get("options") or {}
+    taken = {name: saved[name] for name in _CONTINUED if saved.get(name) is not None}
+    model = document["config"].get("model")
+    sampling = model.get("sampling_params") if isinstance(model, dict) else None
+    if saved and isinstance(sampling, dict):
+        taken |= {"sampling": sampling, "sampling_is_whole": True}
+    return taken
