@@ -11,8 +11,10 @@ import json
 import logging
 import random
 import socket
+import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import pytest
 from strands_sglang.exceptions import SGLangConnectionError, SGLangThrottledError
 from strands_sglang.gateway import Gateway, command
 from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from strands_sglang.gateway.session import Asker
+from strands_sglang.gateway.session import Origin
 from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, Rig, assert_prefix, rig, trained_once
@@ -512,43 +514,133 @@ async def test_an_answer_is_the_same_at_every_delivery() -> None:
         wire = ANTHROPIC_MESSAGES.read(
             {"model": "m", "messages": [USER], "tools": ANTHROPIC_TOOLS}, r.session.readings["anthropic"]
         )
-        answer = r.session.respond(ANTHROPIC_MESSAGES, wire, Asker())
-        first = ANTHROPIC_MESSAGES.answer(wire, await answer.task)
+        answer = r.session.respond(wire, Origin())
+        await answer.task
+        first = ANTHROPIC_MESSAGES.answer(wire, r.session.reply(answer, wire))
         r.session.abandoned(answer)
-        again = r.session.respond(ANTHROPIC_MESSAGES, wire, Asker())
-        assert ANTHROPIC_MESSAGES.answer(wire, await again.task) == first
+        again = r.session.respond(wire, Origin())
+        assert ANTHROPIC_MESSAGES.answer(wire, r.session.reply(again, wire)) == first
 
 
-async def raw(r: Rig, *, read: int) -> None:
-    """Ask over a socket of our own, read so many bytes, and close it with the others unread."""
-    loop = asyncio.get_running_loop()
-    body = json.dumps({"model": "m", "max_tokens": 512, "messages": [USER], "stream": True}).encode()
+@asynccontextmanager
+async def raw_request(r: Rig, path: str, body: dict[str, Any]) -> AsyncIterator[socket.socket]:
+    """A socket of our own on which a request has been sent."""
+    loop, data = asyncio.get_running_loop(), json.dumps(body).encode()
     head = (
-        f"POST /s/{r.session.id}/v1/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {r.session.key}\r\n"
+        f"POST /s/{r.session.id}{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {r.session.key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket() as sock:
         sock.setblocking(False)
         await loop.sock_connect(sock, ("127.0.0.1", int(r.gateway.url.rpartition(":")[2])))
-        await loop.sock_sendall(sock, head.encode() + body)
-        if read:
-            await loop.sock_recv(sock, read)
-        else:
+        await loop.sock_sendall(sock, head.encode() + data)
+        yield sock
+
+
+async def read_until(sock: socket.socket, end: bytes) -> bytes:
+    """What comes up to and including `end`, byte by byte, so that everything behind it stays unread."""
+    found = b""
+    while not found.endswith(end):
+        byte = await asyncio.get_running_loop().sock_recv(sock, 1)
+        if not byte:
+            break
+        found += byte
+    return found
+
+
+STREAMED = {
+    "/v1/chat/completions": ({"messages": [USER]}, b"data: [DONE]\n\n"),
+    "/v1/messages": ({"messages": [USER]}, b'data: {"type":"message_stop"}\n\n'),
+    "/v1/responses": ({"input": "Hi"}, b"\n\n"),
+}
+
+
+@pytest.mark.parametrize("linger", [False, True])
+@pytest.mark.parametrize("path", STREAMED)
+async def test_an_answer_read_to_its_terminal_event_is_used_though_the_connection_is_reset(
+    path: str, linger: bool
+) -> None:
+    body, end = STREAMED[path]
+    async with rig([completion("Hello.")]) as r:
+        async with raw_request(r, path, {"model": "m", "stream": True, **body}) as sock:
+            text = b""
+            while b"message_stop" not in text and b"[DONE]" not in text and b"event: response.completed" not in text:
+                text += await read_until(sock, end)
+            if b"event: response.completed" in text and not text.endswith(b"}\n\n"):
+                await read_until(sock, end)
+            if linger:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0.1)  # a reset may still come
+        assert [t.is_discarded for t in r.session.trajectories] == [False]
+        assert r.session.counters.undelivered == 0 and trained_once(r.session)
+
+
+async def test_a_client_that_goes_away_while_it_waits_leaves_no_trace() -> None:
+    async with rig([slow("Never.", 30), completion("Hello.")]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "stream": True}):
             await until(lambda: r.prompts)
-
-
-async def test_a_client_that_leaves_an_answer_unread_gets_the_same_one_again() -> None:
-    async with rig([slow("Never.", 30), completion("Hello."), completion("Again.")]) as r:
-        await raw(r, read=0)
         await until(lambda: r.client.cancelled)
-        await raw(r, read=1)
-        await until(lambda: r.session.counters.undelivered)
-        assert [t.is_discarded for t in r.session.trajectories] == [True]
+        assert not r.session.conversation.forest.turns
+
+
+async def test_a_client_that_resets_the_connection_and_asks_again_gets_the_same_answer() -> None:
+    async with rig([completion("Hello."), completion("Again.")]) as r:
+        body = {"messages": [USER], "max_tokens": 512, "stream": True}
+        async with raw_request(r, "/v1/messages", body) as sock:
+            await asyncio.get_running_loop().sock_recv(sock, 1)
+        await asyncio.sleep(0.05)
         first = await r.messages([USER])
         assert first["content"][0]["text"] == "Hello." and r.session.counters.replayed == 1
         await r.messages([USER, {"role": "assistant", "content": first["content"]}, USER])
+        assert [t.is_discarded for t in r.session.trajectories] == [False] and trained_once(r.session)
+
+
+async def test_an_answer_sent_to_a_client_that_had_left_is_owed() -> None:
+    async with rig([slow("Hello.", 0.2)]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "max_tokens": 512}):
+            await until(lambda: r.prompts)
+        await until(lambda: r.session.counters.undelivered)
+        assert [t.is_discarded for t in r.session.trajectories] == [True]
+        await r.messages([USER])
+        assert r.session.counters.replayed == 1
         assert [t.is_discarded for t in r.session.trajectories] == [False]
-        assert trained_once(r.session) and r.session.counters.extension_rate == 1.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("delay", [0.0, 1.3])
+async def test_a_half_closing_client_is_answered(stream: bool, delay: float) -> None:
+    async with rig([slow("Hello.", delay)]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "stream": stream}) as sock:
+            sock.shutdown(socket.SHUT_WR)
+            text = await read_until(sock, b"nothing ends like this")
+        heads = [line for line in text.split(b"\r\n") if line.startswith(b"HTTP/1.1")]
+        assert heads[-1] == b"HTTP/1.1 200 OK" and set(heads[:-1]) <= {b"HTTP/1.1 102 Processing"}
+        assert b"Hello." in text and [t.is_discarded for t in r.session.trajectories] == [False]
+
+
+async def test_the_history_is_that_of_the_agent_that_began_whatever_its_name() -> None:
+    async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
+        for agent, content in (("/root", "Task"), ("/root/helper", "Part"), ("/root", "More")):
+            metadata = json.dumps({"agent_name": agent})
+            await r.chat([{"role": "user", "content": content}], headers={"x-codex-turn-metadata": metadata})
+        assert r.session.history == [
+            {"role": "user", "content": [{"text": "More"}]}, {"role": "assistant", "content": [{"text": "Three."}]},
+        ]  # fmt: skip
+
+
+async def test_equal_requests_in_flight_share_a_sample_but_no_answer() -> None:
+    async with rig([slow("Hello.")]) as r:
+        plain, detailed, other = await asyncio.gather(
+            r.chat([USER], model="one", max_tokens=512),
+            r.chat([USER], model="two", max_tokens=512, return_token_ids=True, logprobs=True),
+            r.messages([USER], model="three"),
+        )
+        assert len(r.prompts) == 1 and r.session.counters.joined == 2
+        assert (plain["model"], detailed["model"], other["model"]) == ("one", "two", "three")
+        assert "prompt_token_ids" not in plain and plain["choices"][0]["logprobs"] is None
+        assert detailed["prompt_token_ids"] == r.prompts[0]
+        assert detailed["choices"][0]["logprobs"]["content"]
+        assert plain["choices"][0]["message"] == detailed["choices"][0]["message"]
 
 
 async def test_many_sessions_through_faults_grow_the_trees_of_a_run_without_any() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+_MOST_NAMES = 100  # of anything that clients name; the others are counted together
+OTHERS = "(others)"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +65,13 @@ class Counters:
         """Histories in which a reply differs from what was sampled."""
         return self.roots["edited"]
 
+    def note(self, *, ignored: Iterable[str] = (), unknown_tools: Iterable[str] = ()) -> None:
+        """Count a request that was read, its fields without effect, and the types of its tools that were left out."""
+        self.requests += 1
+        for counts, names in ((self.ignored, ignored), (self.unknown_tools, unknown_tools)):
+            for name in names:
+                counts[_bounded(name, counts)] += 1
+
     def to_json(self) -> dict[str, Any]:
         """The counts as JSON values."""
         counts: dict[str, Any] = {}
@@ -68,3 +79,12 @@ class Counters:
             value = getattr(self, name)
             counts[name] = dict(value) if isinstance(value, Counter) else value
         return {**counts, "edited": self.edited, "extension_rate": self.extension_rate}
+
+
+def counters_of(clients: dict[str, Counters], client: str) -> Counters:
+    """The counters of a client, made with its first request."""
+    return clients.setdefault(_bounded(client, clients), Counters())
+
+
+def _bounded(name: str, known: Mapping[str, Any]) -> str:
+    return name if name in known or len(known) < _MOST_NAMES else OTHERS

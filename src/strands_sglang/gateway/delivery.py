@@ -1,18 +1,24 @@
-"""Writing answers: whole, or as a stream whose head is held back until errors are known."""
+"""Writing answers, and when one counts as delivered.
+
+A reply is delivered as soon as its terminal event has reached the socket: many clients stop reading there and reset the
+connection with the end of the response unread. Until then the client may be gone; a client that has only closed its
+sending side is answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import orjson
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from .dialects.wire import Refused, WireDialect, WireReply, WireRequest
 
-_TCP_CLOSE = 7  # of Linux' tcp_states.h: where a reset leads
+_SETTLE = 0.05  # seconds in which a request begins to be served, or a client that is gone refuses what it is sent
+_PROBE_INTERVAL = 1.0  # seconds between the probes of a half-closed connection
 
 
 def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
@@ -29,8 +35,10 @@ async def send(
     request: web.Request,
     dialect: WireDialect,
     wire: WireRequest,
-    sampling: asyncio.Task[WireReply],
+    sampling: asyncio.Task[object],
+    reply: Callable[[], WireReply],
     *,
+    delivered: Callable[[], None],
     headers: Mapping[str, str],
     hold: float,
     ping_interval: float,
@@ -41,7 +49,9 @@ async def send(
         request: The HTTP request.
         dialect: How answers are written.
         wire: The request as it was read.
-        sampling: Gives the reply, or raises `Refused`.
+        sampling: Done when the reply is there.
+        reply: The reply, once `sampling` is done; raises `Refused` if there is none.
+        delivered: Called when the terminal event has reached the socket.
         headers: Headers of the answer.
         hold: Seconds to wait before a stream's head is sent.
         ping_interval: Seconds between pings after that.
@@ -52,17 +62,19 @@ async def send(
     """
     if not wire.stream:
         await asyncio.wait({sampling})
-        body = orjson.dumps(dialect.answer(wire, _reply(sampling)))
+        body = orjson.dumps(dialect.answer(wire, reply()))
         whole = web.Response(body=body, headers=headers, content_type="application/json")
         await whole.prepare(request)
         await whole.write_eof()
+        await _arrive(request)
+        delivered()
         return whole
     stream = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
     stream.content_type = "text/event-stream"
     await asyncio.wait({sampling}, timeout=hold)
     if sampling.done():
         try:
-            _reply(sampling)  # raises while the status can still say so
+            reply()  # raises while the status can still say so
         except Refused as refused:
             if refused.prompt is None or not dialect.overflow_in_stream:
                 raise
@@ -71,79 +83,142 @@ async def send(
         await stream.write(dialect.ping)
         await asyncio.wait({sampling}, timeout=ping_interval)
     try:
-        events = b"".join(dialect.events(wire, _reply(sampling)))
+        events = b"".join(dialect.events(wire, reply()))
     except Refused as refused:
         events = dialect.error_event(refused)
     await stream.write(events)
-    with contextlib.suppress(OSError):  # some clients close at the last event and do not wait for the end
+    await _arrive(request)
+    delivered()
+    with contextlib.suppress(OSError):  # the client may have left at the terminal event
         await stream.write_eof()
     return stream
 
 
-def _reply(sampling: asyncio.Task[WireReply]) -> WireReply:
-    if sampling.cancelled():
-        raise Refused("the session was dropped", status=409, code="session_closed")
-    return sampling.result()
+async def _arrive(request: web.Request) -> None:
+    if request.transport is None:
+        raise ConnectionResetError("the client closed the connection")
+    if (connection := Connection.of(request)) is not None:
+        await connection.flush()
 
 
-def arrived(request: web.Request, when_lost: Callable[[], None]) -> bool:
-    """Whether what was just written met an open connection. To be asked without an `await` in between.
+class Connection(asyncio.Protocol):
+    """A client's connection: stands in front of the HTTP protocol and knows how the client's side ends.
 
-    A client that closes its end with bytes unread resets the connection; one that has read them all only ends it. So
-    a reset that comes before the connection's next request shows, even later, that the answer was not read.
+    The end of input alone does not say whether a client closed its sending side or went away. Bytes do: they reset the
+    connection of a client that is gone. So an interim response (102) is sent from time to time while the answer to a
+    half-closed connection is awaited and nothing of it has been sent.
 
     Args:
-        request: The request that was answered.
-        when_lost: Called if such a reset comes.
+        protocol: The HTTP protocol.
+
+    Attributes:
+        is_half_closed: The client sends nothing any more.
+        when_reset: Called if the client resets the connection before it sends anything else.
     """
-    transport = request.transport
-    if transport is None:
-        return False
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6) or not hasattr(socket, "TCP_INFO"):
-        return True
-    try:
-        state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    except OSError:
-        return False
-    if state == _TCP_CLOSE:
-        return False
-    if isinstance(transport, asyncio.Transport):
-        _ResetWatch.on(transport).when_lost = when_lost
-    return True
-
-
-class _ResetWatch(asyncio.Protocol):
-    """Stands in front of a connection's protocol and notices how the connection ends."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
-        self.when_lost: Callable[[], None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._flushed: asyncio.Future[None] | None = None
+        self._request: web.Request | None = None
+        self._has_begun = False
+        self._watcher: asyncio.Task[None] | None = None
+        self.is_half_closed = False
+        self.when_reset: Callable[[], None] | None = None
 
     @classmethod
-    def on(cls, transport: asyncio.Transport) -> _ResetWatch:
-        """The watch of a connection."""
-        protocol = transport.get_protocol()
-        if not isinstance(protocol, cls):
-            assert isinstance(protocol, asyncio.Protocol)
-            protocol = cls(protocol)
-            transport.set_protocol(protocol)
-        return protocol
+    def of(cls, request: web.Request) -> Connection | None:
+        """The connection of a request; None if the application runs on another server, or the client is gone."""
+        protocol = None if request.transport is None else request.transport.get_protocol()
+        return protocol if isinstance(protocol, cls) else None
+
+    @contextlib.contextmanager
+    def serving(self, request: web.Request) -> Iterator[None]:
+        """For the time in which a request is being answered."""
+        self._request, self._has_begun = request, False
+        try:
+            yield
+        finally:
+            self._request = None
+
+    def begins(self) -> None:
+        """Note that the head of the answer is being sent."""
+        self._has_begun = True
+
+    async def flush(self) -> None:
+        """Wait until the socket has taken everything that was written, and a half-closed client has not refused it.
+
+        Raises:
+            ConnectionResetError: The connection is closed.
+        """
+        transport = self._transport
+        while transport is not None and transport.get_write_buffer_size():
+            self._flushed = asyncio.get_running_loop().create_future()
+            transport.set_write_buffer_limits(high=0)
+            await self._flushed
+        if self.is_half_closed:
+            await asyncio.sleep(_SETTLE)
+        if transport is None or transport.is_closing() or self._was_reset():
+            raise ConnectionResetError("the client closed the connection")
+
+    def _was_reset(self) -> bool:
+        """Whether a connection from which nothing is read any more was reset."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return sock is not None and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    async def _watch(self) -> None:
+        """From the end of input on: find out whether the client is gone."""
+        await asyncio.sleep(_SETTLE)
+        request, waited = self._request, False
+        while (transport := self._transport) is not None and not transport.is_closing():
+            if request is None or request is not self._request or not request.content.is_eof() or self._was_reset():
+                transport.abort()  # nothing is owed, nothing more can be asked, or nobody is there
+                return
+            if waited and not self._has_begun and request.version >= HttpVersion11:
+                transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+                await asyncio.sleep(_SETTLE)
+                if self._was_reset():
+                    continue
+            await asyncio.sleep(_PROBE_INTERVAL)
+            waited = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio, as the methods below: a client connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        self.when_lost = None
+        """Bytes of a request came."""
+        self.when_reset = None
         self._protocol.data_received(data)
 
+    def eof_received(self) -> bool:
+        """The client closed its sending side, or went away; True keeps the connection open."""
+        self._protocol.eof_received()
+        self.is_half_closed = True
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, ConnectionError) and self.when_lost is not None:
-            self.when_lost()
+        """The connection is closed."""
+        self._transport = None
+        self._wake()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if isinstance(exc, ConnectionError) and self.when_reset is not None:
+            self.when_reset()
         self._protocol.connection_lost(exc)
 
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
     def pause_writing(self) -> None:
+        """More is waiting to be written than the limit."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
+        """What was waiting has been written."""
+        self._wake()
         self._protocol.resume_writing()
+
+    def _wake(self) -> None:
+        if self._flushed is not None and not self._flushed.done():
+            self._flushed.set_result(None)

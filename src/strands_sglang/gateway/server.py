@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import inspect
 import ipaddress
-import json
 import logging
 import os
+import re
 import secrets
 import time
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,13 +29,12 @@ from ..conversation.generation import GenerateClient
 from ..conversation.options import DEFAULTS
 from ..exceptions import did_you_mean, refuse_unknown
 from .canonical import VOLATILE_RULES
-from .delivery import arrived, refusal, send
-from .dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from .dialects.chat_completions import CHAT_COMPLETIONS
-from .dialects.responses import RESPONSES
-from .dialects.wire import Refused, WireDialect, WireRequest, want_count, want_object
+from .delivery import Connection, refusal, send
+from .dialects import CHAT_COMPLETIONS, DIALECTS, KEY_HEADERS
+from .dialects.reading import label, refuse_deep, want_count, want_object
+from .dialects.wire import Refused, Route, WireDialect, WireRequest
 from .export import parquet_of, rows_of
-from .session import Asker, GatewayPolicy, Limits, Session
+from .session import GatewayPolicy, Limits, Origin, Session
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _SESSION_LIMITS = ("max_requests", "max_new_tokens")
 _CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
 _LIMITS = (*_SESSION_LIMITS, *_CONVERSATION_LIMITS)
+_AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
+_ORIGIN_HEADERS = ("User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-stainless-retry-count")
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 
 
@@ -131,6 +134,7 @@ class Gateway:
         self._host, self._port, self._unix_path = host, port, unix_path
         self._hosts = frozenset({host or "localhost", "localhost", *hosts})
         self._runner: web.AppRunner | None = None
+        self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
@@ -148,20 +152,26 @@ class Gateway:
         """Listen; `url` holds the address afterwards, `http://localhost` where there is only a socket file."""
         runner = web.AppRunner(self.app(), handler_cancellation=True, access_log=None, shutdown_timeout=5)
         await runner.setup()
+        self._runner = runner
+        loop = asyncio.get_running_loop()
+
+        def connection() -> Connection:
+            assert runner.server is not None
+            return Connection(runner.server())
+
         try:
+            self.url = "http://localhost"
             if self._host is not None:
-                await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
-                host, port = runner.addresses[0][:2]
+                listener = await loop.create_server(connection, self._host, self._port, backlog=1024)
+                self._listeners.append(listener)
+                host, port = listener.sockets[0].getsockname()[:2]
                 self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            else:
-                self.url = "http://localhost"
             if self._unix_path is not None:
-                await web.UnixSite(runner, self._unix_path).start()
+                self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
                 os.chmod(self._unix_path, 0o666)  # what opens a session is its key
         except OSError:
-            await runner.cleanup()
+            await self.close()
             raise
-        self._runner = runner
         for session in self.sessions.values():
             self._address(session)
         if self.session_ttl is not None:
@@ -173,6 +183,9 @@ class Gateway:
             self._sweeper.cancel()
         for session in list(self.sessions.values()):
             await session.drop()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -199,7 +212,7 @@ class Gateway:
         """A new session.
 
         Args:
-            labels: Whatever identifies the rollout; JSON values.
+            labels: Whatever identifies the rollout; JSON values, at most 100 levels deep.
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
             limits: `max_requests`, `max_new_tokens` (of one reply), `max_sampled_tokens` (of the session),
                 `max_trajectory_tokens` (of one path), `context_window_limit`.
@@ -209,11 +222,16 @@ class Gateway:
 
         Raises:
             TypeError: `labels`, `sampling` or `limits` is not a mapping.
-            ValueError: An unknown limit or sampling parameter, or a name that is taken.
+            ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, or a name that is
+                taken.
         """
         for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
             if not isinstance(value, Mapping | None):
                 raise TypeError(f"{what} must be a mapping, such as a dict, got {value!r}")
+            try:
+                refuse_deep(dict(value or {}), what)
+            except Refused as refused:
+                raise ValueError(refused.message) from None
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
@@ -260,8 +278,11 @@ class Gateway:
         by_key = self._by_key.get(_key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
         if named is None and self.auto_sessions and key and by_key is None:
-            return self.open(name=name or key, key=key)
-        if named is None or not key or not hmac.compare_digest(key.encode(), named.key.encode()):
+            name = name or key
+            if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
+                raise Refused("this key names no new session", status=403, code="wrong_session")
+            return self.open(name=name, key=key)
+        if named is None or not key or not hmac.compare_digest(_bytes_of(key), _bytes_of(named.key)):
             if named is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
@@ -272,16 +293,11 @@ class Gateway:
     def app(self) -> web.Application:
         """The application, to be run with `handler_cancellation=True`."""
         app = web.Application(middlewares=[self._guard], client_max_size=self.max_body)
+        app.on_response_prepare.append(_note_head)
         for prefix in ("", "/s/{session}"):
-            for path, dialect in (
-                ("/v1/chat/completions", CHAT_COMPLETIONS),
-                ("/v1/responses", RESPONSES),
-                ("/v1/messages", ANTHROPIC_MESSAGES),
-            ):
-                app.router.add_post(prefix + path, self._endpoint(dialect, self._respond))
-            app.router.add_post(
-                prefix + "/v1/messages/count_tokens", self._endpoint(ANTHROPIC_MESSAGES, self._count_tokens)
-            )
+            for dialect in DIALECTS:
+                for route in dialect.routes:
+                    app.router.add_post(prefix + route.path, self._endpoint(dialect, route))
             app.router.add_get(prefix + "/v1/models", self._models)
             app.router.add_get(prefix + "/v1/models/{model:.+}", self._model)
             app.router.add_get(prefix + "/api/hello", self._hello)
@@ -298,46 +314,50 @@ class Gateway:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Keep web pages in a browser on this machine away, and bound what is answered to a wrong path."""
-        name = urlsplit(f"//{request.host}").hostname or ""
-        if name not in self._hosts and not _is_address(name):
-            return refusal(CHAT_COMPLETIONS, Refused(f"host {name!r} is not served here", status=403))
-        origin = request.headers.get("Origin")
-        if (origin is not None and urlsplit(origin).netloc != request.host) or request.headers.get(
-            "Sec-Fetch-Site"
-        ) in ("cross-site", "same-site"):
-            return refusal(CHAT_COMPLETIONS, Refused("requests of web pages are not served here", status=403))
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            if error.status < 400:
-                raise
-            return refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
+        connection = Connection.of(request)
+        with contextlib.nullcontext() if connection is None else connection.serving(request):
+            try:
+                self._check_source(request)
+                response = await handler(request)
+            except Refused as refused:
+                response = refusal(CHAT_COMPLETIONS, refused)
+            except web.HTTPException as error:
+                if error.status < 400:
+                    raise
+                response = refusal(CHAT_COMPLETIONS, Refused(error.reason, status=error.status))
+            if connection is not None and connection.is_half_closed:
+                response.force_close()
+            return response
 
-    def _endpoint(
-        self,
-        dialect: WireDialect,
-        answer: Callable[[web.Request, WireDialect, Session, WireRequest], Awaitable[web.StreamResponse]],
-    ) -> Handler:
-        """A model endpoint: who asks, and what; refusals in the dialect's words."""
+    def _check_source(self, request: web.Request) -> None:
+        host, origin = _host_of(f"//{request.host}"), request.headers.get("Origin")
+        if host is None or (host not in self._hosts and not _is_address(host)):
+            raise Refused(f"host {label(host or request.host)} is not served here", status=403)
+        if (origin is not None and _netloc_of(origin) != request.host) or request.headers.get("Sec-Fetch-Site") in (
+            "cross-site", "same-site",
+        ):  # fmt: skip
+            raise Refused("requests of web pages are not served here", status=403)
+
+    def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
+        """A path of a dialect; refusals in the dialect's words."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session: Session | None = None
             try:
                 session = self._session_of(request)
-                wire = dialect.read(await _body(request), session.readings[dialect.name])
+                path = {name: value for name, value in request.match_info.items() if name != "session"}
+                body = {**await _body(request), **path, **route.fields}
+                wire = dialect.read(body, session.readings[dialect.name])
                 await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
-                return await answer(request, dialect, session, wire)
+                if route.counts and dialect.count is not None:
+                    return _json(dialect.count(session.count_tokens(wire)))
+                return await self._respond(request, dialect, session, wire)
             except Refused as error:
                 refused = error
             except (OSError, web.HTTPException):  # the client went away, or aiohttp has the answer
                 raise
             except Exception as error:
-                # Neither the message nor the request: both may hold what the client's machine holds.
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                logger.error(
-                    "error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno
-                )
-                refused = Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
+                refused = _internal(error)
             if session is not None:
                 session.counters.refused += 1
             return refusal(dialect, refused)
@@ -347,32 +367,42 @@ class Gateway:
     async def _respond(
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
-        answer = session.respond(dialect, wire, _asker(request))
+        answer = session.respond(wire, _origin(request))
+        connection, has_arrived = Connection.of(request), False
+
+        def delivered() -> None:
+            nonlocal has_arrived
+            has_arrived = True
+            session.delivered(answer)
+            if connection is not None:
+                connection.when_reset = partial(session.reset, answer)
+
         headers = {"x-strands-session": session.id}
         if ignored := session.ignored_fields(wire):
             headers["x-strands-ignored"] = ", ".join(sorted(set(ignored)))
-        delivered = False
         try:
-            response = await send(
-                request, dialect, wire, answer.task, headers=headers, hold=self.hold, ping_interval=self.ping_interval
+            return await send(
+                request,
+                dialect,
+                wire,
+                answer.task,
+                lambda: session.reply(answer, wire),
+                delivered=delivered,
+                headers=headers,
+                hold=self.hold,
+                ping_interval=self.ping_interval,
             )
-            delivered = arrived(request, lambda: session.lost(answer))
         finally:
-            (session.delivered if delivered else session.abandoned)(answer)
-        return response
-
-    async def _count_tokens(
-        self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
-    ) -> web.StreamResponse:
-        return _json({"input_tokens": session.count_tokens(wire)})
+            if not has_arrived:
+                session.abandoned(answer)
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         return web.Response()
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self, model: str) -> dict[str, Any]:
         # Both vendors' fields: a client reads those it knows.
         return {
-            "id": self.model_name,
+            "id": model,
             "object": "model",
             "type": "model",
             "display_name": self.model_name,
@@ -382,24 +412,26 @@ class Gateway:
         }
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
-        card = self._card()
+        card = self._card(self.model_name)
         paging = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}
         return _json({"object": "list", "data": [card], **paging})
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
-        return _json({**self._card(), "id": request.match_info["model"]})
+        return _json(self._card(_printable(request.match_info["model"])))
 
     # ---- administration ------------------------------------------------
 
-    def _for_admin(self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
+    def _for_admin(self, answer: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
+            expected, given = self._admin_key, _presented_key(request) or ""
+            if expected is not None and not hmac.compare_digest(_bytes_of(given), _bytes_of(expected)):
+                raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
             try:
-                expected, given = self._admin_key, _presented_key(request) or ""
-                if expected is not None and not hmac.compare_digest(given.encode(), expected.encode()):
-                    raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
                 return await answer(request)
-            except Refused as refused:
-                return refusal(CHAT_COMPLETIONS, refused)
+            except (Refused, OSError, web.HTTPException):
+                raise
+            except Exception as error:
+                raise _internal(error) from None
 
         return handle
 
@@ -477,6 +509,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise Refused(f"the body is not JSON: {error}") from None
+    refuse_deep(body, "the body")
     return dict(want_object(body, "the body"))
 
 
@@ -487,32 +520,68 @@ def _count(name: str, value: Any) -> int | None:
         raise ValueError(refused.message) from None
 
 
+def _internal(error: Exception) -> Refused:
+    # Neither the message nor the request is logged: both may hold what the client's machine holds.
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
+    return Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
+
+
+async def _note_head(request: web.Request, response: web.StreamResponse) -> None:
+    if (connection := Connection.of(request)) is not None:
+        connection.begins()
+
+
 def _presented_key(request: web.Request) -> str | None:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return request.headers.get("x-api-key") or None
+    return next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")  # how headers that are not UTF-8 are decoded
+
+
+def _printable(text: str) -> str:
+    return _bytes_of(text).decode("utf-8", "replace")
 
 
 def _key_digest(key: str) -> bytes:
     # Looked up by digest, so that the time a look-up takes reveals nothing about a key.
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(_bytes_of(key)).digest()
 
 
-def _asker(request: web.Request) -> Asker:
+def _origin(request: web.Request) -> Origin:
     """Client and agent by their headers; they are labels, and name no session."""
-    headers = request.headers
-    client = headers.get("User-Agent", "").partition(" ")[0].partition("/")[0][:64] or "unknown"
-    agent = headers.get("x-claude-code-agent-id") or None
-    if agent is None and (metadata := headers.get("x-codex-turn-metadata")):
+    headers = {name: _printable(request.headers.get(name, "")) for name in _ORIGIN_HEADERS}
+    client = headers["User-Agent"].partition(" ")[0].partition("/")[0]
+    agent = headers["x-claude-code-agent-id"] or None
+    if agent is None and (metadata := headers["x-codex-turn-metadata"]):
         try:
-            parsed = json.loads(metadata)
-        except ValueError:
+            parsed = orjson.loads(metadata)
+        except orjson.JSONDecodeError:
             parsed = None
         name = parsed.get("agent_name") if isinstance(parsed, dict) else None
         agent = name if isinstance(name, str) and name else None
-    retries = headers.get("x-stainless-retry-count", "")  # of the vendors' Python clients; others never set it
-    return Asker(client=client, agent=agent, is_retry=retries.isdecimal() and int(retries) > 0)
+    retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
+    is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
+    return Origin(client=label(client) if client else "unknown", agent=agent, is_retry=is_retry)
+
+
+def _host_of(address: str) -> str | None:
+    """The host of an address, or None for one that is malformed."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return None
+
+
+def _netloc_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _is_address(host: str) -> bool:

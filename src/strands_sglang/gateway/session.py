@@ -11,7 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,8 +35,10 @@ from ..exceptions import (
 from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
 from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
-from .counters import Counters
-from .dialects.wire import Refused, TokenLogprob, WireCall, WireDialect, WireReply, WireRequest, reasoning_block
+from .counters import Counters, counters_of
+from .dialects import CALL_PREFIXES
+from .dialects.reading import reasoning_block
+from .dialects.wire import Refused, TokenLogprob, WireCall, WireReply, WireRequest
 from .receipts import Receipts
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
@@ -66,13 +68,13 @@ class GatewayPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """The client and agent named by the headers.
+class Origin:
+    """Where a request comes from, by its headers.
 
     Attributes:
         client: Name of the program.
         agent: Name of the agent within it, or None.
-        is_retry: It says that it asks again because an answer did not come.
+        is_retry: The client says that it repeats a request whose answer did not come.
     """
 
     client: str = "unknown"
@@ -82,24 +84,28 @@ class Asker:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """The answer to a request, perhaps still being sampled, and who waits for it.
+    """The answer to equal requests, perhaps still being sampled. Each request has it in its own form.
 
     Attributes:
         key: Equal for equal requests.
-        task: Samples the turn and makes the reply.
-        counters: Counts of the session and of the client.
+        task: Samples the turn.
+        counters: Counts of the session and of the client that asked first.
+        id: 24 hexadecimal digits, the same at every delivery.
+        created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
-        delivered: Whether a client got it whole.
-        set_aside: Whether it was kept once for a client that asks again.
+        is_delivered: The answer reached a client.
+        is_discarded: The turn was discarded because no client got it.
         turn: The committed turn, once there is one.
     """
 
     key: bytes
-    task: asyncio.Task[WireReply]
+    task: asyncio.Task[SampledTurn]
     counters: tuple[Counters, ...]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
+    created: int = field(default_factory=lambda: int(time.time()))
     waiters: int = 0
-    delivered: bool = False
-    set_aside: bool = False
+    is_delivered: bool = False
+    is_discarded: bool = False
     turn: Turn | None = None
 
 
@@ -153,12 +159,13 @@ class Session:
     _receipts: Receipts = field(default_factory=Receipts)
     _call_ids: dict[str, str] = field(default_factory=dict)
     _in_flight: dict[bytes, Answer] = field(default_factory=dict)
-    _tasks: set[asyncio.Task[WireReply]] = field(default_factory=set)
-    _undelivered: dict[bytes, Answer] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
+    _owed: dict[bytes, Answer] = field(default_factory=dict)
     _delivered: OrderedDict[bytes, Answer] = field(default_factory=OrderedDict)
     _answered: set[bytes] = field(default_factory=set)
     _placements: dict[bytes, Placement] = field(default_factory=dict)
     _histories: dict[str, tuple[Turn, list[Message]]] = field(default_factory=dict)
+    _main_agents: dict[str, str | None] = field(default_factory=dict)
     _responses: OrderedDict[str, list[Message]] = field(default_factory=OrderedDict)
 
     # ---- for its maker ------------------------------------------------
@@ -172,7 +179,7 @@ class Session:
     def history(self) -> list[Message]:
         """The conversation of the main agent with its last reply, as Strands messages.
 
-        Requests without tools (titles, summaries) count only without others.
+        The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
         last = self._last
         return [] if last is None else list(last[1])
@@ -207,7 +214,7 @@ class Session:
             "id": self.id,
             "labels": dict(self.labels),
             "closed": self.is_sealed,
-            "in_flight": len(self._in_flight),
+            "in_flight": len(self._tasks),
             "sampled_tokens": self.conversation.forest.sampled_tokens,
             "tool_parse_errors": self.conversation.tool_parse_errors,
             "counters": self.counters.to_json(),
@@ -220,10 +227,10 @@ class Session:
         """Number of tokens of the prompt that this request would send; nothing is recorded."""
         self._check_open()
         with self._failing():
-            return self._prepare(request, Asker(), ()).prompt_length
+            return self._prepare(request, Origin(), ()).prompt_length
 
-    def respond(self, dialect: WireDialect, request: WireRequest, asker: Asker) -> Answer:
-        """The answer to a request: one in flight, one that was not delivered, or a new one.
+    def respond(self, request: WireRequest, origin: Origin) -> Answer:
+        """The answer to a request: one in flight, one that is owed, or a new one.
 
         The caller counts as a waiter until it calls `delivered` or `abandoned`.
 
@@ -232,57 +239,66 @@ class Session:
         """
         self._check_open()
         self.last_used = time.monotonic()
-        counters = (self.counters, self.clients.setdefault(asker.client, Counters()))
+        counters = (self.counters, counters_of(self.clients, origin.client))
         self._note_fields(request, counters)
         with self._failing():
-            prepared = self._prepare(request, asker, counters)
+            prepared = self._prepare(request, origin, counters)
         asked = prepared.request
         key = digest(
             prepared.location.key,
-            (asker.agent or "").encode(),
+            (origin.agent or "").encode(),
             orjson.dumps([asked.params, asked.constraints, request.tool_choice], option=orjson.OPT_SORT_KEYS),
         )
         if (answer := self._in_flight.get(key)) is not None:
             _count(counters, "joined")
-        elif (answer := self._again(key, asker)) is not None:
+        elif (answer := self._again(key, origin)) is not None:
             _count(counters, "replayed")
         else:
             self._check_limits()
-            answer = self._start(key, prepared, dialect, request, counters)
+            answer = self._start(key, prepared, counters)
         answer.waiters += 1
         return answer
 
-    def _again(self, key: bytes, asker: Asker) -> Answer | None:
-        """An answer to give again: one that was not read, or that the client says it did not get."""
-        return self._undelivered.pop(key, None) or (self._delivered.get(key) if asker.is_retry else None)
+    def _again(self, key: bytes, origin: Origin) -> Answer | None:
+        """An answer to give again: one that is owed, or that the client says it did not get."""
+        return self._owed.pop(key, None) or (self._delivered.get(key) if origin.is_retry else None)
 
     def delivered(self, answer: Answer) -> None:
-        """A client got the answer whole."""
+        """Record that the whole answer reached a client."""
         answer.waiters -= 1
-        answer.delivered = True
+        answer.is_delivered = True
+        if answer.turn is None:
+            return
+        self._land(answer)
         self._delivered[answer.key] = answer
         if len(self._delivered) > _REMEMBERED_ANSWERS:
             self._delivered.popitem(last=False)
-        self._undelivered.pop(answer.key, None)
-        if answer.turn is not None and answer.set_aside:
+        self._owed.pop(answer.key, None)
+        if answer.is_discarded:
             self.conversation.forest.keep(answer.turn)
 
-    def lost(self, answer: Answer) -> None:
-        """It turned out that the client did not read the answer."""
-        if not answer.waiters and answer.key not in self._in_flight:
-            answer.delivered = False
-            self._set_aside(answer)
+    def reset(self, answer: Answer) -> None:
+        """Record that a client reset the connection after the answer had been delivered.
+
+        It may not have read it, so an equal request gets it again.
+        """
+        if answer.turn is not None and answer.key not in self._in_flight:
+            self._owed[answer.key] = answer
 
     def abandoned(self, answer: Answer) -> None:
-        """A client went away before it had the answer whole; sampling ends when it was the last."""
+        """Record that a client went away before it had the answer whole; sampling ends when it was the last."""
         answer.waiters -= 1
-        if answer.waiters or answer.delivered:
+        if answer.waiters or answer.is_delivered:
             return
         if not answer.task.done():
             answer.task.cancel()
-            self._in_flight.pop(answer.key, None)  # an equal request from now on is sampled again
+            self._land(answer)  # an equal request from now on is sampled again
         else:
             self._set_aside(answer)
+
+    def _land(self, answer: Answer) -> None:
+        if self._in_flight.get(answer.key) is answer:
+            del self._in_flight[answer.key]
 
     # ---- a turn ------------------------------------------------
 
@@ -301,7 +317,7 @@ class Session:
 
     def _check_limits(self) -> None:
         limit = self.limits.max_requests
-        if limit is not None and self.counters.sampled + len(self._in_flight) >= limit:
+        if limit is not None and self.counters.sampled + len(self._tasks) >= limit:
             self.failure = MaxRequestsReachedError(limit, self.counters.sampled)
             raise Refused(str(self.failure), code="rollout_limit")
 
@@ -312,9 +328,7 @@ class Session:
             raise Refused(f"{named} is refused by a strict gateway", param="tool_choice" if forced else "tools")
         ignored = self.ignored_fields(request)
         for counts in counters:
-            counts.requests += 1
-            counts.ignored.update(ignored)
-            counts.unknown_tools.update(request.unknown_tools)
+            counts.note(ignored=ignored, unknown_tools=request.unknown_tools)
 
     def ignored_fields(self, request: WireRequest) -> list[str]:
         """Fields of a request that have no effect in this session."""
@@ -326,7 +340,7 @@ class Session:
         ignored += [name for name in request.sampling if not honoured or name in configured]
         return ignored
 
-    def _prepare(self, request: WireRequest, asker: Asker, counters: tuple[Counters, ...]) -> PreparedTurn:
+    def _prepare(self, request: WireRequest, origin: Origin, counters: tuple[Counters, ...]) -> PreparedTurn:
         system, rules = without_volatile(request.system, self.policy.volatile_rules)
         history = self._whole_history(request)
         arranged = request.reading.arrange(history, self._placement(request), self._call_ids)
@@ -343,7 +357,7 @@ class Session:
             tools=request.tools,  # type: ignore[arg-type]
             params=self._params(request),
             constraints=request.constraints,
-            agent=asker.agent,
+            agent=origin.agent,
             receipts=receipts,
             read_calls=request.tool_choice != "none",
             trim_stop=True,
@@ -389,27 +403,19 @@ class Session:
             params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
         return params
 
-    def _start(
-        self,
-        key: bytes,
-        prepared: PreparedTurn,
-        dialect: WireDialect,
-        request: WireRequest,
-        counters: tuple[Counters, ...],
-    ) -> Answer:
+    def _start(self, key: bytes, prepared: PreparedTurn, counters: tuple[Counters, ...]) -> Answer:
         is_sibling = key in self._answered
         answer: Answer
-        task = asyncio.create_task(self._sample(prepared, dialect, request, lambda turn: setattr(answer, "turn", turn)))
+        task = asyncio.create_task(self._sample(prepared, lambda turn: setattr(answer, "turn", turn)))
         answer = self._in_flight[key] = Answer(key=key, task=task, counters=counters)
         self._tasks.add(task)
 
-        def ended(done: asyncio.Task[WireReply]) -> None:
+        def ended(done: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(done)
-            if self._in_flight.get(key) is answer:
-                del self._in_flight[key]
             if not done.cancelled():
                 done.exception()  # retrieved, even if no client waits any more
             if answer.turn is None:
+                self._land(answer)
                 return
             self._answered.add(key)
             self._count_turn(prepared, answer.turn, counters, is_sibling=is_sibling)
@@ -419,30 +425,28 @@ class Session:
         task.add_done_callback(ended)
         return answer
 
-    async def _sample(
-        self, prepared: PreparedTurn, dialect: WireDialect, request: WireRequest, note: Callable[[Turn], None]
-    ) -> WireReply:
+    async def _sample(self, prepared: PreparedTurn, note: Callable[[Turn], None]) -> SampledTurn:
+        request = prepared.request
+        kind = "main" if request.tools else "aside"
+        main = self._main_agents.setdefault(kind, request.agent)  # the agent that began, whatever its name
         with self._failing():
             sampled = await self.conversation.sample(prepared)
         self.failure = None
         note(sampled.turn)
-        if prepared.request.agent is None:
-            kind = "main" if request.tools else "aside"
-            messages: list[Any] = [*prepared.request.messages, _message_of(sampled.reply)]
+        if request.agent == main:
+            messages: list[Any] = [*request.messages, _message_of(sampled.reply)]
             self._histories[kind] = (sampled.turn, messages)
-        reply = self._reply(sampled, prepared, request)
-        if dialect.keeps_responses:
-            self._remember_response(reply, request)
-        return reply
+        return sampled
 
     def _set_aside(self, answer: Answer) -> None:
         """Keep an answer that no client got, for a retry."""
         if answer.turn is None:
             return
+        self._land(answer)
         _count(answer.counters, "undelivered")
-        answer.set_aside = True
+        answer.is_discarded = True
         self.conversation.forest.discard(answer.turn)
-        self._undelivered[answer.key] = answer
+        self._owed[answer.key] = answer
 
     def _count_turn(
         self, prepared: PreparedTurn, turn: Turn, counters: tuple[Counters, ...], *, is_sibling: bool
@@ -464,20 +468,30 @@ class Session:
             counts.ids_rewritten += ids != list(reply.call_ids)
             counts.reasoning_dropped += reply.reasoning is not None and not any("reasoningContent" in b for b in seen)
 
-    def _reply(self, sampled: SampledTurn, prepared: PreparedTurn, request: WireRequest) -> WireReply:
+    def reply(self, answer: Answer, request: WireRequest) -> WireReply:
+        """The answer in the form that one request asked for.
+
+        Raises:
+            Refused: There is none.
+        """
+        if answer.task.cancelled():
+            raise Refused("the session was dropped", status=409, code="session_closed")
+        sampled = answer.task.result()
         turn, reply = sampled.turn, sampled.reply
         done = turn.completion
         calls = []
         for call in reply.calls:
             given = self._receipts.call_id(call.id)
-            for prefix in ("call_", "toolu_"):  # either dialect may bring it back
+            for prefix in CALL_PREFIXES:  # any dialect may bring it back
                 self._call_ids[prefix + given] = call.id
             calls.append(WireCall(id=given, name=call.name, arguments=call.input))
         path = turn.path() if request.token_ids else []
         held = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
+        if request.keeps_response:
+            self._remember_response(f"resp_{answer.id}", calls, reply.text, request)
         return WireReply(
-            id=uuid.uuid4().hex[:24],
-            created=int(time.time()),
+            id=answer.id,
+            created=answer.created,
             model=request.model,
             reasoning=reply.reasoning,
             text=reply.text,
@@ -503,14 +517,12 @@ class Session:
             for text, value in zip(texts, values, strict=True)
         ]
 
-    def _remember_response(self, reply: WireReply, request: WireRequest) -> None:
-        blocks: list[dict[str, Any]] = [{"text": reply.text}] if reply.text else []
+    def _remember_response(self, name: str, calls: Sequence[WireCall], text: str, request: WireRequest) -> None:
+        blocks: list[dict[str, Any]] = [{"text": text}] if text else []
         blocks += [
-            {"toolUse": {"toolUseId": f"call_{call.id}", "name": call.name, "input": call.arguments}}
-            for call in reply.calls
+            {"toolUse": {"toolUseId": f"call_{call.id}", "name": call.name, "input": call.arguments}} for call in calls
         ]
-        history = [*self._whole_history(request), {"role": "assistant", "content": blocks}]
-        self._responses[f"resp_{reply.id}"] = history
+        self._responses[name] = [*self._whole_history(request), {"role": "assistant", "content": blocks}]
         while len(self._responses) > _REMEMBERED_RESPONSES:
             self._responses.popitem(last=False)
 

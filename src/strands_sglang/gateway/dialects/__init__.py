@@ -6,6 +6,8 @@ from .responses import RESPONSES
 from .wire import WireDialect
 
 DIALECTS: tuple[WireDialect, ...] = (CHAT_COMPLETIONS, RESPONSES, ANTHROPIC_MESSAGES)
-"""Every dialect, in the order of its routes."""
 
-__all__ = ["ANTHROPIC_MESSAGES", "CHAT_COMPLETIONS", "DIALECTS", "RESPONSES", "WireDialect"]
+CALL_PREFIXES = frozenset(dialect.call_prefix for dialect in DIALECTS)
+KEY_HEADERS = tuple({name: None for dialect in DIALECTS for name in dialect.key_headers})
+
+__all__ = ["ANTHROPIC_MESSAGES", "CALL_PREFIXES", "CHAT_COMPLETIONS", "DIALECTS", "KEY_HEADERS", "RESPONSES"]

@@ -8,21 +8,16 @@ from typing import Any
 import orjson
 
 from ..canonical import Message, Readings
-from .wire import (
+from .reading import (
     SAMPLING_NAMES,
-    Refused,
-    WireDialect,
-    WireReply,
-    WireRequest,
     common_fields,
-    id_fields,
     image_data,
     joined,
     json_format,
-    named_event,
     read_content,
     read_tools,
     reasoning_block,
+    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -33,6 +28,7 @@ from .wire import (
     want_stops,
     want_text,
 )
+from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
 
 _SERVED = {
     "max_tokens", "messages", "model", "output_config", "output_format", "return_token_ids", "stop_sequences",
@@ -55,6 +51,9 @@ _ERROR_TYPES = {
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
     fields = common_fields(body, _KNOWN)
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
+        fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
     items = want_list(body.get("messages"), "messages")
     reading = readings.of(items)
     system = body.get("system")
@@ -72,7 +71,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         max_tokens=want_count(body.get("max_tokens"), "max_tokens"),
         stop=want_stops(body.get("stop_sequences"), "stop_sequences"),
         constraints=json_format(config.get("format") or body.get("output_format"), "output_config.format"),
-        tool_choice=_read_choice(body.get("tool_choice")),
+        tool_choice=_read_choice(choice),
         receipts=receipts,
         unknown_tools=unknown,
         reading=reading,
@@ -106,7 +105,7 @@ def _texts(value: Any, where: str) -> list[str]:
     for index, item in enumerate(want_list(value, where)):
         block = want_object(item, f"{where}[{index}]")
         if block.get("type") != "text":
-            raise Refused(f"{where}[{index}]: a {block.get('type')!r} block is not supported here", param=where)
+            raise Refused(f"{where}[{index}]: a {shown(block.get('type'))} block is not supported here", param=where)
         texts.append(want_text(block.get("text"), f"{where}[{index}].text"))
     return texts
 
@@ -123,7 +122,7 @@ def _read_message(item: Any, index: int) -> tuple[Message, str | None]:
         return {"role": "assistant", "content": blocks}, receipt
     if role in ("system", "developer"):
         return {"role": "system", "content": joined(_texts(content, f"{where}.content"))}, None
-    raise Refused(f"{where}.role is {role!r}, expected user, assistant or system", param=where)
+    raise Refused(f"{where}.role is {shown(role)}, expected user, assistant or system", param=where)
 
 
 def _joined_replies(parts: list[tuple[Message, str | None]]) -> tuple[list[Message], dict[int, str]]:
@@ -160,7 +159,7 @@ def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | N
             receipt = signature if isinstance(signature, str) and signature else receipt
             blocks.append(reasoning_block(want_text(block.get("thinking"), place)))
         elif kind != "redacted_thinking":  # reasoning of another provider, which no template can print
-            raise Refused(f"{place}: a {kind!r} block is not supported in an assistant message", param=place)
+            raise Refused(f"{place}: a {shown(kind)} block is not supported in an assistant message", param=place)
     return blocks, receipt
 
 
@@ -265,6 +264,10 @@ def error_event(refused: Refused) -> bytes:
 
 ANTHROPIC_MESSAGES = WireDialect(
     name="anthropic",
+    routes=(Route(path="/v1/messages"), Route(path="/v1/messages/count_tokens", counts=True)),
+    call_prefix="toolu_",
+    key_headers=("x-api-key",),
+    count=lambda tokens: {"input_tokens": tokens},
     read=read,
     answer=answer,
     events=events,

@@ -6,20 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..canonical import Message, Readings
-from .wire import (
+from .reading import (
     SAMPLING_NAMES,
-    Refused,
-    WireDialect,
-    WireReply,
-    WireRequest,
     common_fields,
     image_block,
     json_format,
-    logprob_entries,
-    plain_event,
     read_content,
     read_tools,
     reasoning_block,
+    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -30,6 +25,7 @@ from .wire import (
     want_stops,
     want_text,
 )
+from .wire import Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
 
 _SERVED = {
     "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "return_token_ids",
@@ -104,7 +100,7 @@ def _read_message(item: Any, index: int) -> Message:
         return {"role": "user", "content": [result]}
     if role in _SYSTEM:
         return {"role": "system", "content": _read_content(content, where)}
-    raise Refused(f"{where}.role is {role!r}, expected system, user, assistant or tool", param=where)
+    raise Refused(f"{where}.role is {shown(role)}, expected system, user, assistant or tool", param=where)
 
 
 def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
@@ -113,7 +109,7 @@ def _read_reply(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     blocks = [reasoning_block(reasoning)] if isinstance(reasoning, str) else []
     if content is not None:
         blocks.extend(_read_content(content, where))
-    for index, item in enumerate(message.get("tool_calls") or ()):
+    for index, item in enumerate(want_list(message.get("tool_calls") or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
         call = want_object(item, place)
         function = want_object(call.get("function"), f"{place}.function")
@@ -224,6 +220,8 @@ def error_event(refused: Refused) -> bytes:
 
 CHAT_COMPLETIONS = WireDialect(
     name="chat",
+    routes=(Route(path="/v1/chat/completions"),),
+    call_prefix="call_",
     read=read,
     answer=answer,
     events=events,

@@ -8,21 +8,15 @@ from typing import Any
 
 from ..canonical import Message, Readings
 from .chat_completions import CHAT_COMPLETIONS, read_choice
-from .wire import (
+from .reading import (
     SAMPLING_NAMES,
-    Refused,
-    WireDialect,
-    WireReply,
-    WireRequest,
     common_fields,
-    id_fields,
     image_block,
     json_format,
-    logprob_entries,
-    named_event,
     read_content,
     read_tools,
     reasoning_block,
+    shown,
     tool_result,
     tool_spec,
     tool_use,
@@ -32,6 +26,7 @@ from .wire import (
     want_object,
     want_text,
 )
+from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
 
 _SERVED = {
     "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "return_token_ids",
@@ -70,8 +65,9 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         max_tokens=want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=json_format(text.get("format"), "text.format"),
         tool_choice=read_choice(body.get("tool_choice")),
-        logprobs="message.output_text.logprobs" in (body.get("include") or ()),
+        logprobs="message.output_text.logprobs" in want_list(body.get("include") or [], "include"),
         previous=want_text(previous, "previous_response_id") if previous is not None else None,
+        keeps_response=True,
         receipts=reader.receipts,
         unknown_tools=unknown,
         reading=readings.of(reader.messages),
@@ -104,9 +100,9 @@ class _Reader:
             result = tool_result(item.get("call_id"), content, f"{where}.call_id")
             self.messages.append({"role": "user", "content": [result]})
         elif kind == "reasoning":
-            self._add_reasoning(item)
+            self._add_reasoning(item, where)
         else:
-            raise Refused(f"{where}: an item of type {kind!r} is not supported", param=where)
+            raise Refused(f"{where}: an item of type {shown(kind)} is not supported", param=where)
 
     def _add_message(self, item: Mapping[str, Any], where: str) -> None:
         role, content = item.get("role"), read_content(item.get("content"), where, _read_part)
@@ -115,15 +111,15 @@ class _Reader:
         elif role == "user":
             self.messages.append({"role": "user", "content": content})
         elif role not in _SYSTEM:
-            raise Refused(f"{where}.role is {role!r}, expected system, developer, user or assistant", param=where)
+            raise Refused(f"{where}.role is {shown(role)}, expected system, developer, user or assistant", param=where)
         elif self.messages:
             self.messages.append({"role": "system", "content": content})
         else:
             self.system.extend(block["text"] for block in content if "text" in block)
 
-    def _add_reasoning(self, item: Mapping[str, Any]) -> None:
+    def _add_reasoning(self, item: Mapping[str, Any], where: str) -> None:
         blocks = self._reply()
-        parts = item.get("content") or item.get("summary") or ()
+        parts = want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         if texts:
             blocks.append(reasoning_block("\n".join(texts)))
@@ -299,6 +295,8 @@ def error_event(refused: Refused) -> bytes:
 
 RESPONSES = WireDialect(
     name="responses",
+    routes=(Route(path="/v1/responses"),),
+    call_prefix="call_",
     read=read,
     answer=answer,
     events=events,
@@ -306,5 +304,4 @@ RESPONSES = WireDialect(
     error_event=error_event,
     ping=b": ping\n\n",
     overflow_in_stream=True,
-    keeps_responses=True,
 )

@@ -1,0 +1,250 @@
+"""Reading requests: checks of JSON values, and the fields and parts that dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from .wire import Refused
+
+MAX_DEPTH = 100
+"""Deepest nesting of objects and arrays in a request."""
+_JSON_DEPTH = 254  # what orjson writes
+_MOST_IGNORED = 20  # names of unknown fields that are reported
+
+
+def refuse_deep(value: Any, where: str) -> None:
+    """Refuse JSON nested deeper than `MAX_DEPTH`: nothing that is built around it fails to be written."""
+    for _ in range(_JSON_DEPTH - MAX_DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise Refused(f"{where} is nested more than {MAX_DEPTH} levels deep") from None
+
+
+def shown(value: Any) -> str:
+    """A value as an error names it, cut to a length that can be read."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def label(name: str) -> str:
+    """A name given by a client, fit for a header and for counting."""
+    return "".join(character if " " < character < "\x7f" else "?" for character in name[:64]) or "?"
+
+
+def want_object(value: Any, where: str) -> Mapping[str, Any]:
+    """The value, an object."""
+    if not isinstance(value, dict):
+        raise Refused(f"{where} must be an object, got {_kind(value)}", param=where)
+    return value
+
+
+def want_list(value: Any, where: str) -> list[Any]:
+    """The value, an array."""
+    if not isinstance(value, list):
+        raise Refused(f"{where} must be an array, got {_kind(value)}", param=where)
+    return value
+
+
+def want_text(value: Any, where: str) -> str:
+    """The value, a string."""
+    if not isinstance(value, str):
+        raise Refused(f"{where} must be a string, got {_kind(value)}", param=where)
+    return value
+
+
+def want_count(value: Any, where: str) -> int | None:
+    """The value, a positive integer, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Refused(f"{where} must be a positive integer, got {shown(value)}", param=where)
+    return value
+
+
+def want_stops(value: Any, where: str) -> tuple[str, ...]:
+    """Stop strings: none, one or several."""
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else want_list(value, where)
+    stops = tuple(want_text(text, where) for text in texts)
+    if not all(stops):
+        raise Refused(f"{where} holds an empty string, which would end every reply at once", param=where)
+    return stops
+
+
+def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
+    """A Strands tool spec."""
+    text = want_text(description, f"{where}.description") if description is not None else ""
+    schema = {"type": "object", "properties": {}} if schema is None else want_object(schema, f"{where}.parameters")
+    return {"name": want_text(name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
+
+
+def read_tools(
+    value: Any, read_one: Callable[[Mapping[str, Any], str], dict[str, Any] | str]
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Tool specs, and the types of tools that are left out.
+
+    Args:
+        value: The `tools` of a request, or None.
+        read_one: Tool and place to its spec, or to the type that is left out.
+
+    Raises:
+        Refused: Two different tools have one name: calls would be ambiguous.
+    """
+    tools: dict[str, dict[str, Any]] = {}
+    specs, unknown = [], []
+    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
+        read = read_one(want_object(item, f"tools[{index}]"), f"tools[{index}]")
+        if isinstance(read, str):
+            unknown.append(label(read))
+        elif tools.setdefault(read["name"], read) != read:
+            raise Refused(f"two different tools are named {read['name']!r}", param="tools")
+        else:
+            specs.append(read)
+    return specs, tuple(unknown)
+
+
+def json_format(value: Any, where: str) -> dict[str, Any]:
+    """A structured format (`json_schema`, `json_object`, `text`) as a grammar.
+
+    The schema stands in `schema`, or in `json_schema.schema` as Chat Completions has it.
+    """
+    if value is None:
+        return {}
+    form = want_object(value, where)
+    kind = form.get("type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_schema": '{"type": "object"}'}
+    if kind == "json_schema":
+        holder = want_object(form["json_schema"], f"{where}.json_schema") if "json_schema" in form else form
+        return {"json_schema": orjson.dumps(want_object(holder.get("schema"), f"{where}.schema")).decode()}
+    raise Refused(f"{where}.type must be text, json_object or json_schema, got {shown(kind)}", param=where)
+
+
+SAMPLING_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "seed": "sampling_seed",
+}
+"""Sampling parameters of clients, and SGLang's names for them."""
+
+
+def common_fields(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """The fields of a `WireRequest` that every dialect spells alike.
+
+    Args:
+        body: The request.
+        known: Names of fields that are read, or have no effect on what is sampled anywhere.
+
+    Raises:
+        Refused: The request would bypass the trajectory, or asks for several samples.
+    """
+    if body.get("input_ids") is not None:
+        raise Refused("input_ids is not accepted: the gateway holds the ids of every conversation", param="input_ids")
+    if body.get("n") not in (None, 1):
+        raise Refused(f"n={shown(body['n'])}: one sample per request; ask again for another", param="n")
+    ignored = {label(key) for key, value in body.items() if key not in known and value not in (None, False, [], {})}
+    if body.get("parallel_tool_calls") is False:
+        ignored.add("parallel_tool_calls")
+    return {
+        "model": want_text("" if body.get("model") is None else body["model"], "model"),
+        "sampling": {ours: body[name] for name, ours in SAMPLING_NAMES.items() if body.get(name) is not None},
+        "stream": bool(body.get("stream")),
+        "token_ids": bool(body.get("return_token_ids")),
+        "ignored": tuple(sorted(ignored)[:_MOST_IGNORED]),
+    }
+
+
+# ---- content ------------------------------------------------
+
+
+def joined(texts: list[str]) -> list[dict[str, Any]]:
+    """Texts of one message as one block, as the chat template will see them."""
+    return [{"text": "\n".join(texts)}] if texts else []
+
+
+def read_content(
+    content: Any, where: str, read_part: Callable[[Mapping[str, Any], str], str | dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Content as blocks, neighbouring texts joined.
+
+    Args:
+        content: A text, or parts.
+        where: Its place in the request.
+        read_part: Part and place to its text or its block.
+    """
+    if isinstance(content, str):
+        return [{"text": content}]
+    texts: list[str] = []
+    blocks: list[dict[str, Any]] = []
+    for index, item in enumerate(want_list(content, f"{where}.content")):
+        place = f"{where}.content[{index}]"
+        read = read_part(want_object(item, place), place)
+        if isinstance(read, str):
+            texts.append(read)
+        else:
+            blocks += [*joined(texts), read]
+            texts = []
+    return blocks + joined(texts)
+
+
+def unexpected_part(kind: Any, where: str) -> Refused:
+    """The refusal of a part of an unsupported type."""
+    return Refused(f"{where}: a {shown(kind)} part is not supported; send text or images", param=where)
+
+
+def image_block(url: Any, where: str) -> dict[str, Any]:
+    """An image given as a data URL."""
+    text = want_text(url, where)
+    head, comma, data = text.partition(",")
+    if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
+        raise Refused(f"{where} must be a base64 data URL of an image: the gateway fetches nothing", param=where)
+    return image_data(head[len("data:image/") : -len(";base64")], data)
+
+
+def image_data(kind: str, data: str) -> dict[str, Any]:
+    """An image given as base64 text."""
+    return {"image": {"format": kind, "source": {"bytes": data}}}
+
+
+def tool_use(call_id: Any, name: Any, arguments: Any, where: str) -> dict[str, Any]:
+    """A call of the history. Text that is not a JSON object is kept unchanged."""
+    if isinstance(arguments, str):
+        try:
+            value = orjson.loads(arguments) if arguments.strip() else {}
+        except orjson.JSONDecodeError:
+            value = arguments
+        refuse_deep(value, where)
+        arguments = value if isinstance(value, dict) else arguments
+    use = {"toolUseId": want_text(call_id, f"{where}.id"), "name": want_text(name, f"{where}.name")}
+    return {"toolUse": {**use, "input": {} if arguments is None else arguments}}
+
+
+def tool_result(call_id: Any, content: list[dict[str, Any]], where: str, *, failed: bool = False) -> dict[str, Any]:
+    """A result; the status is there only where the tool failed."""
+    result: dict[str, Any] = {"toolUseId": want_text(call_id, where), "content": content or [{"text": ""}]}
+    if failed:
+        result["status"] = "error"
+    return {"toolResult": result}
+
+
+def reasoning_block(text: str) -> dict[str, Any]:
+    """Reasoning of the history."""
+    return {"reasoningContent": {"reasoningText": {"text": text}}}
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
