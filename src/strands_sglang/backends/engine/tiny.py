@@ -42,6 +42,7 @@ def make_tiny_model(
     vocab_size: int = 1024,
     hidden_size: int = 64,
     layers: int = 2,
+    head_dim: int = 16,
     context_length: int = 4096,
     seed: int = 0,
 ) -> TinyModel:
@@ -52,6 +53,7 @@ def make_tiny_model(
         vocab_size: Tokens in all, at least 300: 256 bytes, control and mark tokens, the rest learned merges.
         hidden_size: Width of the model, a multiple of 16.
         layers: Number of layers.
+        head_dim: Width of an attention head; the CPU kernels of vLLM take 32 and its multiples.
         context_length: Positions the model was (not) trained for.
         seed: Seed of the weights; the tokenizer does not depend on it.
     """
@@ -72,7 +74,7 @@ def make_tiny_model(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=context_length,
         tie_word_embeddings=False,
         initializer_range=0.5,  # much wider than usual: answers vary, and greedy decoding has clear winners
