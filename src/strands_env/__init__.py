@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "the installed strands_sglang does not belong to strands-rollout: pip uninstall strands-sglang strands-env, "
-        "then pip install --force-reinstall --no-deps strands-rollout"
+        "then install strands-rollout again, from where it came, with pip's options --force-reinstall --no-deps"
     ) from error
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TextIO, TypeAlias, cast
 
+from strands_sglang.installation import install_command
+
 _EXTRA_OF = {
     **dict.fromkeys(("accelerate", "gguf", "torch", "xgrammar"), "local"),
     **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
@@ -263,8 +265,7 @@ def what_to_install(error: ImportError) -> str | None:
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in _EXTRA_OF:
         return None
-    extra = _EXTRA_OF[package]
-    return f"the package {package!r} is not installed; install it with: pip install 'strands-rollout[{extra}]'"
+    return f"the package {package!r} is not installed; install it with: {install_command(_EXTRA_OF[package])}"
 
 
 def _unexpected(prog: str, command: str) -> int:

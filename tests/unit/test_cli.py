@@ -43,7 +43,7 @@ def test_an_unknown_subcommand_names_the_known_ones(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("missing", "status", "said"),
     [
-        ("torch.nn", 2, "pip install 'strands-rollout[local]'"),
+        ("torch.nn", 2, "[local]'"),
         ("strands_sglang.nowhere", 70, "No module named 'strands_sglang.nowhere'"),  # a bug
     ],
 )

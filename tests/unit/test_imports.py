@@ -55,7 +55,7 @@ ENV_LAYERS = [
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}
-PURE = [unit for layer in SGLANG_LAYERS[:2] for unit in layer if unit not in ("tool_limiter", "media")]
+PURE = [unit for layer in SGLANG_LAYERS[:2] for unit in layer if unit not in ("installation", "tool_limiter", "media")]
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:

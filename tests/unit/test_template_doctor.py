@@ -173,7 +173,7 @@ def test_transformers_is_needed_for_a_model_id_only(
     assert main(["doctor", tokenizer_folder(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("verdict    EXACT")
     assert main(["doctor", "some-org/some-model"]) == 2
-    assert "strands-rollout[hf]" in capsys.readouterr().err
+    assert "[hf]'" in capsys.readouterr().err
 
 
 PRINTS_EOS = (

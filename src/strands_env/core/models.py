@@ -17,6 +17,7 @@ from strands_env.backends import BACKENDS
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.installation import install_command
 
 from .seeds import RolloutSeed, SeededClient
 from .types import ModelFactory as ModelFactory
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
         try:
             from strands.models.openai import OpenAIModel
         except ImportError as error:
-            raise ImportError("OpenAI models need the openai package: pip install 'strands-rollout[openai]'") from error
+            raise ImportError(f"OpenAI models need the openai package: {install_command('openai')}") from error
         return OpenAIModel
     if name == "BedrockModel":
         from strands.models.bedrock import BedrockModel

@@ -16,6 +16,7 @@ from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import pack, unpack
 from strands_env.distributed.pool import PooledExecutor
 from strands_env.distributed.recipe import Recipe, make_runner
+from strands_sglang.installation import install_command
 
 
 class _RolloutActor:
@@ -90,7 +91,7 @@ class RayExecutor(PooledExecutor):
         try:
             import ray
         except ImportError as error:
-            raise ImportError("RayExecutor needs Ray: pip install 'strands-rollout[ray]'") from error
+            raise ImportError(f"RayExecutor needs Ray: {install_command('ray')}") from error
         self._ray: Any = ray
         self._options = {"num_cpus": 0, **dict(actor_options or {}), "max_concurrency": max_concurrency}
         self._init_options = dict(init_options or {})

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
+from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class MathRewardFunction(RewardFunction):
         bad_ground_truth: float | None = 0.0,
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise ImportError("MathRewardFunction needs math-verify: pip install 'strands-rollout[math]'")
+            raise ImportError(f"MathRewardFunction needs math-verify: {install_command('math')}")
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.timeout = timeout

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from strands_env.core.threads import default_threads
+from strands_sglang.installation import install_command
 
 from .contract import ExecResult, Outcome, SandboxError, SandboxUnavailableError
 
@@ -36,7 +37,7 @@ def make_code_interpreter_client(*, region: str | None = None, session: Any = No
     try:
         import boto3
     except ImportError as error:
-        raise SandboxUnavailableError("the hosted sandbox needs boto3: pip install 'strands-rollout[aws]'") from error
+        raise SandboxUnavailableError(f"the hosted sandbox needs boto3: {install_command('aws')}") from error
     session = session or boto3.Session(region_name=region)
     if session.get_credentials() is None:
         raise SandboxUnavailableError(

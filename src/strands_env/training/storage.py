@@ -14,6 +14,7 @@ import numpy as np
 from strands_env.core.files import replacing
 from strands_env.core.tokens import WeightVersionSpan
 from strands_env.training.sample import SampleStatus, TrainingSample
+from strands_sglang.installation import install_command
 from strands_sglang.media import PlacedMedium
 from strands_sglang.trajectory import SamplingMask
 
@@ -90,7 +91,7 @@ def arrow(advice: str = "") -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError(f"Parquet files need pyarrow: pip install 'strands-rollout[train]'{advice}") from error
+        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}{advice}") from error
 
 
 def _schema(pa: Any) -> Any:

@@ -28,6 +28,7 @@ from ..conversation import Conversation
 from ..conversation.generation import GenerateClient
 from ..conversation.options import DEFAULTS
 from ..exceptions import did_you_mean, refuse_unknown
+from ..installation import install_command
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS, KEY_HEADERS
@@ -470,9 +471,7 @@ class Gateway:
         try:
             data = await asyncio.to_thread(parquet_of, rows)
         except ImportError as error:
-            raise Refused(
-                f"Parquet needs pyarrow (pip install 'strands-rollout[train]'): {error}", status=501
-            ) from error
+            raise Refused(f"Parquet needs pyarrow ({install_command('train')}): {error}", status=501) from error
         return web.Response(body=data, content_type="application/vnd.apache.parquet")
 
     async def _close_session(self, request: web.Request) -> web.StreamResponse:

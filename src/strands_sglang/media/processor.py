@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..exceptions import MediaError
+from ..installation import install_command
 from .medium import Expansion, ImageExpander
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
@@ -106,7 +107,7 @@ class ProcessorExpander:
         try:
             from transformers import AutoConfig, AutoImageProcessor
         except ImportError as error:
-            raise MediaError("images need transformers and pillow: pip install 'strands-rollout[vision]'") from error
+            raise MediaError(f"images need transformers and pillow: {install_command('vision')}") from error
         try:
             config = AutoConfig.from_pretrained(model)
             images = AutoImageProcessor.from_pretrained(model)
@@ -174,7 +175,7 @@ def open_image(image: bytes) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MediaError("images need pillow: pip install 'strands-rollout[vision]'") from error
+        raise MediaError(f"images need pillow: {install_command('vision')}") from error
     try:
         with Image.open(io.BytesIO(image)) as opened:
             return opened.convert("RGB")

@@ -19,6 +19,7 @@ from strands.models import Model
 
 from strands_env.core import Action, RewardResult, StepResult
 from strands_env.rewards import LLMJudgeReward
+from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Grading:
         if self.published is not None:
             if util.find_spec("inspect_evals") is not None:
                 return self.published(), "published"
-            _say_once("the published grading prompt needs inspect-evals (pip install 'strands-rollout[judges]')")
+            _say_once(f"the published grading prompt needs inspect-evals ({install_command('judges')})")
         return self.own, "own"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_sglang.installation import install_command
 
 Arguments = Mapping[str, Any]
 Check = Callable[[str, Arguments], bool]
@@ -314,7 +315,7 @@ class InstructionReward(RewardFunction):
 
     def __init__(self) -> None:
         if importlib.util.find_spec("langdetect") is None:
-            raise ImportError("IFEval needs langdetect: pip install 'strands-rollout[ifeval]'")
+            raise ImportError(f"IFEval needs langdetect: {install_command('ifeval')}")
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Check each instruction, in a thread."""

@@ -21,6 +21,7 @@ from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.evaluator import Evaluator
 from strands_env.eval.run.tasks import Tasks, contained
 from strands_sglang.backends.engine.own_models import is_offline_mode, why_no_hub
+from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class HubDataset:
         """
         if find_spec("datasets") is None:
             raise DatasetError(
-                "data sets of the hub need the package 'datasets': pip install 'strands-rollout[eval]', "
+                f"data sets of the hub need the package 'datasets': {install_command('eval')}, "
                 "or give a local file as data_path (--data)"
             )
         if (reason := why_no_hub()) is not None and not is_offline_mode():
@@ -130,7 +131,7 @@ def _parquet(file: Path) -> Iterator[Row]:
     try:
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise DatasetError("Parquet files need 'pyarrow': pip install 'strands-rollout[eval]'") from error
+        raise DatasetError(f"Parquet files need 'pyarrow': {install_command('eval')}") from error
     with parquet.ParquetFile(file) as table:
         for batch in table.iter_batches(batch_size=256):
             yield from batch.to_pylist()

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from strands_sglang.installation import install_command
+
 from ..contract import SandboxLimits, SandboxUnavailableError
 
 WORK = "/workspace"
@@ -24,9 +26,7 @@ _PROGRAMS = "/.sandbox"
 _SHARED_MEMORY_BYTES = 16 << 20
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/mime.types")
-_INSTALL = (
-    "install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; PyPI: pip install 'strands-rollout[sandbox]')"
-)
+_INSTALL = f"install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; from PyPI: {install_command('sandbox')})"
 _OPT_OUT = "or, to run code without any isolation, pass isolation='none-i-accept-the-risk'"
 
 

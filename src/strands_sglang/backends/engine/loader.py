@@ -38,6 +38,7 @@ from strands_sglang.backends.engine.tiny import (
     make_tiny_vision_model,
     without_progress_bars,
 )
+from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def convert_gguf(gguf: Path, folder: Path) -> Path:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     except ImportError as error:
-        raise ModelLoadError(f"Converting {gguf.name!r} needs the extra `strands-rollout[local]`: {error}") from error
+        raise ModelLoadError(f"Converting {gguf.name!r} needs: {install_command('local')} ({error})") from error
     except Exception as error:
         raise ModelLoadError(f"Could not convert {gguf.name!r}: {type(error).__name__}: {error}") from error
     return folder

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from strands_sglang.installation import install_command
+
 from ...exceptions import SGLangRequestError
 from ..engine.own_models import (
     ModelLoadError,
@@ -114,7 +116,7 @@ def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
     except ImportError as error:
         raise ImportError(
             f"get_tokenizer({path!r}) needs transformers, which is not installed: "
-            "pip install 'strands-rollout[hf]' (or the extra 'local')"
+            f"{install_command('hf')} (or the extra 'local')"
         ) from error
     try:
         given = {name: _thaw(value) for name, value in options}
