@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -199,6 +200,39 @@ async def test_a_key_that_the_server_repeats_is_not_shown(status: int) -> None:
     assert "bad key Bearer ***" in shown
     assert "secret" not in shown
     assert "hidden" not in shown
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        b"%b\r\n\r\n",
+        b"SSH-2.0 " + b"x" * 180 + b"%b\r\n\r\n",  # behind what is shown
+        b"HTTP/1.1 200 OK\r\n%b: x\r\nContent-Length: z\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b" " * 30 + b"%b",
+    ],
+    ids=["alone", "cut", "header", "encoding", "body"],
+)
+async def test_a_key_that_a_broken_server_repeats_is_not_shown(echo: bytes) -> None:
+    key = "sk-q\u00fc\"ote'd-and-secret"
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        words = echo if head.startswith(b"POST /generate") else b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 0\r\n\r\n"
+        writer.write(words % head.partition(b"Authorization: ")[2].partition(b"\r\n")[0])
+        writer.close()
+
+    listening = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with (
+        listening,
+        make(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", api_key=key, max_retries=0) as client,
+    ):
+        with pytest.raises(SGLangDecodingError) as caught:
+            await client.generate([1])
+    attributes = vars(caught.value.__cause__ or caught.value)
+    shown = f"{''.join(traceback.format_exception(caught.value))} {caught.value!r} {attributes}"
+    for part in ("sk-q", "and-secret"):
+        assert part not in shown
 
 
 # ------------------------------------------------------------------- errors inside a 200

@@ -217,7 +217,8 @@ async def test_what_follows_an_answer_is_not_the_next_one(more: bytes, at_once: 
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", NotHTTPError),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", NotHTTPError),
         (b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nxx", NotHTTPError),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), NotHTTPError),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * (1 << 19), SGLangAnswerLimitError),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(300)) + b"\r\n", SGLangAnswerLimitError),
         (whole(b"a" * (LIMIT + 1)), SGLangAnswerLimitError),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (LIMIT + 1), SGLangAnswerLimitError),
         (whole(b"a", b"Content-Encoding: gzip"), SGLangAnswerLimitError),
@@ -235,6 +236,77 @@ async def test_answers_that_are_none(answer: bytes, expected: type[Exception]) -
         if isinstance(caught.value, ConnectionLostError):
             assert caught.value.has_begun == (b"\r\n\r\n" in answer)
         assert not client._busy and not client._idle
+
+
+ENDLESS = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X-%07d: y\r\n"),
+    "one header": (b"HTTP/1.1 200 OK\r\nX: ", b"%07d"),
+    "interim answers": (b"", b"HTTP/1.1 103 Early %07d\r\n\r\n"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n", b"X-%07d: y\r\n"),
+    "one trailer": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: ", b"%07d"),
+    "chunk extensions": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1;%07d\r\na\r\n"),
+    "one chunk extension": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"%07d"),
+    "tiny chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+    "trailers of an error": (b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n", b"X-%07d: y\r\n"),
+}
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+@pytest.mark.parametrize("kind", list(ENDLESS))
+async def test_an_answer_whose_framing_never_ends_is_given_up(kind: str, timeout: float | None) -> None:
+    head, more = ENDLESS[kind]
+    sent = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(head)
+        while sent < 1 << 24:
+            piece = b"".join(more.replace(b"%07d", b"%07d" % number) for number in range(400))
+            writer.write(piece)
+            sent += len(piece)
+            await writer.drain()
+
+    server = RawServer(endless)
+    async with serving(server) as client:
+        if head.startswith(b"HTTP/1.1 500"):  # of an error the status says enough
+            assert (await ask(client, server, limit=1 << 26, timeout=timeout)).status == 500
+        else:
+            with pytest.raises(SGLangAnswerLimitError, match="bytes of headers and chunk sizes"):
+                await ask(client, server, limit=1 << 26, timeout=timeout)
+        assert sent < 1 << 23  # what the sockets hold, not all there is
+    assert server.connections == 1
+
+
+async def test_honest_chunks_of_a_long_answer_are_read() -> None:
+    chunk = b"40\r\n" + b"a" * 64 + b"\r\n"
+    server = RawServer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 40_000 + b"0\r\n\r\n")
+    async with serving(server) as client:
+        assert [len((await ask(client, server, limit=1 << 22)).body) for _ in range(2)] == [64 * 40_000] * 2
+    assert server.connections == 1
+
+
+async def test_a_failed_question_for_an_address_that_nobody_waits_for_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(0.02)
+        raise socket.gaierror("temporary failure")
+
+    monkeypatch.setattr(loop, "getaddrinfo", slow)
+    client = HTTPClient(connect_timeout=5.0)
+    with pytest.raises(CannotConnectError, match="within"):
+        await client.request(Target.of("GET", "http://h", {}), limit=LIMIT, connect_timeout=0.01)
+    assert asked.is_set()
+    await asyncio.sleep(0.03)
+    client.close()
+    del client
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_long_error_is_cut_and_a_compressed_one_has_no_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from ...exceptions import (
     SGLangClientError,
     SGLangConnectionError,
     SGLangDecodingError,
-    SGLangHTTPError,
 )
 from .closing import closed_error
 from .connections import CannotConnectError, ConnectionLostError, NotHTTPError
+from .options import Secrets
 from .retry import RetryClass, classify
 
 FAILURES = (SGLangClientError, OSError)
@@ -81,7 +79,7 @@ def translate(
     *,
     age: float,
     timeout: float | None,
-    secrets: Collection[str] = (),
+    secrets: Secrets,
 ) -> Failure:
     """The typed error and the class of what an attempt raised.
 
@@ -91,11 +89,11 @@ def translate(
         base_url: Where it went, for the message.
         age: Seconds since it was sent.
         timeout: Seconds it had, for the message.
-        secrets: Keys that were sent; they are left out of the server's words, should it repeat them.
+        secrets: Keys that were sent, which the server may repeat.
     """
     typed: SGLangClientError
     if isinstance(error, SGLangClientError):
-        _hide(error, secrets)
+        secrets.hide_in(error)
         return Failure(error=error, kind=classify(error), retry_after=attempt.retry_after)
     if isinstance(error, CannotConnectError):
         kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
@@ -106,7 +104,10 @@ def translate(
         typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
     elif isinstance(error, NotHTTPError):
         kind = RetryClass.DECODING
-        typed = SGLangDecodingError(f"{base_url} does not speak HTTP: {_words(error)} (request {attempt.rid})")
+        received, error.received = secrets.hide(error.received.decode("utf-8", "backslashreplace")), b""
+        typed = SGLangDecodingError(
+            f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {attempt.rid})"
+        )
     elif isinstance(error, ConnectionLostError) and error.has_begun:
         kind = RetryClass.DECODING
         typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
@@ -114,18 +115,8 @@ def translate(
         kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
         typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
     typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
+    secrets.hide_in(typed)
     return Failure(error=typed, kind=kind)
-
-
-def _hide(error: SGLangClientError, secrets: Collection[str]) -> None:
-    def hidden(value: Any) -> Any:
-        for secret in secrets if isinstance(value, str) else ():
-            value = value.replace(secret, "***")
-        return value
-
-    error.args = tuple(map(hidden, error.args))
-    if isinstance(error, SGLangHTTPError):
-        error.message, error.body = hidden(error.message), hidden(error.body)
 
 
 def client_closed(rid: str) -> Failure:

@@ -27,7 +27,9 @@ KEEPALIVE_S = 4.0
 
 _ADDRESSES_FRESH_S = 10.0
 _NEXT_ADDRESS_S = 0.25  # an address that does not answer delays the next one by so much
-_LONGEST_HEAD = 1 << 18  # bytes of status line and headers
+_LONGEST_FRAMING = 1 << 18  # bytes of headers, chunk sizes and trailers, beside a quarter of the body
+_MOST_HEADERS = 256
+_SHOWN = 4096  # first bytes of an answer that an error keeps
 _LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
 
 
@@ -58,7 +60,16 @@ class ConnectionLostError(ConnectionError):
 
 
 class NotHTTPError(ConnectionError):
-    """What came back is no HTTP answer."""
+    """The answer is not HTTP.
+
+    Args:
+        message: What the parser says, without words of the answer.
+        received: First bytes of the answer. They may repeat a key: show them through `Secrets.hide` only.
+    """
+
+    def __init__(self, message: str, received: bytes = b"") -> None:
+        super().__init__(message)
+        self.received = received
 
 
 class Noted(Protocol):
@@ -158,7 +169,8 @@ class _Connection(asyncio.Protocol):
 
     def _begin_answer(self) -> None:
         self._status = 0  # 0 until the head is complete
-        self._head_size = 0
+        self._begins = b""
+        self._size = 0
         self._headers: dict[str, str] = {}
         self._body: bytes | bytearray = b""
         self._ends_with_connection = False
@@ -201,14 +213,17 @@ class _Connection(asyncio.Protocol):
         if self._waiting is None:  # nobody asked: what comes next may belong to another request
             self.close()
             return
-        if not self._status:
-            self._head_size += len(data)
+        if not self._size:
+            self._begins = data[:_SHOWN]
+        self._size += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(NotHTTPError(f"{error or type(error).__name__}: {data[:80]!r}"))
-        if not self._status and self._head_size > _LONGEST_HEAD:
-            self._fail(NotHTTPError(f"more than {_LONGEST_HEAD} bytes of headers"))
+            # Not raised from the parser's error, whose context may hold words of the answer.
+            said = "it switches protocols" if isinstance(error, httptools.HttpParserUpgrade) else str(error)
+            self._fail(NotHTTPError(said, self._begins))
+        if self._waiting is not None and self._size - 5 * len(self._body) // 4 > _LONGEST_FRAMING:
+            self._refuse(f"the answer has more than {_LONGEST_FRAMING} bytes of headers and chunk sizes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -229,7 +244,8 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
+        if not self._status:  # no trailer replaces a header
+            self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -241,6 +257,9 @@ class _Connection(asyncio.Protocol):
         headers = self._headers
         length = headers.get("content-length")
         self._ends_with_connection = length is None and "transfer-encoding" not in headers
+        if len(headers) > _MOST_HEADERS:
+            self._refuse(f"the answer has {len(headers)} headers, more than {_MOST_HEADERS}")
+            return
         encoding = headers.get("content-encoding")
         if encoding is not None and encoding.strip().lower() not in ("", "identity"):
             # Nobody asked for compression, and a few bytes of it may stand for gigabytes.
@@ -273,7 +292,7 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, message: str) -> None:
         """Give up an answer that will not be read; of an error its status is kept."""
-        if self._status == 200:
+        if self._status in (0, 200):
             self._fail(SGLangAnswerLimitError(message))
         else:
             self._body = b""
@@ -469,6 +488,7 @@ class HTTPClient:
         asked_at, question = self._addresses.get((host, port), (-math.inf, None))
         if question is None or self._loop.time() - asked_at > _ADDRESSES_FRESH_S or _has_failed(question):
             question = asyncio.ensure_future(self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            question.add_done_callback(_has_failed)  # nobody may be waiting any more when it fails
             self._addresses[host, port] = self._loop.time(), question
         return await asyncio.shield(question)
 

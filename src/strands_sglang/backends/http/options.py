@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, overload
 
-import orjson
 from yarl import URL
 
 from ...exceptions import SGLangRequestError
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
+_WRITERS: tuple[Callable[[str], str], ...] = (json.dumps, partial(json.dumps, ensure_ascii=False), repr)
+_TELLING = 8  # characters of a key that tell it
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
@@ -49,6 +54,8 @@ def _parse(url: Any) -> URL | None:
         return None
     try:
         parsed = URL(url.strip())
+        if _CONTROL_CHARACTERS.search(url.strip()):  # the parser drops some of them
+            return None
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query_string or parsed.fragment:
             return None
         if "?" in url or "#" in url:
@@ -82,6 +89,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"header {name!r}: expected a name of letters, digits and '-'")
+        if name.lower() in _FRAMING_HEADERS:
+            raise ValueError(f"header {name!r}: expected none of {sorted(_FRAMING_HEADERS)}, which the client sets")
         if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value):
             raise ValueError(f"the value of header {name!r}: expected a text without line breaks")
     return dict(headers)
@@ -92,13 +101,49 @@ def bearer(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def secrets_of(*headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys among header values: what a server may repeat in its errors, and nobody should read there."""
-    found: dict[str, None] = {}
-    for name, value in ((name, value) for each in headers for name, value in each.items()):
-        if _SECRET_NAME.search(name) and (secret := value.removeprefix("Bearer ").strip()):
-            found.update(dict.fromkeys((secret, orjson.dumps(secret).decode()[1:-1])))
-    return tuple(found)
+class Secrets:
+    """The keys that a client sends. Every text from outside that is shown passes `hide` first.
+
+    Args:
+        *headers: Headers that are sent.
+    """
+
+    def __init__(self, *headers: Mapping[str, str]) -> None:
+        found: dict[str, None] = {}
+        for name, value in ((name, value) for each in headers for name, value in each.items()):
+            if _SECRET_NAME.search(name) and (secret := value.removeprefix("Bearer ").strip()):
+                forms = (secret, secret.encode().decode("latin-1"))  # as it is sent, and as headers are read
+                found.update(dict.fromkeys((*forms, *(write(form)[1:-1] for form in forms for write in _WRITERS))))
+        self._forms = tuple(found)
+        self._begins = re.compile("|".join(re.escape(form[:_TELLING]) for form in found)) if found else None
+
+    def hide(self, text: str) -> str:
+        """The text with `***` for every key, and for the beginning of one, as where a text was cut."""
+        if self._begins is None:
+            return text
+        shown, place = [], 0
+        while found := self._begins.search(text, place):
+            start = found.start()
+            shown += [text[place:start], "***"]
+            place = start + max(_equal(text[start : start + len(form)], form) for form in self._forms)
+        return "".join((*shown, text[place:]))
+
+    def hide_in(self, error: BaseException | None) -> None:
+        """Hide keys in the words of an error and of the errors that it came from."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.args = tuple(self.hide(each) if isinstance(each, str) else each for each in error.args)
+            for name in ("message", "body", "msg", "doc"):
+                if isinstance(value := getattr(error, name, None), str):
+                    setattr(error, name, self.hide(value))
+            error = error.__cause__ or error.__context__
+
+
+def _equal(one: str, other: str) -> int:
+    """Characters at which two texts are equal from their beginning."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
 
 
 def affinity_header(name: str, routing_key: Any) -> bytes:

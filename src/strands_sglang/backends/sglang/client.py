@@ -21,13 +21,13 @@ from ..http.attempts import FAILURES, Attempt, Failure, client_closed, translate
 from ..http.connections import Target
 from ..http.http_errors import http_error
 from ..http.options import (
+    Secrets,
     affinity_header,
     bearer,
     checked_count,
     checked_headers,
     checked_seconds,
     checked_url,
-    secrets_of,
 )
 from ..http.retry import RetryBudget, RetryPolicy, classify, parse_retry_after
 from ..http.routers import ROUTING_KEY_HEADER, dropped_fields
@@ -135,7 +135,7 @@ class SGLangClient:
         self._extra_sampling_keys = frozenset(extra_sampling_keys)
         self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
         checked_headers({session_affinity_header: ""})
-        self._secrets = secrets_of(self._headers, bearer(admin_api_key))
+        self._secrets = Secrets(self._headers, bearer(admin_api_key))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
         self._target = Target.of("POST", f"{self.base_url}/generate", checked_headers(self._headers))
         self._rng = random.Random()

@@ -378,6 +378,10 @@ def validate_fields(
     rid = checked.get("rid")
     if rid is not None and not (isinstance(rid, str) and rid):
         raise SGLangRequestError(f"rid={rid!r}: expected a non-empty string")
+    try:
+        (rid or "").encode()
+    except UnicodeEncodeError as error:
+        raise SGLangRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
     for key in ("text", "input_embeds"):
         if key in checked:
             raise SGLangRequestError(

@@ -8,7 +8,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ...exceptions import SGLangClientError, SGLangDecodingError
 from ..http.attempts import FAILURES, Attempt, translate
 from ..http.closing import closed_error
 from ..http.http_errors import http_error
+from ..http.options import Secrets
 from ..http.retry import RetryBudget, RetryPolicy
 from ..http.routers import NOT_ROUTED
 from ..http.transport import LoopTransport
@@ -48,9 +49,7 @@ class Probes:
         max_model_len: Context length in tokens, once known, else None.
     """
 
-    def __init__(
-        self, *, base_url: str, vocab_size: int | None, rng: random.Random, secrets: Collection[str] = ()
-    ) -> None:
+    def __init__(self, *, base_url: str, vocab_size: int | None, rng: random.Random, secrets: Secrets) -> None:
         self._secrets = secrets
         self.vocab_size = vocab_size
         self._base_url = base_url
