@@ -554,6 +554,8 @@ def refusal_of(error: BaseException) -> Refused | None:
         return Refused(str(error), code="unsupported")
     if isinstance(error, SGLangThrottledError):
         return Refused("the model server is busy", status=503, code="overloaded", retry_after=1)
+    if isinstance(error, SGLangHTTPError) and error.status in (401, 403):  # its words may name the gateway's own key
+        return Refused(f"the model server refused the gateway (HTTP {error.status})", status=502, code="upstream")
     if isinstance(error, SGLangHTTPError) and 400 <= error.status < 500:
         return Refused(f"the model server refused the request: {error}", code="upstream_refused")
     if isinstance(error, SGLangClientError):

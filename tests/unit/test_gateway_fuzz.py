@@ -1,0 +1,272 @@
+"""Bad input to the gateway: every field of every dialect by type, headers and paths. No 500s, no dead server."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.provider_support import Replay, completion
+from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, RESPONSES_TOOLS, Rig, rig
+
+DEEP: Any = "x"
+for _ in range(900):
+    DEEP = [DEEP]
+VALUES: list[Any] = [
+    None, True, 5, -1, 0.5, 10**30, 10**400, "", "text", "\ud800", "\r\n\x00", "x" * 5000, [], [5], ["text"], [[]], {},
+    {"a": 5}, {"type": "text"}, {"type": 5}, DEEP, {"a": DEEP},
+]  # fmt: skip
+PIXEL = "data:image/png;base64,AAAA"
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "t", "schema": {"type": "object"}}}
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "m", "max_tokens": 9, "max_completion_tokens": 9, "n": 1, "stop": ["x"], "stream": False,
+        "stream_options": {"include_usage": True}, "logprobs": True, "return_token_ids": True, "tools": CHAT_TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": "add"}}, "response_format": SCHEMA_FORMAT,
+        "parallel_tool_calls": False, "temperature": 0.5, "top_p": 1, "top_k": 5, "seed": 3, "user": "u", "unknown": 1,
+        "messages": [
+            {"role": "system", "content": "S"},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {
+                "role": "assistant", "content": "A", "reasoning_content": "R",
+                "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        ],
+    },
+    "/v1/responses": {
+        "model": "m", "instructions": "I", "max_output_tokens": 9, "stream": False, "include": ["x"],
+        "tools": [*RESPONSES_TOOLS, {"type": "web_search"}], "tool_choice": "auto",
+        "text": {"format": {"type": "text"}}, "previous_response_id": None, "return_token_ids": True,
+        "temperature": 0.5, "reasoning": {"effort": "low"},
+        "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "D"}]},
+            {"role": "user", "content": "Hi"},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "R"}], "encrypted_content": "AAAA"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A"}]},
+            {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        ],
+    },
+    "/v1/messages": {
+        "model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "S"}], "stop_sequences": ["x"],
+        "stream": False, "tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}, "temperature": 0.5,
+        "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "system", "content": "S"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "T", "signature": "AAAA"},
+                    {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "3", "is_error": False}],
+            },
+        ],
+    },
+}  # fmt: skip
+IMAGES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"type": "image_url", "image_url": {"url": PIXEL}},
+    "/v1/responses": {"type": "input_image", "image_url": PIXEL},
+    "/v1/messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+}
+BODIES["/v1/messages/count_tokens"] = BODIES["/v1/messages"]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a body at which a value stands."""
+    if at:
+        yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+def with_value(body: dict[str, Any], at: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The body with another value at one place."""
+    changed = holder = copy.deepcopy(body)
+    for key in at[:-1]:
+        holder = holder[key]
+    holder[at[-1]] = value
+    return changed
+
+
+async def assert_alive(r: Rig) -> None:
+    """The server answers, and lists its sessions."""
+    async with r.http.get(f"{r.gateway.url}/sessions") as response:
+        assert response.status == 200, await response.text()
+    await r.chat([{"role": "user", "content": "Hi"}])
+
+
+def replay() -> Replay:
+    return Replay([completion(f"Hello.{CALL}")], cycle=True)
+
+
+async def assert_never_fails(r: Rig, path: str, body: dict[str, Any]) -> None:
+    """No value at any place of the body makes the server fail."""
+    wrong: list[str] = []
+
+    async def ask(at: tuple[Any, ...], value: Any) -> None:
+        data = json.dumps(with_value(body, at, value))
+        headers = {**r.headers, "Content-Type": "application/json"}
+        async with r.http.post(f"{r.session.anthropic_url}{path}", data=data, headers=headers) as response:
+            text = await response.text()
+            if response.status >= 500:
+                wrong.append(f"{at} = {repr(value)[:60]}: {response.status} {text[:200]}")
+            assert len(text) < 20_000, "an error repeats what it was given"
+
+    everywhere = [(at, value) for at in places(body) for value in VALUES]
+    for first in range(0, len(everywhere), 40):
+        await asyncio.gather(*(ask(at, value) for at, value in everywhere[first : first + 40]))
+    assert not wrong, "\n".join(wrong)
+    await assert_alive(r)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_any_value_in_any_field_is_served_or_refused(path: str) -> None:
+    async with rig(replay(), client_sampling=True) as r:
+        await r.post(path, BODIES[path])
+        await assert_never_fails(r, path, BODIES[path])
+
+
+@pytest.mark.parametrize("path", IMAGES)
+async def test_any_value_in_an_image_is_refused(path: str) -> None:
+    async with rig(replay()) as r:
+        history = "input" if path == "/v1/responses" else "messages"
+        await assert_never_fails(r, path, {"model": "m", history: [{"role": "user", "content": [IMAGES[path]]}]})
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000])
+@pytest.mark.parametrize("path", [*BODIES, "sessions"])
+async def test_a_body_of_another_form_is_refused(path: str, body: bytes) -> None:
+    async with rig(replay()) as r:
+        url = f"{r.gateway.url}/sessions" if path == "sessions" else f"{r.session.anthropic_url}{path}"
+        async with r.http.post(url, data=body, headers={**r.headers, "Content-Type": "application/json"}) as response:
+            assert response.status == (201 if path == "sessions" and not body else 400)
+        await assert_alive(r)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Authorization: Bearer \xff\xfe",
+        b"x-api-key: \xe9",
+        b"Host: [::1",
+        b"Host: \xff",
+        b"Origin: http://[::1",
+        b"User-Agent: \xff\xfe\xfd/1.0",
+        b"x-claude-code-agent-id: \xff\xfe",
+        b'x-codex-turn-metadata: {"agent_name": "\xff"}',
+        b"x-codex-turn-metadata: " + b"[" * 5000,
+        b"x-stainless-retry-count: " + b"1" * 5000,
+        "x-stainless-retry-count: ²".encode(),
+        b"Content-Type: \xff",
+        b"Content-Encoding: \xff",
+        b"Accept: \xff",
+    ],
+)
+@pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/models/%FF\xff", "sessions", "sessions/%FF"])
+async def test_odd_headers_and_paths_are_served_or_refused(head: bytes, target: str) -> None:
+    body = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+    async with rig(replay(), auto_sessions=True) as r:
+        path = f"/{target}" if target.startswith("sessions") else f"/s/{r.session.id}{target}"
+        method = "POST" if target.startswith("/v1/chat") else "GET"
+        lines = [f"{method} {path} HTTP/1.1".encode("latin-1"), head, b"Connection: close"]
+        for name, value in (
+            (b"Host", b"localhost"), (b"Authorization", b"Bearer " + r.session.key.encode()),
+            (b"Content-Type", b"application/json"), (b"Content-Length", str(len(body)).encode()),
+        ):  # fmt: skip
+            if not head.lower().startswith(name.lower() + b":"):
+                lines.append(name + b": " + value)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
+        writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        status = int((await reader.read()).split()[1])
+        writer.close()
+        assert status < 500
+        await assert_alive(r)
+
+
+async def test_labels_nested_deep_are_refused_and_hide_no_session() -> None:
+    async with rig(replay()) as r:
+        async with r.http.post(f"{r.gateway.url}/sessions", json={"labels": {"a": DEEP}}) as response:
+            assert response.status == 400
+        with pytest.raises(ValueError, match="labels"):
+            r.gateway.open(labels={"a": object()})
+        await assert_alive(r)
+
+
+async def test_ignored_fields_are_named_within_bounds() -> None:
+    async with rig(replay()) as r:
+        many = {f"field-{index}-{'x' * 500}\r\nSet-Cookie: a": 1 for index in range(500)}
+        url = f"{r.session.base_url}/chat/completions"
+        body = {"messages": [{"role": "user", "content": "Hi"}], **many, "parallel_tool_calls": False}
+        async with r.http.post(url, json=body, headers=r.headers) as response:
+            assert response.status == 200
+            assert len(response.headers["x-strands-ignored"]) < 4000
+            assert "Set-Cookie" not in response.headers
+        for number in range(30):
+            await r.chat([{"role": "user", "content": "Hi"}], **{f"f{number}-{index}": 1 for index in range(20)})
+        assert len(r.session.counters.ignored) <= 101
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "name"),
+    [
+        ("/v1/chat/completions", {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ("/v1/responses", {"parallel_tool_calls": False}, "parallel_tool_calls"),
+        (
+            "/v1/messages",
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            "disable_parallel_tool_use",
+        ),
+    ],
+)
+async def test_a_ban_on_parallel_calls_is_named_as_ignored(path: str, field: dict[str, Any], name: str) -> None:
+    async with rig(replay()) as r:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "input": "Hi", **field}
+        del body["input" if path != "/v1/responses" else "messages"]
+        async with r.http.post(f"{r.session.anthropic_url}{path}", json=body, headers=r.headers) as response:
+            assert response.headers["x-strands-ignored"] == name
+
+
+async def test_keys_are_never_echoed() -> None:
+    from strands_sglang.exceptions import SGLangHTTPError
+
+    secret = "sk-upstream-0123456789"
+    error = SGLangHTTPError(401, f"wrong key {secret}")
+    async with rig([error, error], admin_key="admin-0123456789") as r:
+        key, texts = r.session.key, []
+        for path, headers in (
+            ("/v1/chat/completions", {}),
+            ("/v1/chat/completions", {"Authorization": f"Bearer {key}x"}),
+            ("/sessions", {"Authorization": f"Bearer {key}"}),
+        ):
+            body = {"messages": [{"role": "user", "content": "Hi"}]}
+            url = f"{r.session.anthropic_url}{path}" if path != "/sessions" else f"{r.gateway.url}{path}"
+            async with r.http.post(url, json=body, headers={**r.headers, **headers}) as response:
+                texts.append(await response.text() + str(response.headers))
+        async with r.http.get(f"{r.gateway.url}/sessions", headers={"x-api-key": "admin-0123456789"}) as response:
+            texts.append(await response.text())
+        for text in texts:
+            assert key not in text and "admin-0123456789" not in text and secret not in text
+
+
+async def test_many_slow_connections_leave_room_for_others() -> None:
+    async with rig(replay()) as r:
+        port = int(r.gateway.url.rpartition(":")[2])
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        for _, writer in slow:
+            writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: loc")
+        await assert_alive(r)
+        for _, writer in slow:
+            writer.close()
