@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -245,3 +246,16 @@ def forking(folder: str) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     return lambda: FakeEnv(answer)
+
+
+def holding(folder: str = "") -> Any:
+    """The task `stuck` never gives the interpreter back, as a regular expression that backtracks for ever."""
+
+    def answer(action: Action) -> Any:
+        if action.task_context.id.startswith("stuck"):
+            if folder:
+                Path(folder, f"stuck-{os.getpid()}").touch()
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        return outcome()
+
+    return lambda: FakeEnv(answer, delay=0.05)

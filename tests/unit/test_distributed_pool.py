@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, StepResult
-from strands_env.distributed import QuarantinedTaskError, WorkerLostError, recipe
+from strands_env.distributed import QuarantinedTaskError, WorkerLostError, messages
+from strands_env.distributed.messages import Recipe, make_runner
 from strands_env.distributed.pool import MAX_STARTS, WorkerPool
-from strands_env.distributed.recipe import Recipe, make_runner
 from tests.unit.eval_support import outcome, task
 
 
@@ -103,7 +103,7 @@ async def test_a_worker_that_ends_at_its_start_says_nothing_of_the_task():
 
 def test_a_worker_tunes_the_garbage_collection_behind_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    monkeypatch.setattr(recipe, "tune_garbage_collection", lambda: steps.append("tuned"))
+    monkeypatch.setattr(messages, "tune_garbage_collection", lambda: steps.append("tuned"))
 
     def make() -> Any:
         steps.append("made")

@@ -124,6 +124,18 @@ async def test_a_worker_that_dies_before_a_child_of_it_is_lost_at_once(tmp_path)
             os.kill(int(child), signal.SIGKILL)
 
 
+async def test_a_task_that_holds_the_interpreter_is_found_and_takes_no_other_along():
+    async with ProcessExecutor(f"{HERE}:holding", n_workers=1, stuck_after=3.0) as executor:
+        evaluator = Evaluator(executor=executor, output_path=None, retry=RetryPolicy(max_attempts=1))
+        results = await asyncio.wait_for(evaluator.run([task("stuck"), *tasks(3)]), 120)
+    assert [results[f"p{number}"][0].reward for number in range(3)] == [1.0] * 3
+    lost = results["stuck"][0]
+    assert (lost.aborted, lost.reward) == (True, None)
+    assert lost.step_result.error.type.endswith("QuarantinedTaskError")
+    assert "did not respond for 3 s" in lost.step_result.error.message
+    assert "distributed_support.py" in lost.step_result.error.message  # the line that held it
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
@@ -217,15 +229,19 @@ async def test_closing_cleans_up_and_leaves_no_process(tmp_path):
         await executor.rollout(task("t"))
 
 
-async def test_workers_clean_up_when_the_parent_is_killed(tmp_path):
+@pytest.mark.parametrize(
+    ("make", "name", "begun", "cleaned"), [("loud", "t", "started-t", True), ("holding", "stuck", "stuck-*", False)]
+)
+async def test_workers_end_when_the_parent_is_killed(tmp_path, make, name, begun, cleaned):
+    """Cleaned up where they can, and whatever holds their interpreter."""
     program = f"""
 import asyncio, sys
 from strands_env.distributed import ProcessExecutor
 from tests.unit.eval_support import task
 
 async def main():
-    executor = ProcessExecutor({HERE + ":loud"!r}, {{"folder": {str(tmp_path)!r}}}, n_workers=1)
-    rollout = asyncio.create_task(executor.rollout(task("t")))
+    executor = ProcessExecutor({f"{HERE}:{make}"!r}, {{"folder": {str(tmp_path)!r}}}, n_workers=1)
+    rollout = asyncio.create_task(executor.rollout(task({name!r})))
     while not executor.pids:
         await asyncio.sleep(0.01)
     print(executor.pids[0], flush=True)
@@ -239,14 +255,15 @@ asyncio.run(main())
     )
     try:
         worker = int(parent.stdout.readline())
-        await asyncio.wait_for(wait_for(tmp_path / "started-t"), 30)
+        while not list(tmp_path.glob(begun)):
+            await asyncio.sleep(0.01)
         parent.send_signal(signal.SIGKILL)
-        await asyncio.wait_for(wait_for(tmp_path / "cleaned"), 10)
-        for _ in range(500):
+        for _ in range(6000):
             if is_gone(worker):
                 break
             await asyncio.sleep(0.01)
         assert is_gone(worker)
+        assert (tmp_path / "cleaned").exists() is cleaned
     finally:
         parent.kill()
         parent.wait()

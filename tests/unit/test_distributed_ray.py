@@ -66,6 +66,17 @@ async def test_a_task_that_ends_its_actors_is_found_and_takes_no_other_along(clu
 
 @needs_ray
 @pytest.mark.slow
+async def test_a_task_that_holds_the_interpreter_is_found_and_takes_no_other_along(cluster):
+    async with RayExecutor(f"{HERE}:holding", n_workers=1, stuck_after=3.0) as executor:
+        evaluator = Evaluator(executor=executor, output_path=None, retry=RetryPolicy(max_attempts=1))
+        results = await asyncio.wait_for(evaluator.run([task("stuck"), *tasks(3)]), 120)
+    assert [results[f"p{number}"][0].reward for number in range(3)] == [1.0] * 3
+    assert results["stuck"][0].aborted
+    assert "did not respond for 3 s" in results["stuck"][0].step_result.error.message
+
+
+@needs_ray
+@pytest.mark.slow
 async def test_exceptions_come_back_as_they_are(cluster):
     async with RayExecutor(f"{HERE}:raising", n_workers=1) as executor:
         with pytest.raises(ValueError, match="bad task t0"):

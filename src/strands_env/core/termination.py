@@ -33,6 +33,8 @@ from strands_sglang.tool_limiter import (
 )
 from strands_sglang.trajectory import LengthLimit
 
+from .user_code import user_line
+
 
 class Phase(StrEnum):
     """The part of an episode an error came from."""
@@ -60,12 +62,14 @@ class ErrorRecord:
         message: Its text.
         traceback: Its traceback, causes included.
         where: The part of the episode it came from.
+        raised_at: The line of the user's own code that raised it, as `path:line in name`; None without one.
     """
 
     type: str
     message: str
     traceback: str
     where: Phase
+    raised_at: str | None = None
 
     @classmethod
     def from_exception(cls, error: BaseException, where: Phase) -> ErrorRecord:
@@ -73,11 +77,13 @@ class ErrorRecord:
         cause = _root_cause(error)
         module = type(cause).__module__
         name = type(cause).__qualname__
+        text = _printable("".join(traceback.format_exception(error)))
         return cls(
             type=name if module == "builtins" else f"{module}.{name}",
             message=_printable(_text(cause)),
-            traceback=_printable("".join(traceback.format_exception(error))),
+            traceback=text,
             where=where,
+            raised_at=user_line(text),
         )
 
 

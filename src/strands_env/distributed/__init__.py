@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .errors import QuarantinedTaskError, WorkerLostError, WorkerSetupError
+from .messages import Recipe
 from .processes import ProcessExecutor
 from .ray import RayExecutor
-from .recipe import Recipe
 
 __all__ = ["ProcessExecutor", "QuarantinedTaskError", "RayExecutor", "Recipe", "WorkerLostError", "WorkerSetupError"]

@@ -12,20 +12,24 @@ class WorkerLostError(ConnectionError):
         worker: Which one.
         reason: How it ended.
         rollouts: Rollouts it was running; 0 where it ended before one began.
+        was_stuck: It did not respond and was killed.
     """
 
-    def __init__(self, worker: str, reason: str, rollouts: int = 0) -> None:
-        super().__init__(worker, reason, rollouts)
+    def __init__(self, worker: str, reason: str, rollouts: int = 0, was_stuck: bool = False) -> None:
+        super().__init__(worker, reason, rollouts, was_stuck)
         self.worker = worker
         self.reason = reason
         self.rollouts = rollouts
+        self.was_stuck = was_stuck
 
     def __str__(self) -> str:
         return f"{self.worker} was lost: {self.reason}"
 
 
 class QuarantinedTaskError(RuntimeError):
-    """A task ended every worker that ran it alone, and is not run again by this executor.
+    """A task ended or blocked every worker that ran it alone, and is not run again by this executor.
+
+    An evaluation counts its sample as lost: it has no reward, whatever the reason was.
 
     Attributes:
         task: Its id.
@@ -40,8 +44,9 @@ class QuarantinedTaskError(RuntimeError):
         self.reason = reason
 
     def __str__(self) -> str:
+        workers = "a worker" if self.deaths == 1 else f"{self.deaths} workers"
         return (
-            f"the task {self.task!r} ended {self.deaths} workers that ran nothing else, and is not run again; "
+            f"the task {self.task!r} ended {workers} that ran nothing else, and is not run again; "
             f"the last one: {self.reason}"
         )
 

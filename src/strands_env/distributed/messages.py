@@ -1,4 +1,4 @@
-"""Messages between a process and its workers over a socket, rollout results included.
+"""What travels between a process and its workers: the recipe of an environment factory, and messages over a socket.
 
 A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels in
 it as bytes, pickled separately: what cannot be read costs only that rollout.
@@ -7,13 +7,19 @@ it as bytes, pickled separately: what cannot be read costs only that rollout.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import pickle
 import struct
 import traceback
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from strands_env.core import StepResult, TerminationReason
+from strands_env.core.garbage import tune_garbage_collection
+from strands_env.core.jsonable import call_name, name_of
+from strands_env.core.rollout import LocalExecutor
 
 _LENGTH = struct.Struct("<Q")
 
@@ -81,3 +87,53 @@ def unpack(data: bytes) -> StepResult:
         raise answer
     result: StepResult = answer
     return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """An environment factory that can be made in another process.
+
+    Attributes:
+        make: `module:function` or a function that pickles; called in the worker with `arguments`, it returns the
+            environment factory (sync or async; with the action as argument or without).
+        arguments: Keyword arguments that pickle.
+    """
+
+    make: str | Callable[..., Any]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.make, str):
+            module, mark, name = self.make.partition(":")
+            if not (module and mark and name):
+                raise ValueError(f"an environment factory is named 'module:function', got {self.make!r}")
+        elif not callable(self.make):
+            raise TypeError(f"make must be 'module:function' or a function, got {self.make!r}")
+
+    @property
+    def name(self) -> str:
+        """The call of `make` as text."""
+        return call_name(self.make if isinstance(self.make, str) else name_of(self.make), keywords=self.arguments)
+
+    def env_factory(self) -> Callable[..., Any]:
+        """Make the environment factory, here."""
+        make: Any = self.make
+        if isinstance(make, str):
+            module, _, name = make.partition(":")
+            make = importlib.import_module(module)
+            for part in name.split("."):
+                make = getattr(make, part)
+        made: Callable[..., Any] = make(**self.arguments)
+        return made
+
+
+def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
+    """What runs rollouts in a worker, as it would in the process of the evaluator.
+
+    Args:
+        recipe: Makes the environment factory, once.
+        on_environment: Called with the description of the first environment.
+    """
+    env_factory = recipe.env_factory()
+    tune_garbage_collection()  # the process is ours
+    return LocalExecutor(env_factory, on_environment)

@@ -11,12 +11,14 @@ from strands_env.core import Action, StepResult
 from strands_env.core.jsonable import canonical, plain
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.distributed.errors import QuarantinedTaskError, WorkerLostError
-from strands_env.distributed.recipe import Recipe
+from strands_env.distributed.messages import Recipe
 
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 2
 """Workers that a task may end while it runs alone, before it is quarantined."""
+STUCK_SECONDS = 60.0
+"""How long a worker may be silent before it is killed."""
 MAX_STARTS = 3
 """Workers that may end one after the other before a rollout began on them."""
 
@@ -43,7 +45,7 @@ class WorkerPool:
 
     When a worker is lost nobody knows which of its rollouts ended it. So each is run again, with a worker of its own:
     an innocent one gets its result. A worker that ends while it runs a single rollout counts against that task, and a
-    task that ends `MAX_DEATHS` of them is quarantined.
+    task that ends `MAX_DEATHS` of them is quarantined; a task that blocks one is quarantined at once.
 
     Args:
         make_worker: Makes a worker from its number.
@@ -125,14 +127,16 @@ class WorkerPool:
 
     def _count(self, action: Action, error: WorkerLostError) -> None:
         key = _key(action)
-        self._deaths[key] = deaths = self._deaths.get(key, 0) + 1
+        deaths = self._deaths.get(key, 0) + 1
+        # A worker may end by chance, though hardly stop responding: to wait for a second one would only cost time.
+        self._deaths[key] = MAX_DEATHS if error.was_stuck else deaths
         logger.warning(
             "task=<%s>, deaths=<%d>, status=<%s> | a worker ended that ran only this task",
             action.task_context.id,
             deaths,
             error.reason,
         )
-        if deaths >= MAX_DEATHS:
+        if self._deaths[key] >= MAX_DEATHS:
             raise QuarantinedTaskError(action.task_context.id, deaths, error.reason) from error
 
 
@@ -140,6 +144,17 @@ def _key(action: Action) -> bytes:
     """What is the same for all samples of a task."""
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return canonical(plain(content, leaf=repr))
+
+
+def positive_seconds(name: str, value: float | None) -> float | None:
+    """The value of an option in seconds.
+
+    Raises:
+        ValueError: It is neither a positive number nor None.
+    """
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be a positive number of seconds or None, got {value!r}")
+    return value
 
 
 class PooledExecutor:

@@ -12,22 +12,27 @@ import itertools
 import logging
 import os
 import pickle
+import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from strands_env.core import Action, StepResult
+from strands_env.core.user_code import user_lines
 from strands_env.distributed.errors import WorkerLostError
-from strands_env.distributed.messages import read_message, unpack, write_message
-from strands_env.distributed.pool import PooledExecutor
-from strands_env.distributed.recipe import Recipe
+from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
+from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
+from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_SECONDS
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SECONDS = 10.0
-"""How long a worker may take to clean up its environments before it is killed."""
+DUMP_SECONDS = 1.0
+"""How long a stuck worker may take to write its stacks."""
+MAX_STACKS = 1 << 16
+"""Bytes of stacks that are read."""
 
 
 class ProcessExecutor(PooledExecutor):
@@ -35,16 +40,24 @@ class ProcessExecutor(PooledExecutor):
 
     A worker takes any number of rollouts at once; a new one goes to the worker with the fewest. When a worker dies
     another takes its place, and each of its rollouts is run again with a worker of its own; a task that ends two of
-    those is quarantined (`WorkerPool`). When this process dies, however it does, the workers clean up and end.
+    those is quarantined (`WorkerPool`).
+
+    Code that holds the interpreter, such as a regular expression that backtracks for ever, stops every rollout of its
+    process, and no deadline inside can pass. A worker that is silent for `stuck_after` seconds is killed, and a task
+    that blocks a worker of its own is quarantined: its sample is lost to infrastructure, with the line that held the
+    interpreter in its error. When this process dies, however it does, the workers clean up and end; one that cannot is
+    killed with everything it started.
 
     Args:
         make: `module:function` or a function that pickles; called in each worker with `arguments`, it returns the
             environment factory.
         arguments: Keyword arguments that pickle.
         n_workers: Number of processes; the number of cores if None.
+        stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever. Make it longer
+            than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
 
     Raises:
-        ValueError: `n_workers` is not positive, or `make` is not a dotted path.
+        ValueError: `n_workers` or `stuck_after` is not positive, or `make` is not a dotted path.
     """
 
     def __init__(
@@ -53,9 +66,11 @@ class ProcessExecutor(PooledExecutor):
         arguments: Mapping[str, Any] | None = None,
         *,
         n_workers: int | None = None,
+        stuck_after: float | None = STUCK_SECONDS,
     ) -> None:
         if n_workers is not None and n_workers < 1:
             raise ValueError(f"n_workers must be at least 1 or None for one a core, got {n_workers!r}")
+        self._stuck_after = positive_seconds("stuck_after", stuck_after)
         super().__init__(Recipe(make=make, arguments=dict(arguments or {})), n_workers or os.cpu_count() or 1)
 
     @property
@@ -64,14 +79,17 @@ class ProcessExecutor(PooledExecutor):
         return [worker.pid for worker in self._pool.workers if isinstance(worker, _Worker) and worker.pid is not None]
 
     def _worker(self, number: int) -> _Worker:
-        return _Worker(number, self._recipe, self.environments)
+        return _Worker(number, self._recipe, self.environments, self._stuck_after)
 
 
 class _Worker:
     """One process, started at its first rollout and again after its death."""
 
-    def __init__(self, number: int, recipe: Recipe, environments: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, number: int, recipe: Recipe, environments: list[dict[str, Any]], stuck_after: float | None
+    ) -> None:
         self._name = f"worker {number}"
+        self._stuck_after = stuck_after
         self._recipe = recipe
         self._environments = environments
         self._numbers = itertools.count()
@@ -80,6 +98,10 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._life: int | None = None
+        self._stacks: IO[bytes] | None = None
+        self._silent_beats = 0
+        self._was_stuck = False
         self.load = 0
 
     @property
@@ -119,7 +141,11 @@ class _Worker:
             await self._end("it was closed")
 
     async def _start(self) -> None:
+        self._forget()
         ours, theirs = socket.socketpair()
+        life, self._life = os.pipe()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        passed = [theirs.fileno(), life, self._stacks.fileno()]
         try:
             ours.setblocking(False)
             # No stdin: Ctrl-C is the parent's business, and a worker ends when the socket closes.
@@ -127,9 +153,9 @@ class _Worker:
                 sys.executable,
                 "-m",
                 "strands_env.distributed.worker",
-                str(theirs.fileno()),
+                *map(str, passed),
                 str(logging.getLogger().getEffectiveLevel()),
-                pass_fds=[theirs.fileno()],
+                pass_fds=passed,
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
@@ -139,6 +165,7 @@ class _Worker:
             raise
         finally:
             theirs.close()
+            os.close(life)
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
             write_message(writer, self._recipe)
@@ -154,13 +181,18 @@ class _Worker:
             await self._end("it failed to start")
             raise failure
         self._writer = writer
+        self._silent_beats, self._was_stuck = 0, False
         self._reading = asyncio.create_task(self._read(reader, writer))
         logger.debug("worker=<%s>, pid=<%d> | worker started", self._name, self._process.pid)
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        watching = asyncio.create_task(self._watch())
         try:
             while True:
                 kind, number, payload = await read_message(reader)
+                self._silent_beats = 0
+                if kind == "alive":
+                    continue
                 if kind == "environment":  # comes before every answer of the worker
                     self._describe(payload)
                     continue
@@ -177,18 +209,41 @@ class _Worker:
             pass
         finally:
             self._writer = None
+            watching.cancel()
             writer.close()
             if self._process is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._process.wait(), 1.0)
             waiting = [future for future in self._waiting.values() if not future.done()]
-            lost = WorkerLostError(self._name, self._status(), len(waiting))
+            lost = WorkerLostError(self._name, self._status(), len(waiting), self._was_stuck)
             if waiting:
                 logger.warning(
                     "worker=<%s>, rollouts=<%d>, status=<%s> | worker lost", self._name, len(waiting), lost.reason
                 )
             for future in waiting:
                 future.set_exception(lost)
+
+    async def _watch(self) -> None:
+        """Kill the worker when it is silent for too long.
+
+        Silence is counted in beats of this event loop: while it is held up itself, messages wait unread.
+        """
+        while self._stuck_after is None or self._silent_beats * BEAT_SECONDS < self._stuck_after:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._silent_beats += 1
+        assert self._process is not None
+        self._was_stuck = True
+        logger.warning("worker=<%s>, pid=<%d> | it does not respond: killing it", self._name, self._process.pid)
+        with suppress(ProcessLookupError):
+            self._process.send_signal(DUMP_SIGNAL)  # its stacks are written even while the interpreter is held
+            await asyncio.sleep(DUMP_SECONDS)
+        self._kill()
+
+    def _kill(self) -> None:
+        """Kill the process with everything it started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _describe(self, payload: bytes) -> None:
         description: dict[str, Any] = pickle.loads(payload)
@@ -203,15 +258,36 @@ class _Worker:
                 await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
             except TimeoutError:
                 logger.warning("worker=<%s>, pid=<%d>, reason=<%s> | killing it", self._name, self._process.pid, why)
-                with suppress(ProcessLookupError):
-                    self._process.kill()
+                self._kill()
                 await self._process.wait()
         if self._reading is not None:
             await asyncio.wait({self._reading})
             self._reading = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Free what belongs to the last process; what one that did not clean up left behind is killed."""
+        if self._process is not None and self._process.returncode != 0:
+            self._kill()
+        self._process = None
+        if self._stacks is not None:
+            self._stacks.close()
+            self._stacks = None
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
 
     def _status(self) -> str:
+        """How the process ended, with the lines of the user's code that it was in, where it left them."""
         code = None if self._process is None else self._process.returncode
-        if code is None:
-            return "the connection to it broke"
-        return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}"
+        if self._was_stuck:
+            how = f"it did not respond for {self._stuck_after:g} s and was killed"
+        elif code is None:
+            how = "the connection to it broke"
+        else:
+            how = f"killed by signal {-code}" if code < 0 else f"it ended with status {code}"
+        if self._stacks is not None:
+            self._stacks.seek(0)
+            if lines := user_lines(self._stacks.read(MAX_STACKS).decode(errors="replace")):
+                how += f", at {'; '.join(lines)}"
+        return how
