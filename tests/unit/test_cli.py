@@ -58,6 +58,13 @@ def test_a_missing_package_is_answered_with_its_extra(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("package", ["strands_env", "strands_sglang"])
+def test_a_package_runs_as_its_command(package: str) -> None:
+    command = [sys.executable, "-m", package, "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout.split()[0]) == (0, package.replace("_", "-"))
+
+
 def test_help_lists_the_subcommands_without_importing_them() -> None:
     code = (
         "import sys, strands_sglang.cli as cli\n"

@@ -38,6 +38,7 @@ SGLANG_LAYERS = [
     ["model", "gateway", "client", "utils", "doctor"],
     ["testing"],
     ["cli"],
+    ["__main__"],
 ]
 ENV_LAYERS = [
     ["backends"],
@@ -52,6 +53,7 @@ ENV_LAYERS = [
     ["recipe"],
     ["commands"],
     ["cli"],
+    ["__main__"],
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}

@@ -1,0 +1,8 @@
+"""`python -m strands_env`: the command `strands-env`."""
+
+import sys
+
+from strands_env.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

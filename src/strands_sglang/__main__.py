@@ -1,0 +1,8 @@
+"""`python -m strands_sglang`: the command `strands-sglang`."""
+
+import sys
+
+from strands_sglang.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
