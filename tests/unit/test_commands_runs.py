@@ -10,12 +10,14 @@ from strands_env.cli import main
 from strands_env.commands import verify
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.watch import Follower, curve
-from strands_env.core import AgentTrajectory, StepResult, TokenObservation
-from strands_env.eval import EvalSample, read_results
+from strands_env.core import AgentTrajectory, Environment, StepResult, TokenObservation
+from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.rewards import ExactMatchReward
+from strands_env.testing import ScriptedModel
 from strands_sglang.cli import main as sglang_main
 from strands_sglang.drift import DriftTotals
+from tests.unit.eval_hooks import three_tasks
 from tests.unit.eval_support import sample, with_tokens
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
@@ -423,9 +425,37 @@ def test_watch_ends_when_all_samples_are_there(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["finished"] is True
 
 
+async def test_watching_a_run_of_a_program_counts_its_samples_per_prompt(tmp_path):
+    def make():
+        return Environment(model_factory=lambda: ScriptedModel(["1"]), reward_fn=lambda action, result: 1.0)
+
+    await Evaluator(make, output_path=tmp_path, n_samples_per_prompt=4).run(three_tasks())
+    follower = Follower(tmp_path)
+    follower.read()
+    assert (follower.total, follower.is_finished) == (12, True)
+
+
 def test_watching_nothing(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none")]) == 2
     assert "there are no results at" in capsys.readouterr().err
+
+
+def test_a_sample_that_is_not_there_is_answered_with_those_that_are(tmp_path, capsys):
+    run = saved(tmp_path, sampled(1.0, prompt="q1"), sampled(1.0, 1, prompt="q1"), sampled(1.0, 9, prompt="q19"))
+    assert main(["view", run, "q1/9"]) == 2
+    error = capsys.readouterr().err
+    assert "0, 1" in error and "q19" not in error
+    assert main(["view", run, "p19"]) == 2
+    assert "q19" in capsys.readouterr().err
+
+
+def test_a_run_compared_with_itself_is_called_that(tmp_path, capsys):
+    run = saved(tmp_path, sampled(1.0), sampled(0.0, prompt="q"))
+    assert main(["compare", run, str(tmp_path / "results.jsonl")]) == 0
+    assert "the same run" in capsys.readouterr().err
+    other = saved(tmp_path / "other", sampled(1.0), sampled(0.0, prompt="q"))
+    assert main(["compare", run, other]) == 0
+    assert "the same run" not in capsys.readouterr().err
 
 
 def test_curves():

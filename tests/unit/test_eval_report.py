@@ -287,6 +287,15 @@ def test_runs_of_a_folder_are_the_steps_of_a_training(tmp_path, capsys):
     assert data["chunk-0"][0]["10"] == [[1.0, "answer"], [None, "answer"]]
 
 
+@pytest.mark.parametrize("names", [("first", "second"), ("step-1", "eval-2"), ("alone",)])
+def test_unrelated_runs_are_no_training(names, tmp_path, capsys):
+    for name in names:
+        write(tmp_path / name, sample(1.0))
+    assert main(["report", str(tmp_path), "--tokenizer", "none"]) == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in names) and not (tmp_path / "training.html").exists()
+
+
 def test_a_log_of_slime_is_a_training_too(tmp_path, capsys):
     shown = {"prompt": "2+2?", "response": "4", "reward": 1.0, "label": "4"}
     rows = [{"rollout_id": step, "metrics": {"reward": 0.5, "rollouts": 4, "response_tokens": 9.0,

@@ -14,6 +14,7 @@ from strands_env.eval import EvalError, compare
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
+from strands_env.eval.store import StorePaths
 from strands_env.eval.store.config import differing
 from strands_env.report import write_comparison
 from strands_sglang.command_line import Exit
@@ -43,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         complain("compare", error)
         return Exit.USAGE
+    for path in args.others:
+        if StorePaths.of(path).results.resolve() == StorePaths.of(args.first).results.resolve():
+            complain("compare", f"note: {path!r} is the same run as {args.first!r}")
     verdicts = [_is_significant(result, args.level) for result in results]
     if args.json:
         shown = [

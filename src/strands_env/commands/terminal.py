@@ -7,6 +7,7 @@ import re
 import sys
 from contextlib import suppress
 
+from strands_env.eval import ConfigMismatchError, StoreError
 from strands_sglang.command_line import Exit
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -44,7 +45,7 @@ def cannot_read(command: str, error: Exception) -> Exit:
         complain(command, f"there are no results at {error.filename!r}")
         return Exit.USAGE
     complain(command, error)
-    return Exit.REFUSED
+    return Exit.REFUSED if isinstance(error, StoreError | ConfigMismatchError) else Exit.USAGE
 
 
 def format_seconds(seconds: float | None) -> str:

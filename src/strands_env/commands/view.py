@@ -69,11 +69,14 @@ def _sample(args: argparse.Namespace) -> int:
             for entry in reader.entries
             if entry.prompt_id == args.sample or (entry.prompt_id == name and str(entry.index) == number)
         ]
-        known = {entry.prompt_id for entry in reader.entries} | {f"{e.prompt_id}/{e.index}" for e in reader.entries}
+        known: dict[str, list[int]] = {}
+        for entry in reader.entries:
+            known.setdefault(entry.prompt_id, []).append(entry.index)
     if not wanted:
-        hint = did_you_mean(args.sample, known)
-        if not hint and known:
-            hint = f" (there is {min(known)!r})"
+        if name in known:
+            hint = f" (the samples of {name!r} are {', '.join(map(str, sorted(known[name])))})"
+        else:
+            hint = did_you_mean(name or args.sample, known) or (f" (there is {min(known)!r})" if known else "")
         complain("view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index")
         return Exit.USAGE
     system_prompt = SavedRun.of(args.run).system_prompt

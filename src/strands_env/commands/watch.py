@@ -153,9 +153,9 @@ class Follower:
     @property
     def total(self) -> int | None:
         """Samples of the whole run; None where it is not known."""
-        options = self._saved.options
-        per_prompt = options.get("n_samples_per_prompt") or 1
-        tasks = (self._saved.document.get("about") or {}).get("tasks") or options.get("limit")
+        about = self._saved.document.get("about") or {}
+        per_prompt = about.get("n_samples_per_prompt") or 1
+        tasks = about.get("tasks") or self._saved.options.get("limit")
         return None if tasks is None else int(tasks) * int(per_prompt)
 
     @property

@@ -13,7 +13,7 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
-from strands_env.eval.store import ResultReader, load_run
+from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.eval.store.files import told
 from strands_env.report.details import answer_of, task_of, trajectories_of
 from strands_env.report.page import now, page
@@ -26,6 +26,8 @@ ANSWERS = 4
 """Answers to a prompt that are kept of every step."""
 CHUNK = 50
 """Prompts of one data island."""
+SHOWN = 8
+"""Runs that an error names."""
 DRIFT_TOKENS = 300_000
 """Tokens of a step in which drift is looked for."""
 _SCRIPTS = ("dom.js", "charts.js", "table.js", "training.js")
@@ -87,6 +89,7 @@ def write_training(
 
 def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any] | None) -> Iterator[Step]:
     found = runs_in(folder)
+    _check_steps(found, folder)
     numbers = _step_numbers(found, folder)
     for number, results in zip(numbers, found, strict=True):
         with ResultReader(results) as reader:
@@ -179,6 +182,27 @@ def _cut(reasons: Mapping[str, float | None]) -> float:
 
 def _drift(tokenizer: Any) -> DriftTotals | None:
     return None if tokenizer is None else DriftTotals(tokenizer=tokenizer)
+
+
+def _check_steps(found: list[Path], root: Path) -> None:
+    """Refuse runs that are no steps of one training.
+
+    Raises:
+        EvalError: Their paths differ in more than numbers, or they ran different benchmarks.
+    """
+    names = [str(path.relative_to(root).parent) for path in found]
+    families = {_NUMBER.sub("*", name) for name in names}
+    benchmarks = {
+        str(((load_run(StorePaths.of(path).run) or {}).get("config") or {}).get("benchmark")) for path in found
+    }
+    if len(families) == 1 and len(benchmarks) == 1 and _NUMBER.search(names[0]):
+        return
+    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    several = f" of {len(benchmarks)} benchmarks" if len(benchmarks) > 1 else ""
+    raise EvalError(
+        f"{str(root)!r} holds {len(found)} run{'s' * (len(found) > 1)}{several}: {listed}. Give one of them; "
+        "the steps of a training are folders that differ in a number, such as step-1 and step-2"
+    )
 
 
 def _step_numbers(found: list[Path], root: Path) -> list[int]:
