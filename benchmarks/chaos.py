@@ -1,12 +1,13 @@
 """Many rollouts at once through a server that fails: is every trajectory what a fault-free run records?
 
     python benchmarks/chaos.py [--rollouts 1000] [--turns 10] [--seed 0] [--rounds 2]
+    python benchmarks/chaos.py --rollouts 200 --minutes 30          # a soak: rounds until the time is over
 
 A server process on loopback (`strands_sglang.testing.FaultyServer`) answers with a hash of the prompt: continued from
 any point it samples the same, as greedy decoding does. Agents with a tool run against it, first without faults, then
 in rounds with them: queue full (503), connection resets, half-written JSON, requests that hang, aborts with partial
 output, and one restart of the server in mid-round that breaks all connections. Which request fails follows from the
-seed, the prompt and the number of the attempt.
+seed, the prompt and the number of the attempt. Beside them, further agents are cancelled at random moments.
 
 Prints a table and a verdict; the exit status is 1 if a trajectory differs, is lost or holds a request twice, if a
 request id was used twice, if a connection, task or request was left over, or if memory grew from round to round.
@@ -21,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+import random
 import sys
 import time
 import zlib
@@ -204,6 +206,7 @@ class Rollouts:
         self.template = HERMES_TEMPLATE
         self.parser = CallEveryTime()
         self.add = add
+        self.choose = random.Random(options.seed)
 
     async def episode(self, client: Any, index: int, result: Round) -> None:
         from strands import Agent
@@ -235,6 +238,15 @@ class Rollouts:
         record = [list(trajectory.token_ids), list(trajectory.loss_mask), list(trajectory.logprobs)]
         result.digests[index] = hashlib.sha256(json.dumps(record).encode()).digest()
 
+    async def cancelled(self, client: Any, number: int) -> None:
+        """An episode of its own prompt that is cancelled on its way; nothing of it may be left."""
+        index = self.options.rollouts + number
+        nobody = Round(name="cancelled", digests=[None] * (index + 1))
+        episode = asyncio.create_task(self.episode(client, index, nobody))
+        await asyncio.sleep(self.choose.uniform(0, 2 * self.options.latency * self.options.turns))
+        episode.cancel()
+        await asyncio.gather(episode, return_exceptions=True)
+
     async def round(self, name: str, server: Server) -> Round:
         from strands_sglang import SGLangClient
 
@@ -254,6 +266,9 @@ class Rollouts:
         async with asyncio.TaskGroup() as group:
             for index in range(options.rollouts):
                 group.create_task(self.episode(client, index, result))
+            if name != "calm":
+                for number in range(round(options.cancelled * options.rollouts)):
+                    group.create_task(self.cancelled(client, number))
         result.seconds = time.perf_counter() - started
         result.stats = await server.ask("stats")
         await client.close()
@@ -319,9 +334,10 @@ def violations(calm: Round, rounds: list[Round], options: argparse.Namespace) ->
             for name in FAULTS
             if getattr(options, name) * expected > 10 and not one.stats["injected"].get(name)
         ]
-    growth = rounds[-1].rss_mb - rounds[0].rss_mb if len(rounds) > 1 else 0.0
-    if growth > max(options.growth_mb, 0.05 * rounds[0].rss_mb):
-        found.append(f"memory grew by {growth:.0f} MB from {rounds[0].name} to {rounds[-1].name}")
+    warm = rounds[len(rounds) // 3]  # in a long run everything has been warm once by then
+    growth = rounds[-1].rss_mb - warm.rss_mb
+    if growth > max(options.growth_mb, 0.05 * warm.rss_mb):
+        found.append(f"memory grew by {growth:.0f} MB from {warm.name} to {rounds[-1].name}")
     return found
 
 
@@ -352,12 +368,15 @@ async def run(options: argparse.Namespace, arguments: list[str]) -> int:
     server = await Server.start(arguments)
     try:
         rollouts = Rollouts(options)
-        async with asyncio.timeout(options.limit):
+        async with asyncio.timeout(options.limit + 60 * options.minutes):
             calm = await rollouts.round("calm", server)
-            rounds = [await rollouts.round(f"chaos {n + 1}", server) for n in range(options.rounds)]
+            rounds, until = [], time.monotonic() + 60 * options.minutes
+            while len(rounds) < options.rounds or time.monotonic() < until:
+                rounds.append(await rollouts.round(f"chaos {len(rounds) + 1}", server))
     finally:
         await server.stop()
-    print_table(calm, rounds, options)
+    print_table(calm, rounds[:2] + rounds[2:][-2:], options)
+    print(f"{len(rounds)} rounds with faults, {sum(len(one.digests) for one in rounds)} rollouts")
     found = violations(calm, rounds, options)
     for sentence in found:
         print(f"VIOLATED: {sentence}")
@@ -372,7 +391,9 @@ def main() -> int:
     parser.add_argument("--rollouts", type=int, default=1000, help="episodes, all at once")
     parser.add_argument("--turns", type=int, default=10, help="turns of an episode")
     parser.add_argument("--rounds", type=int, default=2, help="rounds with faults")
+    parser.add_argument("--minutes", type=float, default=0.0, help="further rounds with faults for so long")
     parser.add_argument("--seed", type=int, default=0, help="chooses which requests fail")
+    parser.add_argument("--cancelled", type=float, default=0.02, help="further rollouts that are cancelled, as a share")
     parser.add_argument("--busy", type=float, default=0.05, help="share of requests that get a 503")
     parser.add_argument("--reset", type=float, default=0.02, help="share whose connection is reset")
     parser.add_argument("--broken", type=float, default=0.01, help="share answered with half of the JSON")
