@@ -1,9 +1,11 @@
-"""What a request costs beside its content: the client's connections and aiohttp's, side by side.
+"""What a request costs beside its content: the client's connections and those of other clients, side by side.
 
     python -m benchmarks.transport [--passes 7]
 
 20 tasks post 20 prompts each to a scripted server in a process of its own, and read its answer of 100 tokens, unparsed.
-Figures are CPU microseconds of this process a request, medians of the passes, in which the two take turns. The last
+Each client does as little as it can: no compression, cookies, redirects or proxies, bodies as bytes. `pyreqwest` and
+`wreq` (Rust) take part where they are installed. Figures are CPU microseconds of this process a request, all threads
+together, medians of the passes, in which the clients take turns; ratios are to the client's own connections. The last
 line of the output is one JSON object.
 """
 
@@ -12,22 +14,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import importlib.util
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
-import aiohttp
 from benchmarks.provider_floor import MOST_NEW_TOKENS, Worker, machine, save_tokenizer
 
 from strands_sglang.backends.http.connections import HTTPClient, Target
 
 TASKS, REQUESTS = 20, 20
-TOKENS = (1_500, 18_000, 45_000)
-"""Mean length of the prompts of a rollout that ends with 3k, 36k and 90k tokens."""
+TOKENS = (3_000, 36_000, 90_000)
+HEADERS = {"Content-Type": "application/json"}
 LIMIT = 1 << 28
 
 
@@ -44,8 +47,8 @@ async def cpu_us(post: Callable[[], Awaitable[int]]) -> float:
 
 
 async def ours(url: str, body: bytes) -> float:
-    """With the client's connections."""
-    client, target = HTTPClient(connect_timeout=5.0), Target.of("POST", url, {"Content-Type": "application/json"})
+    """The client's own connections."""
+    client, target = HTTPClient(connect_timeout=5.0), Target.of("POST", url, HEADERS)
 
     async def post() -> int:
         return len((await client.request(target, (body,), timeout=60.0, limit=LIMIT)).body)
@@ -57,16 +60,57 @@ async def ours(url: str, body: bytes) -> float:
 
 
 async def with_aiohttp(url: str, body: bytes) -> float:
-    """With an aiohttp session."""
-    headers, timeout = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=60.0)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+    """An aiohttp session."""
+    import aiohttp
+    from yarl import URL
+
+    address = URL(url)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers=HEADERS,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=1 << 22,
+        skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+        timeout=aiohttp.ClientTimeout(total=60.0),
+    ) as session:
 
         async def post() -> int:
-            async with session.post(url, data=body) as response:
+            async with session.post(address, data=body, allow_redirects=False) as response:
                 return len(await response.read())
 
         return await cpu_us(post)
+
+
+async def with_pyreqwest(url: str, body: bytes) -> float:
+    """A pyreqwest client."""
+    from pyreqwest.client import ClientBuilder
+
+    builder = ClientBuilder().default_headers(HEADERS).http1_only().no_proxy().follow_redirects(False)
+    builder = builder.gzip(False).brotli(False).zstd(False).deflate(False).timeout(timedelta(seconds=60))
+    async with builder.build() as client:
+
+        async def post() -> int:
+            response = await client.post(url).body_bytes(body).build().send()
+            return len(await response.bytes())
+
+        return await cpu_us(post)
+
+
+async def with_wreq(url: str, body: bytes) -> float:
+    """A wreq client."""
+    import wreq
+
+    plain = dict.fromkeys(("gzip", "brotli", "zstd", "deflate"), False)
+    client = wreq.Client(headers=HEADERS, http1_only=True, no_proxy=True, timeout=timedelta(seconds=60), **plain)
+
+    async def post() -> int:
+        return len(await (await client.post(url, body=body)).bytes())
+
+    return await cpu_us(post)
+
+
+ARMS = {"ours": ours, "aiohttp": with_aiohttp, "pyreqwest": with_pyreqwest, "wreq": with_wreq}
 
 
 def main() -> None:
@@ -74,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--passes", type=int, default=7)
     passes = parser.parse_args().passes
+    arms = {name: arm for name, arm in ARMS.items() if name == "ours" or importlib.util.find_spec(name)}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         save_tokenizer(Path(folder), None)
@@ -85,16 +130,18 @@ def main() -> None:
                 ids = b",".join(b"%d" % (1000 + token % 30_000) for token in range(tokens))
                 params = b'{"max_new_tokens":%d}' % (MOST_NEW_TOKENS + 10)
                 body = b'{"rid":"%032d","sampling_params":%b,"input_ids":[%b]}' % (0, params, ids)
-                taken: dict[str, list[float]] = {"ours": [], "aiohttp": []}
+                taken: dict[str, list[float]] = {name: [] for name in arms}
                 for _ in range(passes + 1):
-                    for name, arm in (("ours", ours), ("aiohttp", with_aiohttp)):
+                    for name, arm in arms.items():
                         gc.collect()
                         taken[name].append(asyncio.run(arm(url, body)))
-                medians = {f"{name}_us": round(statistics.median(each[1:])) for name, each in taken.items()}
+                medians = {name: statistics.median(each[1:]) for name, each in taken.items()}
+                ratios = {f"{name}_ratio": round(each / medians["ours"], 2) for name, each in medians.items()}
+                del ratios["ours_ratio"]
                 rows.append(
-                    {"tokens": tokens, **medians, "ratio": round(medians["ours_us"] / medians["aiohttp_us"], 2)}
+                    {"tokens": tokens, **{f"{name}_us": round(each) for name, each in medians.items()}, **ratios}
                 )
-                print(f"{tokens:>7} tokens: ours {medians['ours_us']:>4} us, aiohttp {medians['aiohttp_us']:>4} us")
+                print(rows[-1])
         finally:
             server.close()
     print(json.dumps({"benchmark": "transport", "passes": passes, "rows": rows, **machine()}))
