@@ -15,7 +15,7 @@ _COMMANDS = {
     # By name: this package imports nothing of the other one.
     "drift": ("strands_env.commands.drift", "what re-tokenising a saved run's texts would have changed"),
     "gateway": ("strands_sglang.gateway.command", "serve OpenAI and Anthropic dialects with exact token trajectories"),
-    "serve": ("strands_sglang.backends.engine.serve", "serve the embedded engine over HTTP with SGLang's routes"),
+    "serve": ("strands_sglang.backends.engine.server", "serve the embedded engine over HTTP with SGLang's routes"),
 }
 
 

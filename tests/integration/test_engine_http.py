@@ -21,7 +21,7 @@ from aiohttp import web
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
-from strands_sglang.backends.engine.http import create_app
+from strands_sglang.backends.engine.server import create_app
 from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError
 from tests.conftest import requires_shared
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.backends.engine.params import SamplingParams
-from strands_sglang.backends.engine.request import parse_request
+from strands_sglang.backends.engine.request import SamplingParams, parse_request
 from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangRequestError
 from tests.conftest import requires_shared
 

@@ -23,8 +23,7 @@ import torch
 
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.engine.params import value_error
-from strands_sglang.backends.engine.request import parse_request, prompt_ids
+from strands_sglang.backends.engine.request import parse_request, prompt_ids, value_error
 from strands_sglang.backends.engine.runner import Runner, pack_linears
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from strands_sglang.backends.engine.params import value_error
+from strands_sglang.backends.engine.request import value_error
 
 
 class GrammarCompiler:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.params import SamplingParams
-from strands_sglang.backends.engine.request import Request
+from strands_sglang.backends.engine.request import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ import torch
 
 from strands_sglang.backends.engine.answers import answer
 from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
-from strands_sglang.backends.engine.params import value_error
-from strands_sglang.backends.engine.request import Request
+from strands_sglang.backends.engine.request import Request, value_error
 from strands_sglang.backends.engine.runner import Runner, Segment
 from strands_sglang.backends.engine.sampler import sample, top_logprobs
 from strands_sglang.exceptions import SGLangHTTPError

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from strands_sglang.backends.engine.params import value_error
+from strands_sglang.backends.engine.request import value_error
 from strands_sglang.exceptions import MediaError
 from strands_sglang.media import ProcessorExpander, expanded_ids, place_images
 
