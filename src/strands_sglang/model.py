@@ -61,9 +61,6 @@ class SGLangModel(Model):
         ValueError: An option has a wrong value, or no parser has the name.
     """
 
-    only_reads_messages = True
-    """The messages of a call are never changed, and nothing of them that could change is kept."""
-
     def __init__(
         self,
         *,
@@ -243,6 +240,9 @@ class SGLangModel(Model):
             self.forest.discard(turn)
             raise
         self.forest.delivered(turn)
+
+    # The messages of a call are never changed, and nothing of them that could change is kept: they need no copy.
+    stream.only_reads_messages = True  # type: ignore[attr-defined]
 
     async def structured_output(
         self, output_model: type[T], prompt: Messages, system_prompt: str | None = None, **kwargs: Any

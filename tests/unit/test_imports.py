@@ -31,7 +31,7 @@ LIGHT_ENGINE = ("own_models", "request", "server", "smollm2", "templates", "tiny
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["exceptions", "installation", "command_line"],
+    ["exceptions", "fast_paths", "installation", "command_line"],
     ["template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
     ["backends"],
     ["conversation"],

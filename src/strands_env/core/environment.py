@@ -24,15 +24,13 @@ from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
 from .deadline import EpisodeProgress, to_the_end, within
-from .flat_loop import flatten_the_loop
-from .history import History, history_of, skip_unrecorded_messages
 from .jsonable import changed, copied
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
+from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
 from .tokens import TokenObservation
-from .tool_specs import remember_tool_specs, tools_for_an_agent
 from .types import (
     Action,
     AgentTrajectory,
@@ -204,22 +202,18 @@ class Environment:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
-        skip_unrecorded_messages()
-        flatten_the_loop()
-        history = history_of(copied(action.task_context.conversation_history))
+        history = copied(action.task_context.conversation_history)
         try:
             model = self.model_factory()
             if isinstance(model, str | type):
                 raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
             self._apply_budget(model)
-            if isinstance(history, History):
-                history.is_only_read = getattr(model, "only_reads_messages", False)
         except Exception as error:
             return self._failed(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
         scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
         seen = len(history)
-        with scope.active():
+        with scope.active(), inside_a_step():
             try:
                 agent = self._build_agent(model, scope, history)
             except Exception as error:
@@ -343,7 +337,7 @@ class Environment:
         agent = Agent(
             model=model,
             messages=history,
-            tools=tools_for_an_agent(self.get_tools()),
+            tools=list(self.get_tools()),
             system_prompt=self.system_prompt,
             hooks=[scope.limiter, *self.get_hooks(), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
@@ -354,7 +348,6 @@ class Environment:
         )
         registry = agent.tool_registry.registry
         registry.update({name: self._limited(tool) for name, tool in registry.items()})
-        remember_tool_specs(agent.tool_registry)
         return agent
 
     def _limited(self, tool: AgentTool) -> AgentTool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import json
 import logging
@@ -14,6 +13,7 @@ from strands import tool as decorate
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
+from .sdk_patches import function_of, with_function
 from .threads import DaemonThreads, default_threads
 
 logger = logging.getLogger(__name__)
@@ -294,14 +294,11 @@ async def _stop(task: asyncio.Future[None], name: str) -> None:
 
 def _in_own_thread(tool: AgentTool, threads: DaemonThreads) -> AgentTool:
     """A decorated sync tool as an async one that runs in one of our threads; any other tool as it is."""
-    function = getattr(tool, "_tool_func", None)
+    function = function_of(tool)
     if function is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return tool
 
     async def in_thread(*args: Any, **kwargs: Any) -> Any:
         return await threads.run(function, *args, **kwargs)
 
-    # The SDK's validation and context injection stay; only the function changes.
-    twin = copy.copy(tool)
-    twin._tool_func = in_thread  # type: ignore[attr-defined]
-    return twin
+    return with_function(tool, in_thread)

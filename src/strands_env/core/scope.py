@@ -149,6 +149,7 @@ class StepScope:
             assert original is not None
             return self._with_failures(key, original(*args, **kwargs))
 
+        watched.only_reads_messages = getattr(method, "only_reads_messages", False)  # type: ignore[attr-defined]
         return watched
 
     async def _with_failures(self, key: int, events: Any) -> AsyncIterator[Any]:

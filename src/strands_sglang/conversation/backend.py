@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..exceptions import ControlTokenError
+from ..fast_paths import FastPath
 from ..template.control_tokens import Span, pattern_of
 
 if TYPE_CHECKING:
@@ -170,9 +171,10 @@ class Backend:
     def encode(self, text: str) -> list[int]:
         """Ids of a text; nothing is added at the ends."""
         if self.is_parallel:
-            if self._encoder is not None and len(text) < LONG_TEXT and (ids := self._encoder.encode(text)) is not None:
-                return ids
-            return self._rust_encode(text)
+            ids = None
+            if self._encoder is not None and len(text) < LONG_TEXT and FastPath.PIECES.is_on:
+                ids = self._encoder.encode(text)
+            return self._rust_encode(text) if ids is None else ids
         return _class_encode(self._tokenizer(), text)
 
     def _rust_encode(self, text: str) -> list[int]:
@@ -183,7 +185,7 @@ class Backend:
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens kept."""
-        if self._decoder is not None and (text := self._decoder.decode(ids)) is not None:
+        if self._decoder is not None and FastPath.PIECES.is_on and (text := self._decoder.decode(ids)) is not None:
             return text
         if self._decodes_alike:
             return self._rust.decode(ids, skip_special_tokens=False)  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import jinja2
 
+from strands_sglang.fast_paths import FastPath
 from strands_sglang.template.boundary import Boundary, Plant
 from strands_sglang.template.chat_messages import ArgumentForm, ContentForm
 from strands_sglang.template.compiled import CompiledDelta
@@ -35,6 +36,7 @@ from strands_sglang.template.step import Path as StepPath
 logger = logging.getLogger(__name__)
 
 _CAPACITY: Final = 1024
+_OFF: Final = ("0", "off", "no", "false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def _key(step: StepRenderer) -> Hashable:
 
 def _file(step: StepRenderer) -> Path | None:
     """Where the outcome for this template is kept; None if it is not kept."""
-    if os.environ.get("STRANDS_SGLANG_CACHE", "1").lower() in ("0", "off", "no", "false"):
+    if not FastPath.SELF_CHECK_CACHE.is_on or os.environ.get("STRANDS_SGLANG_CACHE", "1").lower() in _OFF:
         return None
     digests = [step.template.key(tools_present=present) for present in (True, False)]
     if not all(isinstance(digest, bytes) for digest in digests):

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from strands_sglang.exceptions import LostContentError, TemplateError
+from strands_sglang.fast_paths import FastPath
 from strands_sglang.template.boundary import Plant, Vocabulary
 from strands_sglang.template.cache import Knowledge, knowledge_for
 from strands_sglang.template.chat_messages import Message, calls_of, name_results, plain, short_base
@@ -137,6 +138,7 @@ class DeltaRenderer:
         )
         self._knowledge: Knowledge | None = None
         self._compiled: dict[tuple[Any, ...], CompiledDelta | None] = {}
+        self._tools_matter = True
         self._with_tools = self._without_tools = self._step
 
     @property
@@ -151,7 +153,8 @@ class DeltaRenderer:
             self._with_tools = replace(self._step, forms=knowledge.forms, boundaries=knowledge.boundaries)
             self._without_tools = replace(self._with_tools, tools=None)
             # Where the tools may matter, a compiled delta holds for these tools only.
-            self._compiled = {} if knowledge.report.tools_matter else knowledge.compiled
+            self._tools_matter = knowledge.report.tools_matter or not FastPath.TOOLS_PROOF.is_on
+            self._compiled = {} if self._tools_matter else knowledge.compiled
             self._knowledge = knowledge
         return knowledge
 
@@ -240,7 +243,7 @@ class DeltaRenderer:
         end = _SampledEnd(emitted=emitted, truncated=truncated)
         report = self._ready().report
         # The proof is about text behind the first message, so there must be one in front of the turn.
-        skip_tools = not report.tools_matter and history[0]["role"] != "assistant"
+        skip_tools = not self._tools_matter and history[0]["role"] != "assistant"
         short, whole = self._without_tools if skip_tools else self._with_tools, self._with_tools
         if not truncated and emitted is not None and emitted not in self._step.vocabulary.stops:
             short, whole = self._stopping_on(short, emitted), self._stopping_on(whole, emitted)
@@ -249,7 +252,8 @@ class DeltaRenderer:
         base = [*short_base(history), history[-1]]
         try:
             known_stop = short.vocabulary is self._step.vocabulary
-            frame = frame_of(base, new) if known_stop and len(base) > 1 else None
+            is_compilable = known_stop and len(base) > 1 and FastPath.COMPILED_DELTAS.is_on
+            frame = frame_of(base, new) if is_compilable else None
             if frame is None:
                 return self._render_delta(short, base, new, Path.COMPACT, end)
             return self._compiled_delta(frame, end) or self._render_and_compile(frame, short, base, new, end)

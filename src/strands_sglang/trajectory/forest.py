@@ -39,6 +39,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
+from ..fast_paths import FastPath
 from ..media import Medium, growth_of
 from .export import Trajectory, export
 from .fingerprint import ReplyPrint, digest, digest_after
@@ -386,6 +387,8 @@ class _Follower:
 
     def follow_from_memory(self, asker: Hashable, messages: Sequence[Mapping[str, Any]]) -> Walk:
         """Where a history leads; only what `asker` did not follow before is followed."""
+        if not FastPath.HISTORY_MEMORY.is_on:
+            return self.follow(Walk(key=self.context), messages, 0)
         memory, history = self.records.memory, list(messages)
         known = memory.recall(asker, history)
         before, done = (known.walk, len(known.messages)) if known is not None else (Walk(key=self.context), 0)

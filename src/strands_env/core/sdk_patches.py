@@ -1,0 +1,335 @@
+"""All that touches private parts of the Strands SDK.
+
+What the SDK does between two model calls grows with the turns before: it copies the history deeply, twice; writes it as
+JSON for spans that nobody records; and runs each turn inside the one before. Inside a step of an `Environment`, patches
+at the SDK's own call sites do the same with less. Agents outside a step keep the SDK as it is, and so does everybody
+under `STRANDS_ROLLOUT_PLAIN=1`.
+
+| patch | call site | instead |
+|---|---|---|
+| `shared_history` | `_handle_model_execution` copies the history for model middleware | where there is some |
+| | `_normalize_messages` copies it again | for a model that only reads, what it changes |
+| `flat_loop` | `recurse_event_loop` runs the next turn inside this one | it runs after this one |
+| `tool_specs` | `ToolRegistry.get_all_tool_specs` checks every tool each time | when one has changed |
+| | `ToolRegistry.process_tools` leaves a closure that refers to itself | a loop |
+| `silent_spans` | `Tracer._add_event_messages` writes JSON, then asks the span | it asks first |
+
+A patch knows the code that it was written for by its digest. Where the SDK has other code, it is not applied, and the
+step runs on the plain SDK.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import SimpleNamespace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import strands.event_loop.event_loop as event_loop
+import strands.event_loop.streaming as streaming
+from strands.middleware import InvokeModelStage
+from strands.middleware.stages import InvokeModelContext
+from strands.telemetry.metrics import Trace
+from strands.telemetry.tracer import Tracer
+from strands.tools.registry import ToolRegistry
+from strands.types._events import StartEvent
+from strands.types.tools import AgentTool
+
+from strands_sglang.fast_paths import FastPath
+
+from .jsonable import copied
+
+_is_inside: ContextVar[bool] = ContextVar("strands_env_sdk_patches", default=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Patch:
+    """A fast path around the SDK.
+
+    Attributes:
+        path: The fast path.
+        names: What is replaced: its owner, its name there, and by what.
+        relies_on: What else its code relies on: owner and name.
+        digest: Of the code that it was written for, as `code` gives it.
+    """
+
+    path: FastPath
+    names: tuple[tuple[Any, str, Any], ...]
+    relies_on: tuple[tuple[Any, str], ...]
+    digest: str
+
+    def set(self) -> None:
+        """Apply the patch, or take it back where its fast path is off or the SDK has other code."""
+        is_on = self.path.is_on and _code_digest(self) == self.digest
+        for owner, name, replacement in self.names:
+            if is_on != (getattr(owner, name, None) is replacement):
+                setattr(owner, name, replacement if is_on else _ORIGINALS[owner, name])
+
+    def code(self) -> str:
+        """The code of the SDK that it relies on, and every line there that uses what it replaces.
+
+        Raises:
+            AttributeError: The SDK lacks a name.
+            OSError: It comes without its source.
+        """
+        parts = [inspect.getsource(getattr(owner, name)) for owner, name in self.relies_on]
+        for owner, name, _ in self.names:
+            lines = inspect.getsource(inspect.getmodule(owner) or owner).splitlines()
+            parts += [line for line in lines if re.search(rf"\b{name}\b", line)]
+        return "\n".join(parts)
+
+
+@cache
+def _code_digest(patch: Patch) -> str:
+    try:
+        return hashlib.sha256(patch.code().encode()).hexdigest()[:16]
+    except (AttributeError, OSError, TypeError) as error:
+        return repr(error)
+
+
+@contextmanager
+def inside_a_step() -> Iterator[None]:
+    """Apply the patches to the agents that run inside the block, threads and tasks started there included."""
+    for patch in PATCHES:
+        patch.set()
+    token = _is_inside.set(True)
+    try:
+        yield
+    finally:
+        _is_inside.reset(token)
+
+
+def only_reads_messages(model: Any) -> bool:
+    """Whether the model's `stream` promises to read its messages only; one that overrides or wraps it does not."""
+    return getattr(model.stream, "only_reads_messages", False) is True
+
+
+def function_of(tool: AgentTool) -> Callable[..., Any] | None:
+    """The function of a decorated tool; None for any other tool."""
+    return getattr(tool, "_tool_func", None)
+
+
+def with_function(tool: AgentTool, function: Callable[..., Any]) -> AgentTool:
+    """A decorated tool with another function; the SDK's validation and context injection stay."""
+    twin = copy.copy(tool)
+    twin._tool_func = function  # type: ignore[attr-defined]
+    return twin
+
+
+# ---- shared_history -------------------------------------------------------------------------------------------------
+
+
+class _Uncopied:
+    """Stands for the copy of a list until `_model_context` knows whether one is needed."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: list[Any]) -> None:
+        self.value = value
+
+
+class _Shared(list[Any]):
+    """The messages of an agent without model middleware, on their way from its loop to the SDK's normalisation."""
+
+    is_only_read = False
+
+
+class _OwnSpecs(list[Any]):
+    """Tool specifications made for one caller."""
+
+
+def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    if type(value) is _OwnSpecs:
+        return value
+    return _Uncopied(value) if type(value) is list and _is_inside.get() else copy.deepcopy(value, memo)
+
+
+def _model_context(*, agent: Any, messages: Any, model: Any, **others: Any) -> InvokeModelContext:
+    """`InvokeModelContext`. Where the agent has no model middleware, nobody sees it but the SDK."""
+    for name, value in others.items():
+        if type(value) is _Uncopied:
+            others[name] = copy.deepcopy(value.value)
+    if type(messages) is _Uncopied:
+        if agent._middleware_registry.compose(InvokeModelStage, _no_middleware) is _no_middleware:
+            messages = _Shared(messages.value)
+            messages.is_only_read = only_reads_messages(model)
+        else:
+            messages = copy.deepcopy(messages.value)
+    return InvokeModelContext(agent=agent, messages=messages, model=model, **others)
+
+
+async def _no_middleware(context: Any) -> AsyncGenerator[Any, None]:
+    """The end of an empty chain."""
+    raise AssertionError("it is compared, never run")
+    yield  # type: ignore[unreachable]
+
+
+def _normalized(messages: Any) -> Any:
+    """`_normalize_messages`, message by message for a model that only reads: what it would leave alone is shared."""
+    normalize = _ORIGINALS[streaming, "_normalize_messages"]
+    if type(messages) is not _Shared or not messages.is_only_read:
+        return normalize(messages)
+    return [message if _is_normal(message) else normalize([message])[0] for message in messages]
+
+
+def _is_normal(message: Any) -> bool:
+    """Whether the SDK's normalisation would leave a message as it is."""
+    if message.get("role", "assistant") != "assistant":
+        return True
+    content = message.get("content")
+    if type(content) is not list or not content:
+        return False
+    for block in content:
+        if type(block) is not dict:
+            return False
+        if "text" in block and not (type(block["text"]) is str and block["text"].strip()):
+            return False
+        if "toolUse" in block:
+            use = block["toolUse"]
+            if type(use) is not dict or type(use.get("name")) is not str or not _is_valid_name(use["name"]):
+                return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _is_valid_name(name: str) -> bool:
+    return re.fullmatch(r"[a-zA-Z0-9_\-]{1,64}", name) is not None
+
+
+# ---- flat_loop ------------------------------------------------------------------------------------------------------
+
+_waiting: WeakKeyDictionary[Any, list[Trace]] = WeakKeyDictionary()
+"""Of each running loop, by the context the SDK makes for it: the trace of the turn that comes next, if any."""
+
+
+async def _next_turns(
+    agent: Any, invocation_state: dict[str, Any], structured_output_context: Any = None, limits: Any = None
+) -> AsyncGenerator[Any, None]:
+    """`recurse_event_loop`: all later turns where the first turn asks for the next one, nothing where a later one does.
+
+    The recursive call is the last thing a turn does, so it can be made after the turn has returned.
+    """
+    call = (agent, invocation_state, structured_output_context, limits)
+    if structured_output_context is None or not _is_inside.get():
+        async for event in _ORIGINALS[event_loop, "recurse_event_loop"](*call):
+            yield event
+        return
+    cycle = invocation_state["event_loop_cycle_trace"]
+    trace = Trace("Recursive call", parent_id=cycle.id)
+    cycle.add_child(trace)
+    yield StartEvent()
+    waiting = _waiting.get(structured_output_context)
+    if waiting is not None:
+        waiting.append(trace)
+        return
+    waiting = _waiting[structured_output_context] = [trace]
+    traces = []
+    try:
+        while waiting:
+            traces.append(waiting.pop())
+            async for event in event_loop.event_loop_cycle(*call):
+                yield event
+    finally:
+        del _waiting[structured_output_context]
+    for trace in reversed(traces):
+        trace.end()
+
+
+# ---- tool_specs -----------------------------------------------------------------------------------------------------
+
+_known_specs: WeakKeyDictionary[ToolRegistry, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
+"""Of each registry: the specifications of its tools, and what the SDK made of them."""
+
+
+def _all_tool_specs(registry: ToolRegistry) -> Any:
+    """`ToolRegistry.get_all_tool_specs`, whose result may be changed by whoever asked."""
+    if not _is_inside.get():
+        return _ORIGINALS[ToolRegistry, "get_all_tool_specs"](registry)
+    tools = [*registry.registry.items(), *registry.dynamic_tools.items()]
+    given = [(name, tool.tool_spec) for name, tool in tools]
+    known, made = _known_specs.get(registry, ([], []))
+    if given != known:
+        made = _ORIGINALS[ToolRegistry, "get_all_tool_specs"](registry)
+        _known_specs[registry] = ([(name, copied(spec)) for name, spec in given], made)
+    return _OwnSpecs(copied(made))
+
+
+def _processed(registry: ToolRegistry, tools: list[Any]) -> list[str]:
+    """`ToolRegistry.process_tools`, of tools that only need registering."""
+    if not (_is_inside.get() and all(isinstance(tool, AgentTool) for tool in tools)):
+        names: list[str] = _ORIGINALS[ToolRegistry, "process_tools"](registry, tools)
+        return names
+    for tool in tools:
+        try:
+            registry.register_tool(tool)
+        except Exception as error:
+            raise ValueError(f"Failed to load tool {tool}: {error}") from error
+    return [tool.tool_name for tool in tools]
+
+
+# ---- silent_spans ---------------------------------------------------------------------------------------------------
+
+
+def _add_event_messages(tracer: Tracer, span: Any, messages: Any) -> None:
+    """`Tracer._add_event_messages`."""
+    if span.is_recording() or not _is_inside.get():
+        _ORIGINALS[Tracer, "_add_event_messages"](tracer, span, messages)
+
+
+# ---- all of them ----------------------------------------------------------------------------------------------------
+
+
+PATCHES: Final = (
+    Patch(
+        path=FastPath.SHARED_HISTORY,
+        names=(
+            (event_loop, "copy", SimpleNamespace(deepcopy=_deepcopy)),
+            (event_loop, "InvokeModelContext", _model_context),
+            (streaming, "_normalize_messages", _normalized),
+        ),
+        relies_on=(
+            (event_loop, "_handle_model_execution"),
+            (event_loop, "_make_invoke_model_terminal"),
+            (streaming, "stream_messages"),
+            (streaming, "_normalize_messages"),
+        ),
+        digest="8c29bca82d1d16ef",
+    ),
+    Patch(
+        path=FastPath.FLAT_LOOP,
+        names=((event_loop, "recurse_event_loop", _next_turns),),
+        relies_on=(
+            (event_loop, "recurse_event_loop"),
+            (event_loop, "event_loop_cycle"),
+            (event_loop, "_handle_tool_execution"),
+        ),
+        digest="a4fac2df0bd3c623",
+    ),
+    Patch(
+        path=FastPath.TOOL_SPECS,
+        names=(
+            (ToolRegistry, "get_all_tool_specs", _all_tool_specs),
+            (ToolRegistry, "process_tools", _processed),
+        ),
+        relies_on=((ToolRegistry, "get_all_tools_config"), (ToolRegistry, "process_tools")),
+        digest="0591cd79994661ca",
+    ),
+    Patch(
+        path=FastPath.SILENT_SPANS,
+        names=((Tracer, "_add_event_messages", _add_event_messages),),
+        relies_on=((Tracer, "_add_event_messages"),),
+        digest="38d1c1498f09249a",
+    ),
+)
+
+_ORIGINALS: Final[dict[tuple[Any, str], Any]] = {
+    (owner, name): getattr(owner, name, None) for patch in PATCHES for owner, name, _ in patch.names
+}
