@@ -224,7 +224,7 @@ async def test_slots_bound_running_sandboxes() -> None:
 async def test_failed_start_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = SandboxSlots(1)
     broken = BubblewrapSandbox(limits=LIMITS, slots=slots)
-    broken.blueprint = dataclasses.replace(broken.blueprint, bwrap="/bin/false")
+    broken._config = dataclasses.replace(broken._config, bwrap="/bin/false")
     before = leftovers()
     with pytest.raises(Exception, match="could not be started"):
         await broken.start()

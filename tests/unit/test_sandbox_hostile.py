@@ -321,7 +321,7 @@ async def test_writes_outside(sandbox: BubblewrapSandbox, tmp_path: Path) -> Non
         "/etc/escaped",
         "/escaped",
         "/dev/escaped",
-        "/.sandbox/inside/worker.py",
+        "/.sandbox/guest/worker.py",
         "/proc/sys/kernel/hostname",
     ]
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.sandbox import BubblewrapSandbox, Isolation, Sandbox, SandboxLimits, SandboxSlots
+from strands_env.sandbox import (
+    BubblewrapSandbox,
+    Isolation,
+    Sandbox,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxSlots,
+)
 from strands_env.sandbox.agentcore import (
     CODE_INTERPRETER_ID,
     AgentCoreSandbox,
@@ -34,18 +42,21 @@ class CodeMode(StrEnum):
 class CodeSandboxEnv(Environment):
     """Code with state that lasts an episode: from `reset` to `cleanup`, over all steps between.
 
-    The sandbox starts with the first tool call. Whatever code does gives a tool result. Only where the sandbox itself
-    fails, the step ends as `TOOL_ERROR` without a reward.
+    The sandbox starts with the first tool call. Whatever code does gives a tool result. A sandbox that cannot be
+    started or reached ends the step as `TOOL_ERROR` without a reward. One that ends under the code it runs
+    (`sandbox_lost`) is a tool result, and the agent goes on in a new one: `score_lost` says whether that counts.
 
     Args:
-        mode: Which tools the agent has.
-        sandbox: Where code runs: a `BubblewrapSandbox`, a `AgentCoreSandbox`, or your own. The environment closes it.
+        mode: The agent's tools.
+        sandbox: Any `Sandbox`; the environment closes it. With `execute_code` its Python interpreter must last.
         client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
         limits: Limits of the sandbox on this machine.
         isolation: Its isolation; `none-i-accept-the-risk` turns it off.
         python: Its interpreter, see `BubblewrapSandbox`.
         slots: Bound on running sandboxes, see `BubblewrapSandbox`.
         max_output_chars: Characters of each output stream in a tool result.
+        score_lost: Score an episode whose sandbox was lost as any other, so that no code can take its episode out of
+            training. False ends it as `TOOL_ERROR` without a reward: for machines that lose sandboxes by themselves.
         **options: Further arguments of `Environment`.
 
     Raises:
@@ -66,6 +77,7 @@ class CodeSandboxEnv(Environment):
         python: str | None = None,
         slots: SandboxSlots | None = None,
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+        score_lost: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -80,10 +92,16 @@ class CodeSandboxEnv(Environment):
                 raise ValueError(f"give a sandbox, a client, or options of a local sandbox, not several: {given!r}")
         if client is not None:
             sandbox = AgentCoreSandbox(client, session_name="strands-env-code-sandbox")
-        self.sandbox: Sandbox = sandbox or BubblewrapSandbox(
-            limits=limits, isolation=isolation, python=python, slots=slots
-        )
-        self._tools = CodeTools(self.sandbox, max_output_chars=max_output_chars)
+        if sandbox is None:
+            sandbox = BubblewrapSandbox(limits=limits, isolation=isolation, python=python, slots=slots)
+        self.sandbox: Sandbox = sandbox
+        self.score_lost = score_lost
+        self._tools = CodeTools(sandbox, max_output_chars=max_output_chars)
+        if self.mode is not CodeMode.TERMINAL and not self._tools.has_python:
+            raise ValueError(
+                f"mode={self.mode.value!r} needs a sandbox whose Python interpreter lasts, which "
+                f"{type(sandbox).__name__} has not: use mode='terminal'"
+            )
 
     def get_tools(self) -> list[Any]:
         """The tools of the mode."""
@@ -96,12 +114,12 @@ class CodeSandboxEnv(Environment):
 
     async def reset(self) -> None:
         """Start an episode with nothing of the last one."""
-        self._tools.failure = None
+        self._tools.forget()
         await self.sandbox.close()
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Run the agent; an episode whose sandbox failed is not scored."""
-        self._tools.failure = None
+        self._tools.forget()
         try:
             result = await super().interact(agent, action)
         except Exception:
@@ -110,7 +128,15 @@ class CodeSandboxEnv(Environment):
             raise
         if self._tools.failure is not None:
             raise self._tools.failure
+        if self._tools.lost and not self.score_lost:
+            raise SandboxLostError(f"the sandbox was lost in {self._tools.lost} calls, and score_lost is False")
         return result
+
+    def compute_metrics(
+        self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """The usual metrics, and `sandbox_lost`: calls under which the sandbox ended."""
+        return {**super().compute_metrics(event_loop_metrics, tool_parse_errors), "sandbox_lost": self._tools.lost}
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""

@@ -1,20 +1,37 @@
-"""Sandboxes for code of unknown origin: on this machine with bubblewrap. See `docs/sandbox.md`."""
+"""Sandboxes for code of unknown origin: the contract, and its implementations. See `docs/sandbox.md`."""
 
 from __future__ import annotations
 
-from .bubblewrap.sandbox import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, Sandbox, SandboxSlots
-from .contract import ExecResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from .bubblewrap import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, Isolation, SandboxSlots
+from .contract import (
+    Capabilities,
+    ExecLimits,
+    ExecResult,
+    Network,
+    Outcome,
+    PythonSandbox,
+    Sandbox,
+    SandboxError,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
 from .judging import Verdict, judge
 
 __all__ = [
     "DEFAULT_MAX_SANDBOXES",
     "BubblewrapSandbox",
+    "Capabilities",
+    "ExecLimits",
     "ExecResult",
     "Isolation",
+    "Network",
     "Outcome",
+    "PythonSandbox",
     "Sandbox",
     "SandboxError",
     "SandboxLimits",
+    "SandboxLostError",
     "SandboxSlots",
     "SandboxUnavailableError",
     "Verdict",

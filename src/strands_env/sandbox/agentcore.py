@@ -7,14 +7,28 @@ Service API: `StartCodeInterpreterSession`, `InvokeCodeInterpreter`, `StopCodeIn
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import shlex
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
 
+from strands_env.core.limits import shorten
 from strands_env.core.threads import default_threads
 from strands_sglang.installation import install_command
 
-from .contract import ExecResult, Outcome, SandboxError, SandboxUnavailableError
+from .contract import (
+    MAX_FILE_BYTES,
+    Capabilities,
+    ExecLimits,
+    ExecResult,
+    Outcome,
+    SandboxError,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +92,12 @@ class CodeInterpreterQuotas:
 
 
 class AgentCoreSandbox:
-    """A sandbox in one session of the service; the session starts with the first call.
+    """A `PythonSandbox` in one session of the service; the session starts with the first call.
 
     Args:
         client: boto3 client of `bedrock-agentcore`, or anything with its three methods. None makes one.
         region: AWS region of a made client.
-        code_interpreter_id: Which interpreter.
+        code_interpreter_id: Id of the interpreter.
         session_name: Name of the session.
         session_seconds: Time after which the service ends the session itself.
         call_seconds: Time a call may take here; then the session is ended, for the code may still run.
@@ -113,6 +127,24 @@ class AgentCoreSandbox:
         self.quotas = quotas or CodeInterpreterQuotas()
         self.session_id: str | None = None
         self._lock = asyncio.Lock()
+        self._calls = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """An interpreter that lasts. The service keeps its own limits; only the time of a call is kept here."""
+        return Capabilities(work=".", python="python3", lasting_python=True, background=True)
+
+    def sibling(self) -> AgentCoreSandbox:
+        """Another session with the same client and quotas."""
+        return AgentCoreSandbox(
+            self._client,
+            region=self._region,
+            code_interpreter_id=self._interpreter,
+            session_name=self._session_name,
+            session_seconds=self._session_seconds,
+            call_seconds=self._call_seconds,
+            quotas=self.quotas,
+        )
 
     async def start(self) -> None:
         """Start the session, if none is running.
@@ -147,8 +179,10 @@ class AgentCoreSandbox:
         )
         return str(answer["sessionId"])
 
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
-        """Run Python code; see `Sandbox`.
+    async def run_python(
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+    ) -> ExecResult:
+        """Run Python code; see `PythonSandbox`.
 
         With `fresh` the service is asked to clear its interpreter's context first (`clearContext`), so variables of
         earlier calls are lost. It does not say whether that is a new process.
@@ -156,11 +190,53 @@ class AgentCoreSandbox:
         arguments: dict[str, Any] = {"code": code, "language": "python"}
         if fresh:
             arguments["clearContext"] = True
-        return await self._run("executeCode", arguments, timeout)
+        return await self._run("executeCode", arguments, timeout, limits)
 
-    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
-        """Run a shell command; see `Sandbox`."""
-        return await self._run("executeCommand", {"command": command}, timeout)
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+    ) -> ExecResult:
+        """Run a command; see `Sandbox`. Standard input is written to a file of `/tmp` first."""
+        line = command if isinstance(command, str) else shlex.join(command)
+        if not isinstance(command, str) and not command:
+            return ExecResult(outcome=Outcome.REFUSED, note="the command is empty")
+        if env or cwd is not None or stdin:
+            shell = ["env", *(f"{name}={value}" for name, value in (env or {}).items()), "bash", "-c", line]
+            line = shlex.join(shell)
+            if stdin:
+                self._calls += 1
+                path = f"/tmp/strands-env-stdin-{self._calls}"
+                try:
+                    await self.write_file(path, stdin)
+                except OSError as error:
+                    return ExecResult(outcome=Outcome.REFUSED, note=f"no room for standard input: {error}")
+                line = f"{line} < {path}"
+            if cwd is not None:
+                line = f"cd {shlex.quote(cwd)} && {line}"
+        return await self._run("executeCommand", {"command": line}, timeout, limits)
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Contents of a file; see `Sandbox`. The service does not say why a file cannot be read."""
+        result = await self._file_call("readFiles", {"paths": [path]}, path)
+        for block in result.get("content") or ():
+            found = block.get("resource", block) if isinstance(block, dict) else {}
+            data = found.get("blob", found.get("data"))
+            content: bytes = found.get("text", "").encode() if data is None else bytes(data)
+            if len(content) > max_bytes:
+                raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+            return content
+        raise FileNotFoundError(errno.ENOENT, "the service returned no file", path)
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Make a file, or replace it; see `Sandbox`."""
+        part = {"text": content} if isinstance(content, str) else {"blob": content}
+        await self._file_call("writeFiles", {"content": [{"path": path, **part}]}, path)
 
     async def events(self, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """Make a call and collect its events."""
@@ -195,25 +271,65 @@ class AgentCoreSandbox:
             finally:
                 self.quotas.session_semaphore.release()
 
-    async def _run(self, name: str, arguments: dict[str, Any], timeout: float | None) -> ExecResult:
-        seconds = self._call_seconds if timeout is None else min(timeout, self._call_seconds)
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(
+        self, name: str, arguments: dict[str, Any], timeout: float | None, limits: ExecLimits | None
+    ) -> ExecResult:
+        seconds = (limits and limits.wall_seconds) or self._call_seconds
+        seconds = seconds if timeout is None else min(timeout, seconds)
         started = time.monotonic()
+        try:
+            events = await self._within(seconds, name, arguments)
+        except TimeoutError:
+            note = f"stopped after the time limit of {seconds:g} s; variables and files are lost"
+            return ExecResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
+        return _result(events, time.monotonic() - started, None if limits is None else limits.output_bytes)
+
+    async def _file_call(self, name: str, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+        try:
+            events = await self._within(self._call_seconds, name, arguments)
+        except TimeoutError as error:
+            raise SandboxLostError(
+                f"{name} took longer than {self._call_seconds:g} s; the session was ended"
+            ) from error
+        result = _result_of(events)
+        if result is None:
+            raise OSError(errno.EIO, _refusal_of(events), path)
+        if result.get("isError"):
+            text = text_of(result)
+            missing = "no such file" in text.lower() or "not found" in text.lower()
+            raise (FileNotFoundError(errno.ENOENT, text, path) if missing else OSError(errno.EIO, text, path))
+        return result
+
+    async def _within(self, seconds: float, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events of a call. After its time, or when it is cancelled, the session ends: the code may still run.
+
+        Raises:
+            TimeoutError: The time has passed.
+            SandboxError: The service failed.
+        """
         try:
             await self.start()
             async with asyncio.timeout(seconds):
-                events = await self.events(name, arguments)
+                return await self.events(name, arguments)
         except TimeoutError:
             await self.close()
-            note = f"stopped after the time limit of {seconds:g} s; variables and files are lost"
-            return ExecResult(outcome=Outcome.TIMEOUT, note=note, seconds=time.monotonic() - started)
+            raise
         except asyncio.CancelledError:
-            await asyncio.shield(self.close())  # as after the time limit
+            await asyncio.shield(self.close())
             raise
         except SandboxError:
             raise
         except Exception as error:
             raise SandboxError(f"the code interpreter service failed: {type(error).__name__}: {error}") from error
-        return _result(events, time.monotonic() - started)
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -232,24 +348,39 @@ def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
-def _result(events: list[dict[str, Any]], seconds: float) -> ExecResult:
-    result = next((event["result"] for event in events if "result" in event), None)
+def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The result among the events; None if the service refused the call.
+
+    Raises:
+        SandboxError: It failed: throttled, denied, gone, broken.
+    """
+    result: dict[str, Any] | None = next((event["result"] for event in events if "result" in event), None)
+    errors = errors_of(events)
+    if result is None and not (errors and all(kind == "validationException" for kind, _ in errors)):
+        raise SandboxError(f"the code interpreter service failed: {_refusal_of(events)}")
+    return result
+
+
+def _refusal_of(events: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{kind}: {message}" for kind, message in errors_of(events)) or NO_RESULT
+
+
+def _result(events: list[dict[str, Any]], seconds: float, output_bytes: int | None) -> ExecResult:
+    result = _result_of(events)
     if result is None:
-        errors = errors_of(events)
-        text = "; ".join(f"{kind}: {message}" for kind, message in errors) or NO_RESULT
-        if errors and all(kind == "validationException" for kind, _ in errors):
-            return ExecResult(outcome=Outcome.REFUSED, note=text, seconds=seconds)
-        raise SandboxError(f"the code interpreter service failed: {text}")  # throttled, denied, gone, broken
+        return ExecResult(outcome=Outcome.REFUSED, note=_refusal_of(events), seconds=seconds)
     structured = result.get("structuredContent") or {}
     exit_code = structured.get("exitCode")
     failed = bool(result.get("isError")) or exit_code not in (None, 0)
     stdout, stderr = structured.get("stdout") or "", structured.get("stderr") or ""
     if not stdout and not stderr:
         stdout = text_of(result)
+    kept = [text if output_bytes is None else shorten(text, output_bytes) for text in (stdout, stderr)]
     return ExecResult(
         outcome=Outcome.ERROR if failed else Outcome.OK,
         exit_code=exit_code if exit_code is not None or not failed else 1,
-        stdout=stdout,
-        stderr=stderr,
+        stdout=kept[0],
+        stderr=kept[1],
+        dropped_bytes=len(stdout) + len(stderr) - len(kept[0]) - len(kept[1]) if kept != [stdout, stderr] else 0,
         seconds=seconds,
     )

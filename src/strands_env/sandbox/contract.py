@@ -1,19 +1,28 @@
-"""Limits of a sandbox, what a call in it gives, and the errors of sandboxes.
+"""The contract of a sandbox: run a command, read a file, write a file, close. How calls end is data.
 
-SandboxError
-└── SandboxUnavailableError   isolation is unavailable here, or a sandbox did not start
+`Sandbox` is what judges, code tools, harnesses and tasks use; an implementation is a class with these methods, and
+`strands_env.testing.SandboxContract` tests it. `Capabilities` says what an implementation can do beyond them.
+
+SandboxError                      a failure of the sandbox, never of the code in it
+├── SandboxUnavailableError       it could not be started, or isolation is unavailable here
+└── SandboxLostError              it ended while a file was read or written
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
 
 from strands.types.exceptions import ToolProviderException
 
 from strands_env.core.limits import shorten
 
 MIB = 1 << 20
+MAX_FILE_BYTES = 64 * MIB
+"""Longest file that `read_file` returns unless it is told otherwise."""
 
 
 class SandboxError(ToolProviderException):
@@ -24,13 +33,8 @@ class SandboxUnavailableError(SandboxError):
     """Isolation is unavailable on this machine, or a sandbox could not be started; the message says what to do."""
 
 
-class Isolation(StrEnum):
-    """What stands between foreign code and this machine."""
-
-    BUBBLEWRAP = "bubblewrap"
-    """Linux namespaces by bubblewrap: no network, a private file system, own processes, limits on everything."""
-    NONE = "none-i-accept-the-risk"
-    """Nothing: code runs as the current user, with its files and network. Limits are best effort."""
+class SandboxLostError(SandboxError):
+    """The sandbox ended while a file was read or written; the next call starts a new one, with no files."""
 
 
 class Outcome(StrEnum):
@@ -41,66 +45,77 @@ class Outcome(StrEnum):
     ERROR = "error"
     """It ended with an exception or an exit code other than 0."""
     TIMEOUT = "timeout"
-    """It ran longer than `wall_seconds`."""
+    """It ran longer than its time limit."""
     CPU_LIMIT = "cpu_limit"
-    """All its processes together used more than `cpu_seconds`."""
+    """All its processes together used more than their CPU time."""
     OUT_OF_MEMORY = "out_of_memory"
-    """All its processes together used more than `memory_bytes`, or the kernel ended one for it."""
+    """All its processes together used more than their memory, or the kernel ended one for it."""
     OUTPUT_FLOOD = "output_flood"
-    """It wrote more than `flood_bytes`."""
+    """It wrote more output than it may."""
     TOO_MANY_FILES = "too_many_files"
-    """It made more than `files` files."""
+    """It made more files than it may."""
     DIED = "died"
-    """The Python interpreter ended or was killed during the call."""
+    """The lasting Python interpreter ended or was killed during the call."""
     REFUSED = "refused"
-    """The code was not run: it is too long, or not text that a program can be."""
+    """It was not run: too long, or not text that a program can be."""
     SANDBOX_LOST = "sandbox_lost"
-    """The sandbox itself ended during the call; the next call gets a new one."""
+    """The sandbox itself ended during the call; the next call gets a new one, with no files."""
+
+
+class Network(StrEnum):
+    """What programs in a sandbox can connect to."""
+
+    NONE = "none"
+    """Nothing outside."""
+    LOOPBACK = "loopback"
+    """The loopback addresses of this machine, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxLimits:
-    """What code in a sandbox may use. Times hold for one call, the rest for all of the sandbox's processes together.
+class Capabilities:
+    """What a sandbox can do beyond running commands and keeping files.
 
     Attributes:
-        wall_seconds: Duration of a call.
-        cpu_seconds: CPU time of a call, over all processes.
-        memory_bytes: Memory of all processes; also the largest data segment of one.
-        disk_bytes: Size of the work directory, and of `/tmp`; both are in memory.
-        file_bytes: Size of one file.
-        files: Number of files and folders.
-        processes: Number of processes and threads.
-        open_files: Open files of one process.
-        output_bytes: Kept of each output stream, half from its beginning and half from its end.
-        flood_bytes: Output after which a call is ended.
-        code_bytes: Length of the code of a call.
-        start_seconds: Time a sandbox may take to start.
+        work: Absolute path of the work directory: where commands start, and relative paths begin.
+        python: Command of its Python interpreter.
+        lasting_python: It is a `PythonSandbox`: an interpreter keeps its variables between calls.
+        background: Processes that a call leaves running live on for the next calls.
+        network: What programs in it can connect to.
+        shared_folder: Folder of this machine that is seen inside under the same path. A Unix socket in it can be
+            connected from inside.
+        limits: The ends of calls that it enforces itself, such as `Outcome.CPU_LIMIT`.
     """
 
-    wall_seconds: float = 30.0
-    cpu_seconds: float = 60.0
-    memory_bytes: int = 512 * MIB
-    disk_bytes: int = 128 * MIB
-    file_bytes: int = 64 * MIB
-    files: int = 20_000
-    processes: int = 64
-    open_files: int = 256
-    output_bytes: int = 16 * 1024
-    flood_bytes: int = 16 * MIB
-    code_bytes: int = 100_000
-    start_seconds: float = 20.0
+    work: str
+    python: str = "python3"
+    lasting_python: bool = False
+    background: bool = False
+    network: Network = Network.NONE
+    shared_folder: str | None = None
+    limits: frozenset[Outcome] = frozenset({Outcome.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecLimits:
+    """Limits of one call in place of the sandbox's own; None keeps those.
+
+    Attributes:
+        wall_seconds: Duration.
+        cpu_seconds: CPU time of all processes together.
+        output_bytes: Kept of each output stream, half from its beginning and half from its end; at most 32 MiB.
+        flood_bytes: Output after which the call is ended.
+    """
+
+    wall_seconds: float | None = None
+    cpu_seconds: float | None = None
+    output_bytes: int | None = None
+    flood_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            kinds = (int, float) if field.type == "float" else (int,)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-                what = "a positive number" if field.type == "float" else "a positive whole number"
-                raise ValueError(f"{field.name} must be {what}, got {value!r}")
-        if self.code_bytes > 128_000:
-            raise ValueError(
-                f"code_bytes={self.code_bytes!r} is more than Linux lets one argument have: at most 128000"
-            )
+            _check_positive(field.name, getattr(self, field.name), whole="int" in str(field.type), optional=True)
+        if (self.output_bytes or 0) > 32 * MIB:
+            raise ValueError(f"output_bytes must be at most {32 * MIB}, got {self.output_bytes!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +163,134 @@ class ExecResult:
         if self.note:
             parts.append(f"[{self.note}]")
         return "\n".join(parts) or ("(no output)" if not self.is_error else f"[{self.outcome.value}]")
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A place to run foreign code: a work directory, and processes that see nothing else of this machine.
+
+    It starts with its first call and ends with `close`, with everything in it; used again, it starts afresh. Calls may
+    overlap: an implementation that cannot run two at a time lets them wait in order. Whatever code does is an
+    `ExecResult`; only a failure of the sandbox raises `SandboxError`. A cancelled call leaves nothing running.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do, known before it starts."""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+    ) -> ExecResult:
+        """Run a command and wait for its end.
+
+        Args:
+            command: A command line or script for the shell, or a program with its arguments.
+            cwd: Folder to start in; the work directory if None.
+            env: Environment variables beside those of the sandbox. None of this process' own are passed on.
+            stdin: Standard input.
+            timeout: Seconds for this call, where that is less than its limit.
+            limits: Limits of this call in place of the sandbox's own.
+        """
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Contents of a file.
+
+        Raises:
+            FileNotFoundError: There is none.
+            OSError: It is a folder, no regular file, unreadable, or longer than `max_bytes`.
+            SandboxLostError: The sandbox ended meanwhile.
+        """
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Make a file, or replace it; text is written as UTF-8, and missing folders are made.
+
+        Raises:
+            OSError: A folder is there, there is no room, or the path cannot be written.
+            SandboxLostError: The sandbox ended meanwhile.
+        """
+
+    async def close(self) -> None:
+        """End everything in it. May be called twice."""
+
+    def sibling(self) -> Sandbox:
+        """Another sandbox of the same make and limits: not started, nothing shared."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class PythonSandbox(Sandbox, Protocol):
+    """A sandbox with a Python interpreter whose variables last from call to call."""
+
+    async def run_python(
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+    ) -> ExecResult:
+        """Run Python code; the value of a last expression is printed, as a notebook does.
+
+        Args:
+            code: The code.
+            timeout: Seconds for this call, where that is less than its limit.
+            limits: Limits of this call in place of the sandbox's own.
+            fresh: Run it in a new interpreter, which shares only the files with the other calls and ends with this one.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What code in a local sandbox may use. Times hold for one call, the rest for all processes together.
+
+    Attributes:
+        wall_seconds: Duration of a call.
+        cpu_seconds: CPU time of a call, over all processes.
+        memory_bytes: Memory of all processes; also the largest data segment of one.
+        disk_bytes: Size of the work directory, and of `/tmp`; both are in memory.
+        file_bytes: Size of one file.
+        files: Number of files and folders.
+        processes: Number of processes and threads.
+        open_files: Open files of one process.
+        output_bytes: Kept of each output stream, half from its beginning and half from its end.
+        flood_bytes: Output after which a call is ended.
+        code_bytes: Length of the code of a call.
+        start_seconds: Time a sandbox may take to start.
+    """
+
+    wall_seconds: float = 30.0
+    cpu_seconds: float = 60.0
+    memory_bytes: int = 512 * MIB
+    disk_bytes: int = 128 * MIB
+    file_bytes: int = 64 * MIB
+    files: int = 20_000
+    processes: int = 64
+    open_files: int = 256
+    output_bytes: int = 16 * 1024
+    flood_bytes: int = 16 * MIB
+    code_bytes: int = 100_000
+    start_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_positive(field.name, getattr(self, field.name), whole=field.type == "int")
+        if self.code_bytes > 128_000:
+            raise ValueError(
+                f"code_bytes={self.code_bytes!r} is more than Linux lets one argument have: at most 128000"
+            )
+
+
+def _check_positive(name: str, value: object, *, whole: bool, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+        what = "a positive whole number" if whole else "a positive number"
+        raise ValueError(f"{name} must be {what}, got {value!r}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from .contracts import EnvironmentContract, RewardFunctionContract, answered
+from .sandboxes import FolderSandbox, SandboxContract
 from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
 
 __all__ = [
     "EnvironmentContract",
+    "FolderSandbox",
     "RewardFunctionContract",
+    "SandboxContract",
     "ScriptedCall",
     "ScriptedModel",
     "ScriptedReply",

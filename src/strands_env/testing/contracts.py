@@ -218,7 +218,7 @@ class EnvironmentContract(ABC):
         return await self.make_env(lambda: ScriptedModel(script)).rollout(self.make_action())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return _run_within(work, self.time_limit)
+        return run_within(work, self.time_limit)
 
 
 class RewardFunctionContract(ABC):
@@ -293,7 +293,7 @@ class RewardFunctionContract(ABC):
         return self._run(run())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return _run_within(work, self.time_limit)
+        return run_within(work, self.time_limit)
 
 
 ODD_ANSWERS: tuple[str | None, ...] = (
@@ -349,7 +349,7 @@ async def _tool_specs(env: Environment, action: Action) -> list[Any]:
     return specs
 
 
-def _run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
+def run_within(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """Run the work in a new event loop. Code that blocks that loop cannot take longer either.
 
     Raises:

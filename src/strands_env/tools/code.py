@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 from strands import tool
 
-from strands_env.sandbox import ExecResult, Sandbox, SandboxError, SandboxUnavailableError
+from strands_env.sandbox import ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxUnavailableError
 
 DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""
@@ -21,19 +21,32 @@ class CodeTools:
     `failure` keeps the error for the environment.
 
     Args:
-        sandbox: Where code runs.
+        sandbox: The sandbox that runs the code. For `execute_code` its Python interpreter must last.
         max_output_chars: Characters of each output stream in a result; a longer one keeps its beginning and end.
 
     Attributes:
         failure: The last error of the sandbox itself, or None.
+        lost: Calls during which the sandbox ended.
     """
 
     def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
         if max_output_chars is not None and not max_output_chars > 0:
             raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
         self.sandbox = sandbox
+        lasts = sandbox.capabilities.lasting_python
+        self._python = sandbox if lasts and isinstance(sandbox, PythonSandbox) else None
         self.max_output_chars = max_output_chars
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin another episode."""
         self.failure: SandboxError | None = None
+        self.lost = 0
+
+    @property
+    def has_python(self) -> bool:
+        """`execute_code` can be used."""
+        return self._python is not None
 
     @tool
     async def execute_code(self, code: str) -> dict[str, Any]:
@@ -44,7 +57,11 @@ class CodeTools:
         Args:
             code: The Python code to run.
         """
-        return await self._run(self.sandbox.run_python, code)
+        if self._python is None:
+            raise TypeError(
+                f"execute_code needs a sandbox whose Python interpreter lasts, got {type(self.sandbox).__name__}"
+            )
+        return await self._run(self._python.run_python(code))
 
     @tool
     async def execute_command(self, command: str) -> dict[str, Any]:
@@ -55,11 +72,11 @@ class CodeTools:
         Args:
             command: The shell command to run.
         """
-        return await self._run(self.sandbox.exec, command)
+        return await self._run(self.sandbox.exec(command))
 
-    async def _run(self, run: Callable[[str], Awaitable[ExecResult]], code: str) -> dict[str, Any]:
+    async def _run(self, call: Awaitable[ExecResult]) -> dict[str, Any]:
         try:
-            return self._tool_result(await run(code))
+            result = await call
         except SandboxError as error:
             self.failure = error
             return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}
@@ -70,7 +87,6 @@ class CodeTools:
                     "(SandboxSlots), or fewer episodes"
                 )
             raise
-
-    def _tool_result(self, result: ExecResult) -> dict[str, Any]:
+        self.lost += result.outcome is Outcome.SANDBOX_LOST
         text = result.to_text(self.max_output_chars)
         return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}

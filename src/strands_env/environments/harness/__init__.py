@@ -1,6 +1,6 @@
 """Episodes of agents of any make: a command with the address and the key of a gateway session."""
 
-from .env import HarnessEnvironment, HarnessFailedError
+from .environment import HarnessEnvironment, HarnessFailedError
 from .recipes import Harness, claude_code, codex, mini_swe_agent, opencode
 
 __all__ = [

@@ -1,1 +1,8 @@
 """Sandboxes on this machine, by bubblewrap."""
+
+from __future__ import annotations
+
+from .command import Isolation
+from .sandbox import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, SandboxSlots
+
+__all__ = ["DEFAULT_MAX_SANDBOXES", "BubblewrapSandbox", "Isolation", "SandboxSlots"]

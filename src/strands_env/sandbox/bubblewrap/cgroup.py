@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -93,8 +94,9 @@ def make_control_group(memory_bytes: int, processes: int) -> ControlGroup | None
     return ControlGroup(made)
 
 
+@functools.cache
 def remove_stale_groups() -> None:
-    """Remove groups whose process is gone without having removed them."""
+    """Remove groups whose process is gone without having removed them; once in a process."""
     for parent in dict.fromkeys((_parents() or {}).values()):
         with contextlib.suppress(OSError):
             for folder in parent.glob(f"{_PREFIX}*"):

@@ -30,8 +30,17 @@ _INSTALL = f"install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap'; f
 _OPT_OUT = "or, to run code without any isolation, pass isolation='none-i-accept-the-risk'"
 
 
+class Isolation(StrEnum):
+    """What stands between foreign code and this machine."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """Linux namespaces by bubblewrap: no network, a private file system, own processes, limits on everything."""
+    NONE = "none-i-accept-the-risk"
+    """Nothing: code runs as the current user, with its files and network. Limits are best effort."""
+
+
 class Mode(StrEnum):
-    """How foreign code gets its own user."""
+    """The way foreign code gets a user of its own."""
 
     USER_NAMESPACE = "user-namespace"
     """We are an ordinary user, or root of a container that is one outside: the sandbox has a user namespace."""
@@ -47,6 +56,75 @@ class PythonHome:
 
     executable: str
     folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """Everything a sandbox is started from."""
+
+    limits: SandboxLimits
+    python: PythonHome
+    read_only: tuple[str, ...]
+    environment: Mapping[str, str]
+    mode: Mode | None
+    bwrap: str | None
+
+    @property
+    def is_isolated(self) -> bool:
+        """It is started by bubblewrap."""
+        return self.bwrap is not None
+
+    def environment_for(self, work: str) -> dict[str, str]:
+        """The environment variables of foreign code; nothing of this process' own ones."""
+        return {
+            "PATH": f"{os.path.dirname(self.python.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": work,
+            "TMPDIR": "/tmp" if self.is_isolated else work,
+            "USER": "sandbox",
+            "LOGNAME": "sandbox",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "OMP_NUM_THREADS": "1",  # threads count as processes
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.environment,
+        }
+
+
+def launch_config(
+    *,
+    limits: SandboxLimits,
+    isolation: Isolation | str,
+    python: str | None,
+    read_only: Sequence[str | os.PathLike[str]],
+    packages: Sequence[str | os.PathLike[str]],
+    environment: Mapping[str, str],
+) -> LaunchConfig:
+    """Check what a sandbox is to be made from.
+
+    Raises:
+        SandboxUnavailableError: Isolation is unavailable on this machine.
+        ValueError: A folder or the isolation does not exist.
+    """
+    try:
+        isolated = Isolation(isolation) is Isolation.BUBBLEWRAP
+    except ValueError:
+        raise ValueError(f"isolation must be one of {[kind.value for kind in Isolation]}, got {isolation!r}") from None
+    folders = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]
+    for folder in folders:
+        if not os.path.exists(folder):
+            raise ValueError(f"the sandbox is to show {folder!r}, which does not exist")
+    variables = dict(environment)
+    if packages:
+        variables["PYTHONPATH"] = os.pathsep.join(folders[len(read_only) :])
+    return LaunchConfig(
+        limits=limits,
+        python=python_home(python),
+        read_only=tuple(folders),
+        environment=variables,
+        mode=choose_mode() if isolated else None,
+        bwrap=find_bubblewrap() if isolated else None,
+    )
 
 
 def find_bubblewrap() -> str:
@@ -182,7 +260,7 @@ def command(
     for path, size in ((WORK, limits.disk_bytes), ("/tmp", limits.disk_bytes), ("/dev/shm", _SHARED_MEMORY_BYTES)):
         arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
     shown = {path: path for path in (*python.folders, *read_only)}  # after /tmp: such a folder may be inside it
-    shown[f"{_PROGRAMS}/inside"] = str(Path(__file__).parent / "inside")
+    shown[f"{_PROGRAMS}/guest"] = str(Path(__file__).parent / "guest")
     parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/", "/tmp", "/usr", *_SYSTEM_LINKS}
     for parent in sorted(parents):  # bubblewrap's own would be closed to other users
         if not any(parent.startswith(f"{folder}/") for folder in ("/usr", *shown)):
@@ -196,13 +274,13 @@ def command(
 
 
 def supervisor_arguments(folder: str) -> list[str]:
-    """Arguments of an interpreter that runs the supervisor, with the folder that holds `inside`."""
-    code = f"import sys; sys.path.insert(0, {folder!r}); from inside.supervisor import main; main()"
+    """Arguments of an interpreter that runs the supervisor, with the folder that holds `guest`."""
+    code = f"import sys; sys.path.insert(0, {folder!r}); from guest.supervisor import main; main()"
     return ["-I", "-S", "-B", "-c", code]
 
 
 def programs(*, isolated: bool) -> str:
-    """The folder that holds `inside`, as the sandbox sees it."""
+    """The folder that holds `guest`, as the sandbox sees it."""
     return _PROGRAMS if isolated else str(Path(__file__).resolve().parent)
 
 

@@ -17,16 +17,16 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from strands_env.core.threads import default_threads
 
-from ..contract import Isolation, SandboxError, SandboxLimits, SandboxUnavailableError
-from . import command as _bubblewrap
+from ..contract import SandboxError, SandboxLimits, SandboxUnavailableError
+from . import command as _command
 from .cgroup import ControlGroup, make_control_group
-from .command import Mode, PythonHome
+from .command import LaunchConfig, Mode
 from .seccomp import seccomp_program
 
 logger = logging.getLogger(__name__)
@@ -35,35 +35,6 @@ MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
 ABANDONED_SECONDS = 2.0
 """How long a finalizer waits for the processes of a sandbox that was never closed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blueprint:
-    """Everything a sandbox is started from."""
-
-    limits: SandboxLimits
-    isolation: Isolation
-    python: PythonHome
-    read_only: tuple[str, ...]
-    environment: Mapping[str, str]
-    mode: Mode | None
-    bwrap: str | None
-
-    def environment_for(self, work: str) -> dict[str, str]:
-        """The environment variables of foreign code; nothing of this process' own ones."""
-        return {
-            "PATH": f"{os.path.dirname(self.python.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "HOME": work,
-            "TMPDIR": "/tmp" if self.isolation is Isolation.BUBBLEWRAP else work,
-            "USER": "sandbox",
-            "LOGNAME": "sandbox",
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            "OMP_NUM_THREADS": "1",  # threads count as processes
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **self.environment,
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,8 +60,8 @@ class _Handles:
 
 
 @dataclass(slots=True)
-class _Belongings:
-    """What a running sandbox has on this machine, so that it can be cleared away without it."""
+class _HostResources:
+    """A running sandbox's processes and folders on this machine; they can be cleared away without it."""
 
     process: subprocess.Popen[bytes]
     work_directory: str | None
@@ -129,7 +100,7 @@ class SandboxProcess:
     """A started sandbox. Made by `start`, ended by `end`; one that is dropped instead is ended by a finalizer."""
 
     def __init__(self, process: subprocess.Popen[bytes], work_directory: str | None) -> None:
-        self._own = _Belongings(process, work_directory)
+        self._own = _HostResources(process, work_directory)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._requests = 0
@@ -146,7 +117,7 @@ class SandboxProcess:
         self._own.when_abandoned = in_loop
 
     @classmethod
-    async def start(cls, blueprint: Blueprint) -> SandboxProcess:
+    async def start(cls, config: LaunchConfig) -> SandboxProcess:
         """Start a sandbox.
 
         Raises:
@@ -154,7 +125,7 @@ class SandboxProcess:
         """
         parent, child = socket.socketpair()
         handles = _Handles(parent=parent, child=child)
-        isolated = blueprint.isolation is Isolation.BUBBLEWRAP
+        isolated = config.is_isolated
         work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
         started: SandboxProcess | None = None
         try:
@@ -163,20 +134,20 @@ class SandboxProcess:
             life_read, life_write = handles.pipe()
             os.set_blocking(error_read, False)
             os.set_blocking(info_read, False)
-            process = _launch(blueprint, handles, info_write, error_write, (life_read, life_write))
+            process = _launch(config, handles, info_write, error_write, (life_read, life_write))
             handles.child.close()
             for descriptor in (error_write, info_write, life_read, life_write):
                 os.close(descriptor)
                 handles.descriptors.remove(descriptor)
             started = cls(process, work_directory)
             try:
-                async with asyncio.timeout(blueprint.limits.start_seconds):
-                    await started._connect(handles.parent, blueprint, life_read if isolated else None)
+                async with asyncio.timeout(config.limits.start_seconds):
+                    await started._connect(handles.parent, config, life_read if isolated else None)
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
-                raise SandboxUnavailableError(_start_failure(blueprint, said, error)) from error
+                raise SandboxUnavailableError(_start_failure(config, said, error)) from error
             if isolated:
-                started._confine(json.loads(_read_available(info_read))["child-pid"], blueprint.limits)
+                started._confine(json.loads(_read_available(info_read))["child-pid"], config.limits)
         except BaseException:
             handles.close(parent=started is None or started._writer is None)
             if started is not None:
@@ -187,25 +158,25 @@ class SandboxProcess:
         handles.close(parent=False)
         return started
 
-    async def _connect(self, channel: socket.socket, blueprint: Blueprint, life: int | None) -> None:
+    async def _connect(self, channel: socket.socket, config: LaunchConfig, life: int | None) -> None:
         channel.setblocking(False)
         self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
-        isolated = blueprint.isolation is Isolation.BUBBLEWRAP
-        work = self._own.work_directory or _bubblewrap.WORK
-        worker = f"{_bubblewrap.programs(isolated=isolated)}/inside/worker.py"
+        isolated = config.is_isolated
+        work = self.work
+        worker = f"{_command.programs(isolated=isolated)}/guest/worker.py"
         token = secrets.token_hex(16)
         await self._send(
             {
                 "token": token,
                 "isolated": isolated,
                 "life": life,
-                "user": _bubblewrap.fresh_user() if blueprint.mode is Mode.OWN_USER else None,
+                "user": _command.fresh_user() if config.mode is Mode.OWN_USER else None,
                 "work": work,
                 "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
-                "limits": asdict(blueprint.limits),
-                "env": blueprint.environment_for(work),
+                "limits": asdict(config.limits),
+                "env": config.environment_for(work),
                 "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
-                "worker": [blueprint.python.executable, "-B", "-s", worker],
+                "worker": [config.python.executable, "-B", "-s", worker],
             }
         )
         answer = await self._receive()
@@ -225,6 +196,11 @@ class SandboxProcess:
                 logger.debug("error=<%s> | no control group", error)
 
     @property
+    def work(self) -> str:
+        """The work directory, as the sandbox sees it."""
+        return self._own.work_directory or _command.WORK
+
+    @property
     def is_alive(self) -> bool:
         """Whether it can take a request."""
         return self._own.process.poll() is None and self._reader is not None and not self._reader.at_eof()
@@ -234,10 +210,8 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._own.group is None else self._own.group.oom_kills()
 
-    async def request(
-        self, kind: str, code: str, *, wall: float, cpu: float, output_bytes: int, stdin: str = ""
-    ) -> dict[str, Any]:
-        """Run code and wait for its answer.
+    async def request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its answer.
 
         Raises:
             EOFError: The sandbox is gone.
@@ -245,13 +219,12 @@ class SandboxProcess:
             SandboxError: It answers something else.
         """
         self._requests += 1
-        nonce = secrets.token_hex(16)
-        message = {"id": self._requests, "nonce": nonce, "kind": kind, "code": code, "stdin": stdin}
-        message |= {"wall": wall, "cpu": cpu, "output_bytes": output_bytes}
-        async with asyncio.timeout(wall + END_SECONDS + 5.0):  # the supervisor keeps the limit; this is for its death
-            await self._send(message)
+        identity = {"id": self._requests, "nonce": secrets.token_hex(16)}
+        # The supervisor keeps the limit; this one is for its death.
+        async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
+            await self._send({**request, **identity})
             answer = await self._receive()
-        if answer.get("id") != self._requests or answer.get("nonce") != nonce:
+        if {name: answer.get(name) for name in identity} != identity:
             raise SandboxError("the sandbox answered another request")
         return answer
 
@@ -297,13 +270,13 @@ class SandboxProcess:
 
 
 def _launch(
-    blueprint: Blueprint, handles: _Handles, info_write: int, error_write: int, life: tuple[int, int]
+    config: LaunchConfig, handles: _Handles, info_write: int, error_write: int, life: tuple[int, int]
 ) -> subprocess.Popen[bytes]:
     """Start the first program. In the calling thread: Linux ends the sandbox when that thread ends."""
     passed: list[int] = []
     user: int | None = None
-    if blueprint.isolation is Isolation.BUBBLEWRAP:
-        assert blueprint.bwrap is not None and blueprint.mode is not None
+    if config.is_isolated:
+        assert config.bwrap is not None and config.mode is not None
         program = seccomp_program()
         seccomp_read: int | None = None
         if program is not None:
@@ -313,21 +286,21 @@ def _launch(
             handles.descriptors.remove(seccomp_write)
             passed.append(seccomp_read)
         passed += [info_write, life[0]]
-        if blueprint.mode is Mode.DROPPED:
-            user = _bubblewrap.fresh_user()
-        arguments = _bubblewrap.command(
-            bwrap=blueprint.bwrap,
-            mode=blueprint.mode,
-            limits=blueprint.limits,
-            python=blueprint.python,
-            read_only=blueprint.read_only,
-            environment=blueprint.environment_for(_bubblewrap.WORK),
+        if config.mode is Mode.DROPPED:
+            user = _command.fresh_user()
+        arguments = _command.command(
+            bwrap=config.bwrap,
+            mode=config.mode,
+            limits=config.limits,
+            python=config.python,
+            read_only=config.read_only,
+            environment=config.environment_for(_command.WORK),
             info_fd=info_write,
             seccomp_fd=seccomp_read,
         )
     else:
-        folder = _bubblewrap.programs(isolated=False)
-        arguments = [blueprint.python.executable, *_bubblewrap.supervisor_arguments(folder)]
+        folder = _command.programs(isolated=False)
+        arguments = [config.python.executable, *_command.supervisor_arguments(folder)]
     try:
         return subprocess.Popen(
             arguments,
@@ -367,10 +340,10 @@ _HINTS = (
 """What is missing, by the words of the failure."""
 
 
-def _start_failure(blueprint: Blueprint, said: str, error: BaseException) -> str:
+def _start_failure(config: LaunchConfig, said: str, error: BaseException) -> str:
     said = " ".join(said.split()) or f"{type(error).__name__} {error}".strip()
     if isinstance(error, TimeoutError):
-        said = f"not ready within {blueprint.limits.start_seconds:g} s. {said}"
+        said = f"not ready within {config.limits.start_seconds:g} s. {said}"
     text = f"the sandbox could not be started: {said[-1000:]}"
     hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), None)
     return text if hint is None else f"{text}. {hint}"
@@ -400,49 +373,3 @@ def _remove_tree(path: str) -> None:
         shutil.rmtree(path, onexc=allow)
     else:
         shutil.rmtree(path, onerror=allow)
-
-
-def isolation_from(value: Isolation | str) -> Isolation:
-    """The kind of isolation of that name.
-
-    Raises:
-        ValueError: It does not exist.
-    """
-    try:
-        return Isolation(value)
-    except ValueError:
-        raise ValueError(f"isolation must be one of {[kind.value for kind in Isolation]}, got {value!r}") from None
-
-
-def make_blueprint(
-    *,
-    limits: SandboxLimits,
-    isolation: Isolation,
-    python: str | None,
-    read_only: Sequence[str | os.PathLike[str]],
-    packages: Sequence[str | os.PathLike[str]],
-    environment: Mapping[str, str],
-) -> Blueprint:
-    """Check what a sandbox is to be made from.
-
-    Raises:
-        SandboxUnavailableError: Isolation is unavailable on this machine.
-        ValueError: A folder does not exist.
-    """
-    folders = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]
-    for folder in folders:
-        if not os.path.exists(folder):
-            raise ValueError(f"the sandbox is to show {folder!r}, which does not exist")
-    bubblewrap = isolation is Isolation.BUBBLEWRAP
-    variables = dict(environment)
-    if packages:
-        variables["PYTHONPATH"] = os.pathsep.join(folders[len(read_only) :])
-    return Blueprint(
-        limits=limits,
-        isolation=isolation,
-        python=_bubblewrap.python_home(python),
-        read_only=tuple(folders),
-        environment=variables,
-        mode=_bubblewrap.choose_mode() if bubblewrap else None,
-        bwrap=_bubblewrap.find_bubblewrap() if bubblewrap else None,
-    )

@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from ..contract import ExecResult, Isolation, Outcome, SandboxError, SandboxLimits, SandboxUnavailableError
+from ..contract import (
+    MAX_FILE_BYTES,
+    Capabilities,
+    ExecLimits,
+    ExecResult,
+    Network,
+    Outcome,
+    SandboxError,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
 from .cgroup import remove_stale_groups
-from .process import Blueprint, SandboxProcess, isolation_from, make_blueprint
+from .command import WORK, Isolation, LaunchConfig, launch_config
+from .process import SandboxProcess
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_SANDBOXES = 128
 """Sandboxes that run at the same time, if nothing else is said; each takes about 7 MiB, 15 with an interpreter."""
-MAX_OUTPUT_BYTES = 2 << 20
-"""Most bytes of one output stream that a call can keep."""
+MAX_SIBLINGS = 64
+"""Siblings that run at the same time in one event loop, on top of the other sandboxes."""
 MAX_STDIN_BYTES = 16 << 20
 """Longest standard input of a call."""
+MAX_ARGUMENT_BYTES = 128_000
+"""Longest argument or environment variable: Linux allows 128 KiB."""
+FILE_CHUNK_BYTES = 1 << 20
+"""Bytes of a file that travel at a time."""
+FILE_SECONDS = 30.0
+"""Time that reading or writing one chunk may take."""
 
-
-class Sandbox(Protocol):
-    """A place to run code, here or hosted."""
-
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
-        """Run Python code in an interpreter that keeps its state between calls; `fresh` in one of its own."""
-
-    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
-        """Run a shell command in the work directory."""
-
-    async def close(self) -> None:
-        """End it; it starts afresh when it is used again."""
+_ENFORCED = frozenset(
+    {
+        *(Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD, Outcome.TOO_MANY_FILES),
+    }
+)
 
 
 class SandboxSlots:
@@ -60,15 +72,16 @@ class SandboxSlots:
 
 default_slots = SandboxSlots()
 """The slots of all sandboxes that name no others."""
+_sibling_slots = SandboxSlots(MAX_SIBLINGS)  # a sibling that waited for a slot could wait for the one it was made for
 
 
 class BubblewrapSandbox:
-    """Python and shell code in an isolated place of this machine.
+    """A `PythonSandbox` on this machine.
 
-    It starts with its first call. One call runs at a time; parallel ones wait in order. The work directory
-    `/workspace` and the Python interpreter's variables last until `close`; a shell is fresh for every call. Processes
-    that a call leaves running end with it. A call that breaks a limit gives a result that says so. When the interpreter
-    had to be ended its variables are lost, and the result says that too.
+    One call runs at a time; parallel ones wait in order. The work directory `/workspace` and the Python interpreter's
+    variables last until `close`; a shell is fresh for every call. Processes that a call leaves running end with it. A
+    call that breaks a limit gives a result that says so. When the interpreter had to be ended its variables are lost,
+    and the result says that too.
 
     Args:
         limits: What code may use.
@@ -77,6 +90,7 @@ class BubblewrapSandbox:
             with the standard library and what is installed beside it, but without packages of a virtual environment.
         packages: Folders of further Python packages, shown read-only and put on the path.
         read_only: Further files and folders of this machine to show, read-only, under their own paths.
+        shared_folder: Folder to show as `Capabilities.shared_folder`.
         environment: Environment variables of the code. None of this process' own are passed on.
         slots: Bound on running sandboxes; that of the process if None.
 
@@ -96,36 +110,50 @@ class BubblewrapSandbox:
         python: str | None = None,
         packages: Sequence[str | os.PathLike[str]] = (),
         read_only: Sequence[str | os.PathLike[str]] = (),
+        shared_folder: str | os.PathLike[str] | None = None,
         environment: Mapping[str, str] | None = None,
         slots: SandboxSlots | None = None,
     ) -> None:
-        blueprint = make_blueprint(
+        self._config: LaunchConfig = launch_config(
             limits=limits or SandboxLimits(),
-            isolation=isolation_from(isolation),
+            isolation=isolation,
             python=python,
-            read_only=read_only,
+            read_only=[*read_only, *([] if shared_folder is None else [shared_folder])],
             packages=packages,
             environment=environment or {},
         )
-        if blueprint.isolation is Isolation.NONE:
+        if not self._config.is_isolated:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
-        self._set_up(blueprint, slots or default_slots)
+        self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
+        self._begin(slots or default_slots)
 
-    @classmethod
-    def from_blueprint(cls, blueprint: Blueprint, slots: SandboxSlots) -> Self:
-        """A sandbox like another one, with its `blueprint`."""
-        sandbox = cls.__new__(cls)
-        sandbox._set_up(blueprint, slots)
-        return sandbox
-
-    def _set_up(self, blueprint: Blueprint, slots: SandboxSlots) -> None:
-        self.blueprint = blueprint
-        self.limits = blueprint.limits
+    def _begin(self, slots: SandboxSlots) -> None:
+        self.limits = self._config.limits
         self._slots = slots
         self._taken: asyncio.Semaphore | None = None
         self._process: SandboxProcess | None = None
         self._lock = asyncio.Lock()
         self.is_waiting = False
+
+    def sibling(self) -> Self:
+        """Another sandbox of the same make and limits, with a slot of its own."""
+        sandbox = type(self).__new__(type(self))
+        sandbox._config, sandbox._shared_folder = self._config, self._shared_folder
+        sandbox._begin(_sibling_slots)
+        return sandbox
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """An interpreter that lasts, no network, and limits on everything."""
+        isolated = self._config.is_isolated
+        return Capabilities(
+            work=WORK if isolated else (self._process.work if self._process else "."),
+            python=self._config.python.executable,
+            lasting_python=True,
+            network=Network.NONE if isolated else Network.LOOPBACK,
+            shared_folder=self._shared_folder,
+            limits=_ENFORCED,
+        )
 
     @property
     def is_running(self) -> bool:
@@ -141,39 +169,76 @@ class BubblewrapSandbox:
         async with self._lock:
             await self._ready()
 
-    async def run_python(self, code: str, *, timeout: float | None = None, fresh: bool = False) -> ExecResult:
-        """Run Python code; the value of a last expression is printed, as a notebook does.
+    async def run_python(
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+    ) -> ExecResult:
+        """Run Python code; see `PythonSandbox`.
 
-        Args:
-            code: The code.
-            timeout: Seconds for this call; at most the limit's.
-            fresh: Run it in a new interpreter, which shares only the files with the other calls and ends with this one.
-                Earlier code may have changed the lasting interpreter to claim anything. For hidden tests use `judge`.
+        With `fresh`, earlier code cannot reach the new interpreter. It may have changed the lasting one to claim
+        anything. For hidden tests use `judge`.
 
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the code does raises nothing.
         """
-        return await self._run("fresh" if fresh else "python", code, timeout)
-
-    async def run_trusted(self, code: str, *, timeout: float, output_bytes: int) -> ExecResult:
-        """Run Python code of any length, for code of our own that carries data."""
-        return await self._call("python", code, timeout, "", output_bytes)
+        refusal = _refusal(code, "code", self.limits.code_bytes)
+        request = {"kind": "fresh" if fresh else "python", "code": code}
+        return await self._run(request, timeout, limits, refusal)
 
     async def exec(
-        self, command: str, *, timeout: float | None = None, stdin: str = "", output_bytes: int | None = None
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
     ) -> ExecResult:
-        """Run a command in a fresh shell in the work directory.
+        """Run a command; see `Sandbox`. The shell is bash where there is one.
 
-        Args:
-            command: A command line or a script, for bash where there is one.
-            timeout: Seconds for this call; at most the limit's.
-            stdin: Its standard input, at most 16 MiB; it takes room on `/tmp`.
-            output_bytes: Kept of each output stream, at most 2 MiB; the limit's if None.
+        Standard input has at most 16 MiB, and takes room on `/tmp`.
 
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
         """
-        return await self._run("shell", command, timeout, stdin=stdin, output_bytes=output_bytes)
+        given: list[str] = [command] if isinstance(command, str) else [*command]
+        size = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
+        refusal = "" if given else "the command is empty"
+        for text in given:
+            refusal = refusal or _refusal(text, "code", size)
+        for name, value in (env or {}).items():
+            refusal = refusal or _refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
+        refusal = refusal or _refusal(stdin, "standard input", MAX_STDIN_BYTES)
+        data = b"" if refusal else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        request = {
+            "kind": "exec",
+            "command": command if isinstance(command, str) else given,
+            "cwd": cwd,
+            "env": dict(env or {}),
+            "stdin": base64.b64encode(data).decode(),
+        }
+        return await self._run(request, timeout, limits, refusal)
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Contents of a file; see `Sandbox`."""
+        data = bytearray()
+        async with self._lock:
+            while True:
+                answer = await self._file_request(path, {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES})
+                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
+                data += part
+                if len(data) > max_bytes:
+                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+                if len(part) < FILE_CHUNK_BYTES:
+                    return bytes(data)
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Make a file, or replace it; see `Sandbox`."""
+        data = content.encode() if isinstance(content, str) else content
+        async with self._lock:
+            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):
+                part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
+                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part})
 
     async def close(self) -> None:
         """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
@@ -189,47 +254,70 @@ class BubblewrapSandbox:
     ) -> None:
         await self.close()
 
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
     async def _run(
-        self, kind: str, code: str, timeout: float | None, *, stdin: str = "", output_bytes: int | None = None
+        self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refusal: str
     ) -> ExecResult:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if output_bytes is not None and not 0 < output_bytes <= MAX_OUTPUT_BYTES:
-            raise ValueError(f"output_bytes must be from 1 to {MAX_OUTPUT_BYTES} or None, got {output_bytes!r}")
-        refusal = _refusal(code, "code", self.limits.code_bytes) or _refusal(stdin, "standard input", MAX_STDIN_BYTES)
         if refusal:
             return ExecResult(outcome=Outcome.REFUSED, note=refusal)
-        return await self._call(kind, code, timeout, stdin, output_bytes or self.limits.output_bytes)
-
-    async def _call(self, kind: str, code: str, timeout: float | None, stdin: str, output_bytes: int) -> ExecResult:
-        wall = self.limits.wall_seconds if timeout is None else min(timeout, self.limits.wall_seconds)
+        used = {
+            name: getattr(limits, name, None) or getattr(self.limits, name)
+            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
+        }
+        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
         async with self._lock:
-            process = await self._ready()
-            kills = process.oom_kills
             try:
-                answer = await process.request(
-                    kind, code, wall=wall, cpu=self.limits.cpu_seconds, output_bytes=output_bytes, stdin=stdin
-                )
-            except (EOFError, OSError, TimeoutError, SandboxError) as error:
-                logger.warning("error=<%r> | sandbox lost", error)
-                await self._end()
-                note = "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
-                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=note)
-            except BaseException:  # cancelled: the code still runs, and the next request would get its answer
-                await asyncio.shield(self._end())
-                raise
-            if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
-                answer["outcome"] = Outcome.OUT_OF_MEMORY.value
-            result = self._result(kind, answer, wall)
+                answer = await self._ask({**request, **used})
+            except SandboxLostError as error:
+                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
+            result = self._result(request["kind"], answer, used)
             if result.outcome is Outcome.TOO_MANY_FILES:
                 await self._end()  # the files would break the limit again
             return result
 
-    def _result(self, kind: str, answer: dict[str, Any], wall: float) -> ExecResult:
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The supervisor's answer to a request.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
+        process = await self._ready()
+        kills = process.oom_kills
+        try:
+            answer = await process.request(request)
+        except (EOFError, OSError, TimeoutError, SandboxError) as error:
+            logger.warning("error=<%r> | sandbox lost", error)
+            await self._end()
+            raise SandboxLostError(
+                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
+            ) from error
+        except BaseException:  # cancelled: the code still runs, and the next request would get its answer
+            await asyncio.shield(self._end())
+            raise
+        if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
+            answer["outcome"] = Outcome.OUT_OF_MEMORY.value
+        return answer
+
+    async def _file_request(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        if not path or "\0" in path:
+            raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
+        limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": FILE_SECONDS, "output_bytes": FILE_CHUNK_BYTES}
+        answer = await self._ask({"path": path, **request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES})
+        if answer["outcome"] != "ok":
+            code = answer["exit"] or 0
+            if answer["outcome"] != "error" or code <= 0:
+                raise OSError(errno.EIO, f"the file could not be accessed: {answer['outcome']}, exit {code}", path)
+            raise OSError(code, os.strerror(code), path)
+        return answer
+
+    def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
         outcome = Outcome(answer["outcome"])
         stdout, dropped_out = _stream(answer["stdout"])
         stderr, dropped_err = _stream(answer["stderr"])
-        notes = [self._limit_note(outcome, answer, wall)]
+        notes = [self._limit_note(outcome, answer, used)]
         if outcome is Outcome.TOO_MANY_FILES:
             notes.append("the next call starts a new sandbox, with an empty work directory")
         elif answer["lost"]:
@@ -247,24 +335,25 @@ class BubblewrapSandbox:
             seconds=answer["seconds"],
         )
 
-    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], wall: float) -> str:
-        limits = self.limits
+    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
         match outcome:
             case Outcome.TIMEOUT:
-                return f"stopped after the time limit of {wall:g} s"
+                return f"stopped after the time limit of {used['wall_seconds']:g} s"
             case Outcome.CPU_LIMIT:
-                return f"stopped after {limits.cpu_seconds:g} s of CPU time"
+                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
             case Outcome.OUT_OF_MEMORY:
-                return f"stopped for using more than {limits.memory_bytes // (1 << 20)} MiB of memory"
+                return f"stopped for using more than {self.limits.memory_bytes // (1 << 20)} MiB of memory"
             case Outcome.OUTPUT_FLOOD:
-                return f"stopped after {limits.flood_bytes} bytes of output"
+                return f"stopped after {used['flood_bytes']} bytes of output"
             case Outcome.TOO_MANY_FILES:
-                return f"stopped for having more than {limits.files} files"
+                return f"stopped for having more than {self.limits.files} files"
             case Outcome.DIED:
                 code = answer["exit"]
                 how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
                 return answer["detail"] or f"the Python interpreter ended {how}"
         return ""
+
+    # ---- its process -------------------------------------------------------------------------------------------------
 
     async def _ready(self) -> SandboxProcess:
         if self._process is not None and not self._process.is_alive:
@@ -276,8 +365,8 @@ class BubblewrapSandbox:
             self.is_waiting = False
             self._taken = semaphore
             try:
-                _sweep_once()
-                self._process = await SandboxProcess.start(self.blueprint)
+                remove_stale_groups()
+                self._process = await SandboxProcess.start(self._config)
                 self._process.when_abandoned(semaphore.release)
             except BaseException as error:
                 self._release()
@@ -302,14 +391,17 @@ class BubblewrapSandbox:
             self._taken = None
 
 
-def _refusal(text: str, what: str, max_bytes: int) -> str:
+def _refusal(text: str | bytes, what: str, max_bytes: int) -> str:
     """Why this text cannot be handed to a process; empty if it can."""
-    if not isinstance(text, str) or (what == "code" and "\0" in text):
+    if isinstance(text, bytes) and what == "standard input":
+        size = len(text)
+    elif not isinstance(text, str) or (what != "standard input" and "\0" in text):
         return f"the {what} must be text without NUL characters"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return f"the {what} must be valid Unicode text; it has lone surrogates"
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            return f"the {what} must be valid Unicode text; it has lone surrogates"
     if size > max_bytes:
         return f"the {what} has {size} bytes, at most {max_bytes} are allowed; write files in several calls"
     return ""
@@ -317,16 +409,8 @@ def _refusal(text: str, what: str, max_bytes: int) -> str:
 
 def _stream(answer: dict[str, Any]) -> tuple[str, int]:
     """The text of a captured stream, and the number of bytes that were dropped from its middle."""
-    head, tail = (base64.b64decode(answer[part]).decode(errors="backslashreplace") for part in ("head", "tail"))
-    dropped = int(answer["dropped"])
-    return (f"{head}\n... [{dropped} bytes left out] ...\n{tail}" if dropped else head + tail), dropped
-
-
-_swept = False
-
-
-def _sweep_once() -> None:
-    global _swept
-    if not _swept:
-        _swept = True
-        remove_stale_groups()
+    head, tail, dropped = base64.b64decode(answer["head"]), base64.b64decode(answer["tail"]), int(answer["dropped"])
+    if not dropped:
+        return (head + tail).decode(errors="backslashreplace"), 0
+    shown = (part.decode(errors="backslashreplace") for part in (head, tail))
+    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 _X32_CALLS = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW{USER,PID,NET,UTS,IPC,CGROUP} and CLONE_NEWNS."""
@@ -31,6 +31,10 @@ class _Machine:
     clone3: int
     socket: tuple[int, ...]
     denied: tuple[int, ...]
+    tuning: tuple[int, ...]
+    """Calls whose first argument is a process that they change: refused for process 1, the supervisor."""
+    priority: tuple[tuple[int, int], ...]
+    """The same with the process as second argument, if the first has this value; else they change a whole group."""
     absent: tuple[int, ...]
     """As if the kernel had been built without them, so that programs take another way (files in `/dev/shm`)."""
 
@@ -38,6 +42,8 @@ class _Machine:
 # denied: ptrace, process_vm_readv/writev, unshare, setns, mount, umount2, pivot_root, chroot, key calls, bpf,
 # perf_event_open, userfaultfd, io_uring, modules, kexec, file handles, the new mount calls, syslog, swap, reboot, acct,
 # quotactl, pidfd_getfd, kcmp, process_madvise, personality, modify_ldt (x86 only).
+# tuning: prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr. priority: setpriority,
+# ioprio_set.
 # absent: memfd_create, memfd_secret, shmget, shmat, shmctl, shmdt, semget, semop, semctl, semtimedop, msgget, msgsnd,
 # msgrcv, msgctl, io_setup.
 _NEW_MOUNT_CALLS = (428, 429, 430, 431, 432, 433, 442)
@@ -54,6 +60,8 @@ _MACHINES = {
             *_IO_URING,
             *_NEW_MOUNT_CALLS,
         ),
+        tuning=(302, 142, 144, 203, 314),
+        priority=((141, 0), (251, 1)),
         absent=(319, 447, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 206),
     ),
     "aarch64": _Machine(
@@ -67,6 +75,8 @@ _MACHINES = {
             *_IO_URING,
             *_NEW_MOUNT_CALLS,
         ),
+        tuning=(261, 118, 119, 122, 274),
+        priority=((140, 0), (30, 1)),
         absent=(279, 447, 194, 196, 195, 197, 190, 193, 191, 192, 186, 189, 188, 187, 0),
     ),
 }
@@ -97,6 +107,14 @@ def seccomp_program(machine: str | None = None) -> bytes | None:
         families = [(_JUMP_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
         block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), *families, (_RETURN, 0, 0, _ERRNO | _EAFNOSUPPORT)]
         block.append((_RETURN, 0, 0, _ALLOW))
+        body += [(_JUMP_EQUAL, 0, len(block), number), *block]
+    allow = (_RETURN, 0, 0, _ALLOW)
+    for number in known.tuning:
+        block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_EQUAL, 0, 1, 1), deny, allow]
+        body += [(_JUMP_EQUAL, 0, len(block), number), *block]
+    for number, one_process in known.priority:
+        block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_JUMP_EQUAL, 1, 0, one_process), deny]
+        block += [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_JUMP_EQUAL, 0, 1, 1), deny, allow]
         body += [(_JUMP_EQUAL, 0, len(block), number), *block]
     for number in known.denied:
         body += [(_JUMP_EQUAL, 0, 1, number), deny]

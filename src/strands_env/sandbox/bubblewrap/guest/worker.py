@@ -54,6 +54,11 @@ class Interpreter:
         while True:
             header = self._read(4)
             request = json.loads(self._read(struct.unpack(">I", header)[0]))
+            if "reap" in request:  # children of earlier calls that nobody waited for
+                for child in request["reap"]:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(child, os.WNOHANG)
+                continue
             try:
                 self._restore_streams()
                 if request["fresh"]:

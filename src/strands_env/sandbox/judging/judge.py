@@ -1,37 +1,33 @@
-"""Hidden tests that the code they judge can neither read nor forge: `judge`."""
+"""`judge`: hidden tests that the code they judge can neither read nor forge."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .bubblewrap import command as bubblewrap
-from .bubblewrap.sandbox import MAX_OUTPUT_BYTES, BubblewrapSandbox, SandboxSlots
-from .contract import ExecResult, Isolation, Outcome, SandboxError
+from ..contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxLostError
 
 DEFAULT_JUDGE_SECONDS = 60.0
 """Seconds a judgment may take."""
-MAX_JUDGES = 64
-"""Judgments at the same time in one event loop; their sandboxes come on top of those they judge."""
 MAX_EXCHANGE_BYTES = 32 << 20
 """What the checks can print and ask for between two answers."""
+MAX_ANSWER_BYTES = 2 << 20
+"""Kept of each output stream of the judged code."""
 SHOWN_CHARS = 10_000
 """Characters of the checks' own output that a verdict keeps."""
-
-# Separate slots: a judgment that waited for a slot of the sandbox it judges could wait for itself.
-_slots = SandboxSlots(MAX_JUDGES)
+_INLINE_CHARS = 20_000  # longer answers go to the checks as a file
+_PROGRAMS = ("__init__.py", "call.py", "checks.py")
+_FOLDER = "hidden_checks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What hidden tests found.
+    """The outcome of hidden tests.
 
     Attributes:
         passed: The checks ran to their end.
@@ -47,13 +43,13 @@ class Verdict:
 
 
 async def judge(
-    sandbox: BubblewrapSandbox,
+    sandbox: Sandbox,
     checks: str,
     *,
     files: Mapping[str, str] | None = None,
     file: str = "solution.py",
     timeout: float = DEFAULT_JUDGE_SECONDS,
-    read_only: Sequence[str | os.PathLike[str]] = (),
+    judging: Sandbox | None = None,
 ) -> Verdict:
     """Judge what is in a sandbox with hidden tests.
 
@@ -75,31 +71,36 @@ async def judge(
         files: Files to write into the judged work directory first: path to text.
         file: The judged Python file.
         timeout: Seconds for all of it.
-        read_only: Files and folders of this machine to show to the checks alone.
+        judging: Sandbox of the checks, with a lasting Python interpreter; it is closed in the end. A sibling of
+            `sandbox` if None.
 
     Returns:
         The verdict. Whatever the judged code breaks, its own sandbox included, fails it.
 
     Raises:
         SandboxError: The checks could not be run, through no fault of the judged code.
-        ValueError: The checks are not Python, or a path leads out of the work directory.
+        ValueError: The checks are not Python, a path leads out of the work directory, or the sandbox of the checks has
+            no lasting interpreter.
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-    blueprint = sandbox.blueprint
-    shown = tuple(dict.fromkeys((*blueprint.read_only, *(os.path.abspath(os.fspath(path)) for path in read_only))))
-    limits = replace(blueprint.limits, wall_seconds=timeout, cpu_seconds=timeout, flood_bytes=8 * MAX_EXCHANGE_BYTES)
+    checking = sandbox.sibling() if judging is None else judging
+    if not (checking.capabilities.lasting_python and isinstance(checking, PythonSandbox)):
+        raise ValueError(
+            f"checks need a sandbox whose Python interpreter lasts, which {type(checking).__name__} has not: "
+            "give one for them, e.g. judging=BubblewrapSandbox()"
+        )
     for path, text in (files or {}).items():
         if failed := await _write(sandbox, path, text):
             return Verdict(passed=False, note=failed)
-    async with BubblewrapSandbox.from_blueprint(replace(blueprint, limits=limits, read_only=shown), _slots) as judging:
-        return await _Judgment(sandbox, judging, timeout).verdict(checks, file)
+    async with checking:
+        return await _Judgment(sandbox, checking, timeout).verdict(checks, file)
 
 
 class _Judgment:
     """One conversation between checks and judged code, led from here."""
 
-    def __init__(self, judged: BubblewrapSandbox, judging: BubblewrapSandbox, timeout: float) -> None:
+    def __init__(self, judged: Sandbox, judging: PythonSandbox, timeout: float) -> None:
         self.judged = judged
         self.judging = judging
         self.end = asyncio.get_running_loop().time() + timeout
@@ -109,15 +110,10 @@ class _Judgment:
         self.runs = 0
 
     async def verdict(self, checks: str, file: str) -> Verdict:
-        python = self.judged.blueprint.python.executable
-        folder = bubblewrap.programs(isolated=self.judged.blueprint.isolation is Isolation.BUBBLEWRAP)
-        code = (
-            f"import json, sys\nsys.path.insert(0, {folder!r})\nfrom inside.checks import Checks\nsys.path.pop(0)\n"
-            f"_checks = Checks({checks!r}, python={python!r}, file={file!r}, programs={folder!r})\n"
-        )
+        code = await self._prepared(checks, file)
         answer: dict[str, Any] | None = None
         while self._left() > 0:
-            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({json.dumps(answer)!r})))"
+            code += f"print('\\n{self.marker}' + _checks.resume(json.loads({await self._handed_over(answer)})))"
             event = await self._resume(code)
             if isinstance(event, Verdict):
                 return event
@@ -130,6 +126,30 @@ class _Judgment:
             answer, code = await self._run(event["run"]), ""
         return self._ended(f"the judgment took longer than {self.timeout:g} s")
 
+    async def _prepared(self, checks: str, file: str) -> str:
+        """Bring the checks and what runs them into their sandbox; the code that begins."""
+        own = Path(__file__).parent
+        for name in _PROGRAMS:
+            text = "" if name == "__init__.py" else (own / name).read_text(encoding="utf-8")
+            await self.judging.write_file(f"{_FOLDER}/{name}", text)
+        await self.judging.write_file(f"{_FOLDER}/source", checks.encode("utf-8", "surrogatepass"))
+        return (
+            f"import json, os, sys\nsys.path.insert(0, os.path.abspath({self.judging.capabilities.work!r}))\n"
+            f"from {_FOLDER}.checks import Checks\nsys.path.pop(0)\n"
+            f"with open('{_FOLDER}/source', encoding='utf-8', errors='surrogatepass', newline='') as _file:\n"
+            "    _source = _file.read()\n"
+            f"with open('{_FOLDER}/call.py', encoding='utf-8') as _file:\n    _caller = _file.read()\n"
+            f"_checks = Checks(_source, python={self.judged.capabilities.python!r}, file={file!r}, caller=_caller)\n"
+        )
+
+    async def _handed_over(self, answer: dict[str, Any] | None) -> str:
+        """An expression for the JSON text of an answer, in the sandbox of the checks."""
+        text = json.dumps(answer)
+        if len(text) <= _INLINE_CHARS:
+            return repr(text)
+        await self.judging.write_file(f"{_FOLDER}/answer", text)
+        return f"open('{_FOLDER}/answer', encoding='utf-8').read()"
+
     def _left(self) -> float:
         return self.end - asyncio.get_running_loop().time()
 
@@ -138,7 +158,14 @@ class _Judgment:
 
     async def _resume(self, code: str) -> dict[str, Any] | Verdict:
         """Resume the checks until their next event."""
-        result = await self.judging.run_trusted(code, timeout=self._left(), output_bytes=MAX_EXCHANGE_BYTES)
+        left = max(self._left(), 0.001)
+        limits = ExecLimits(
+            wall_seconds=left,
+            cpu_seconds=left,
+            output_bytes=MAX_EXCHANGE_BYTES,
+            flood_bytes=8 * MAX_EXCHANGE_BYTES,
+        )
+        result = await self.judging.run_python(code, limits=limits)
         if result.outcome is Outcome.SANDBOX_LOST:
             raise SandboxError(f"the sandbox of the checks was lost: {result.note}")
         printed, found, line = result.stdout.rpartition(f"\n{self.marker}")
@@ -155,7 +182,10 @@ class _Judgment:
         self.runs += 1
         seconds = self._left() if request["timeout"] is None else min(request["timeout"], self._left())
         done: ExecResult = await self.judged.exec(
-            request["command"], timeout=seconds, stdin=request["stdin"], output_bytes=MAX_OUTPUT_BYTES
+            request["command"],
+            timeout=seconds,
+            stdin=request["stdin"],
+            limits=ExecLimits(output_bytes=MAX_ANSWER_BYTES),
         )
         return {
             "exit_code": done.exit_code,
@@ -166,11 +196,17 @@ class _Judgment:
         }
 
 
-async def _write(sandbox: BubblewrapSandbox, path: str, text: str) -> str:
+async def _write(sandbox: Sandbox, path: str, text: str) -> str:
     """Write a file into the work directory; why it could not be written, or nothing."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         raise ValueError(f"files are written below the work directory, got the path {path!r}")
-    target, folder = shlex.quote(f"./{pure}"), shlex.quote(f"./{pure.parent}")
-    done = await sandbox.exec(f"rm -rf -- {target} && mkdir -p -- {folder} && cat > {target}", stdin=text)
-    return f"{path} could not be written: {done.to_text(500)}" if done.is_error else ""
+    try:
+        try:
+            await sandbox.write_file(str(pure), text)
+        except IsADirectoryError:  # earlier code has put it there
+            await sandbox.exec(["rm", "-rf", "--", f"./{pure}"])
+            await sandbox.write_file(str(pure), text)
+    except (OSError, SandboxLostError) as error:
+        return f"{path} could not be written: {error}"
+    return ""

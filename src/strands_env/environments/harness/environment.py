@@ -1,8 +1,9 @@
-"""`HarnessEnvironment`: an episode is a command that talks to a session of the gateway."""
+"""`HarnessEnvironment`: an episode is a program that talks to a session of the gateway."""
 
 from __future__ import annotations
 
-import json
+import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,17 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
-from strands_env.sandbox import BubblewrapSandbox, Isolation, Outcome, SandboxLimits, SandboxSlots
+from strands_env.sandbox import (
+    BubblewrapSandbox,
+    ExecLimits,
+    ExecResult,
+    Isolation,
+    Network,
+    Outcome,
+    Sandbox,
+    SandboxLimits,
+    SandboxSlots,
+)
 
 from .recipes import Harness
 
@@ -22,15 +33,15 @@ if TYPE_CHECKING:
 
 _PORT = 8080  # in the sandbox's own network, where every port is free
 _OUTPUT_BYTES = 200_000
-_HOME = "\0home\0"  # known in the sandbox only
+_SHOWN_CHARS = 2_000
 DEFAULT_LIMITS = SandboxLimits(
     wall_seconds=3600.0, cpu_seconds=3600.0, memory_bytes=4 << 30, processes=512, open_files=4096
 )
-"""What a harness may use if nothing else is said: agent programs are large."""
+"""The limits of a harness if nothing else is said: agent programs are large."""
 
 
 class HarnessFailedError(RuntimeError):
-    """The command did not get as far as a model call, or its sandbox failed.
+    """The program made no model call, or failed and `score_failures` is False.
 
     Attributes:
         exit_code: Its exit code, or None.
@@ -50,11 +61,19 @@ class HarnessEnvironment(Environment):
     The step's model decides sampling, budgets and seeds, and holds the trajectories, so evaluators, reports and
     trainers see what they see of any environment. The program brings its own loop, tools and system prompt.
 
+    Whatever a program does to itself once it has sampled is its own: a crash, an exit code other than 0, a limit of its
+    sandbox, a sandbox that it brings down. Such an episode ends as `PROGRAM_FAILED`, is scored like any other, and
+    `metrics["gateway"]` says how it ended.
+
     Args:
-        harness: How the program is started, or a function from action to that.
+        harness: The way the program is started, or a function from action to that.
+        sandbox: Where it runs; the environment closes it. It needs a network that reaches this machine, or a
+            `shared_folder` for the gateway's socket. None makes a `BubblewrapSandbox` of the options below.
         max_requests: Most model calls of an episode; the program is refused further ones.
         max_new_tokens: Most tokens of one reply, whatever the program asks for.
-        limits: What the program may use; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
+        score_failures: Score the episode of a program that failed. False ends it as a failure, without a reward and
+            out of training; a policy can then hide its bad episodes by crashing.
+        limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
         isolation: What stands between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
         environment: Environment variables beside those of the harness.
@@ -72,8 +91,10 @@ class HarnessEnvironment(Environment):
         self,
         *,
         harness: Harness | Callable[[Action], Harness],
+        sandbox: Sandbox | None = None,
         max_requests: int | None = None,
         max_new_tokens: int | None = None,
+        score_failures: bool = True,
         limits: SandboxLimits | None = None,
         isolation: Isolation | str = Isolation.BUBBLEWRAP,
         read_only: Sequence[str] = (),
@@ -89,29 +110,45 @@ class HarnessEnvironment(Environment):
         super().__init__(**options)
         self.harness = harness
         self.max_requests, self.max_new_tokens = max_requests, max_new_tokens
+        self.score_failures = score_failures
         self._gateway_options = dict(gateway_options or {})
-        # Short: the path of a socket has at most 107 bytes.
-        self._folder = Path(tempfile.mkdtemp(prefix="gw-"))
-        self._folder.chmod(0o755)
-        self.sandbox = BubblewrapSandbox(
-            limits=limits or DEFAULT_LIMITS,
-            isolation=isolation,
-            python=python,
-            read_only=[*read_only, str(self._folder)],
-            environment=environment,
-            slots=slots,
-        )
-        self._isolated = Isolation(isolation) is Isolation.BUBBLEWRAP
+        self._environment = dict(environment or {})
+        self._folder: Path | None = None
+        if sandbox is None:
+            # Short: the path of a socket has at most 107 bytes.
+            self._folder = Path(tempfile.mkdtemp(prefix="gw-"))
+            self._folder.chmod(0o755)
+            sandbox = BubblewrapSandbox(
+                limits=limits or DEFAULT_LIMITS,
+                isolation=isolation,
+                python=python,
+                read_only=read_only,
+                shared_folder=self._folder,
+                slots=slots,
+            )
+        elif given := [
+            name for name, value in (("limits", limits), ("python", python), ("slots", slots)) if value is not None
+        ]:
+            raise ValueError(f"{', '.join(given)}: give them to the sandbox, or give no sandbox")
+        elif sandbox.capabilities.network is Network.NONE and sandbox.capabilities.shared_folder is None:
+            raise ValueError(
+                f"a program in {type(sandbox).__name__} cannot reach the gateway: the sandbox needs a network, or a "
+                "shared_folder for the gateway's socket"
+            )
+        self.sandbox: Sandbox = sandbox
+        self._ended: dict[str, Any] | None = None
 
     async def reset(self) -> None:
         """Start an episode in an empty sandbox. Override `prepare` to put a task's files into it."""
         await self.sandbox.close()
-        self._folder.mkdir(mode=0o755, exist_ok=True)
+        if self._folder is not None:
+            self._folder.mkdir(mode=0o755, exist_ok=True)
 
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await self.sandbox.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def prepare(self, action: Action) -> None:
         """Put what the task needs into `self.sandbox`, before the program starts. The default does nothing."""
@@ -120,67 +157,68 @@ class HarnessEnvironment(Environment):
         """Run the program against a session of the agent's model."""
         from strands_sglang.gateway import Gateway
 
+        self._ended = None
         conversation = getattr(agent.model, "conversation", None)
         if conversation is None:
             raise TypeError(
                 f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
             )
+        if not isinstance(action.message, str):
+            raise TypeError(f"a harness is given its task as text, got {type(action.message).__name__}")
         if action.task_context.conversation_history:
             raise ValueError("a harness starts with an empty history; put what went before into the message")
         await self.prepare(action)
-        path = str(self._folder / "gateway") if self._isolated else None
-        options = {"unix_path": path, "model_name": "policy", **self._gateway_options}
+        way = self.sandbox.capabilities
+        path: str | None = None
+        if way.network is Network.NONE:
+            path = os.path.join(str(way.shared_folder), f"gateway-{secrets.token_hex(4)}")
+        # The program sees one session and nothing that makes or closes others.
+        options = {"host": None if path else "127.0.0.1", "model_name": "policy", **self._gateway_options}
+        options |= {"unix_path": path, "admin": False}
         async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
             limits = {"max_requests": self.max_requests, "max_new_tokens": self.max_new_tokens}
             session = gateway.open(conversation=conversation, limits=limits)
-            end = await self._launch(session, action)
+            done = await self._launch(session, action, path)
             await session.close()
-        self._conclude(agent, session, end)
+        self._conclude(agent, session, done)
         if session.failure is not None:  # the program ended because of it, whatever its exit code
             raise session.failure
-        if not session.counters.sampled:
-            output = (end["stderr"] or end["stdout"]).strip()[-2000:]
-            raise HarnessFailedError(f"the program made no model call (exit {end['exit']}): {output}", end["exit"])
+        if not session.counters.sampled or not agent.messages:
+            raise HarnessFailedError(f"the program made no model call: {_explained(done)}", done.exit_code)
+        failed = done.outcome is not Outcome.OK
+        if failed and not self.score_failures:
+            raise HarnessFailedError(f"the program failed: {_explained(done)}", done.exit_code)
         return AgentResult(
-            stop_reason="end_turn",
+            stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
             message=agent.messages[-1],
             metrics=agent.event_loop_metrics,
-            state={"harness": end},
+            state={"harness": dict(self._ended or {})},
         )
 
-    async def _launch(self, session: Session, action: Action) -> dict[str, Any]:
-        """Run the command; its exit code and the ends of its output."""
-        message = action.message
-        if not isinstance(message, str):
-            raise TypeError(f"a harness is given its task as text, got {type(message).__name__}")
-        origin = f"http://127.0.0.1:{_PORT}" if self._isolated else session.anthropic_url.partition("/s/")[0]
+    async def _launch(self, session: Session, action: Action, socket_path: str | None) -> ExecResult:
+        """Write the harness' files and run its command."""
+        origin = f"http://127.0.0.1:{_PORT}" if socket_path else session.anthropic_url.partition("/s/")[0]
         url = f"{origin}/s/{session.id}"
+        home = (await self.sandbox.exec("pwd")).stdout.strip()
         values = {
-            "prompt": message, "base_url": f"{url}/v1", "anthropic_url": url, "key": session.key, "home": _HOME,
+            "prompt": str(action.message), "base_url": f"{url}/v1", "anthropic_url": url, "key": session.key,
+            "home": home,
         }  # fmt: skip
         harness = (self.harness(action) if callable(self.harness) else self.harness).filled(values)
-        job = {
-            "command": harness.command,
-            "environment": dict(harness.environment),
-            "files": dict(harness.files),
-            "home": _HOME,
-            "socket": str(self._folder / "gateway") if self._isolated else None,
-            "port": _PORT,
-        }
-        code = Path(__file__).with_name("launch.py").read_text(encoding="utf-8")
-        # JSON in a Python string literal: null and true are not Python.
-        call = f"{code}\nlaunch(json.loads({json.dumps(json.dumps(job))}))\n"
-        result = await self.sandbox.run_trusted(
-            call, timeout=self.sandbox.limits.wall_seconds, output_bytes=_OUTPUT_BYTES
+        for name, text in harness.files.items():
+            await self.sandbox.write_file(os.path.join(home, name), text)
+        command: list[str] = list(harness.command)
+        if socket_path is not None:
+            relay = Path(__file__).with_name("relay.py").read_text(encoding="utf-8")
+            command = [self.sandbox.capabilities.python, "-I", "-c", relay, socket_path, str(_PORT), *command]
+        return await self.sandbox.exec(
+            command,
+            cwd=home,
+            env={"HOME": home, **self._environment, **harness.environment},
+            limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
-        if result.outcome is Outcome.OK:
-            end: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-            return end
-        if result.outcome in (Outcome.SANDBOX_LOST, Outcome.DIED, Outcome.ERROR, Outcome.REFUSED):
-            raise HarnessFailedError(f"the sandbox failed ({result.outcome}): {result.note} {result.stderr[-2000:]}")
-        return {"exit": None, "stdout": "", "stderr": f"{result.outcome}: {result.note}"}
 
-    def _conclude(self, agent: Agent, session: Session, end: Mapping[str, Any]) -> None:
+    def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> None:
         """Give the step the session's messages, tokens used, and counts."""
         agent.messages.extend(session.history)  # type: ignore[arg-type]
         if session.last_turn is not None:  # titles and sub-agents may have come after it
@@ -191,14 +229,21 @@ class HarnessEnvironment(Environment):
             for name, tokens in (("inputTokens", prompt), ("outputTokens", sampled), ("totalTokens", prompt + sampled)):
                 metrics.accumulated_usage[name] += tokens  # type: ignore[literal-required]
         metrics.cycle_count = session.counters.sampled
-        self._last = {"exit_code": end["exit"], **session.counters.to_json()}
+        self._ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
+        if done.outcome is not Outcome.OK:
+            self._ended["failure"] = _explained(done)
 
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
-        """The usual metrics, and under `gateway` the session's counters with the program's exit code."""
-        counts = getattr(self, "_last", None)
+        """The usual metrics, and under `gateway` the session's counters with the program's end."""
         return {
             **super().compute_metrics(event_loop_metrics, tool_parse_errors),
-            **({} if counts is None else {"gateway": counts}),
+            **({} if self._ended is None else {"gateway": self._ended}),
         }
+
+
+def _explained(done: ExecResult) -> str:
+    """The program's end and its last words."""
+    how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
+    return f"{how}: {done.note} {(done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]}".strip()

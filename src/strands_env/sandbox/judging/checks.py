@@ -12,15 +12,13 @@ import json
 import linecache
 import queue
 import secrets
-import shlex
 import threading
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from .plain import decode, encode
-
-CALLER = "import sys; sys.path.insert(0, {folder!r}); from inside.call import main; sys.path.pop(0); main()"
+from .call import decode, encode
 
 
 class SolutionError(Exception):
@@ -45,16 +43,16 @@ class Solution:
     method is `"Class.method"`, of an instance made without arguments.
     """
 
-    def __init__(self, ask: Any, python: str, file: str, programs: str) -> None:
+    def __init__(self, ask: Any, python: str, file: str, caller: str) -> None:
         self._ask = ask
         self._python = python
         self._file = file
-        self._programs = programs
+        self._caller = caller
 
-    def run(self, command: str | None = None, *, stdin: str = "", timeout: float | None = None) -> Run:
-        """Run a command in the sandbox of the judged code."""
+    def run(self, command: str | Sequence[str] | None = None, *, stdin: str = "", timeout: float | None = None) -> Run:
+        """Run a command in the sandbox of the judged code; without one, the file as a program."""
         if command is None:
-            command = shlex.join([self._python, self._file])
+            command = [self._python, self._file]
         return Run(**self._ask({"command": command, "stdin": stdin, "timeout": timeout}))
 
     def call(self, function: str, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +63,7 @@ class Solution:
         """
         marker = secrets.token_hex(16)
         request = {"file": self._file, "function": function, "args": args, "kwargs": kwargs, "marker": marker}
-        command = shlex.join([self._python, "-B", "-s", "-c", CALLER.format(folder=self._programs)])
+        command = [self._python, "-B", "-P", "-s", "-c", self._caller]
         done = self.run(command, stdin=encode(request))
         _, found, line = done.stdout.rpartition(marker)
         if not found:
@@ -90,12 +88,12 @@ class Solution:
 class Checks:
     """Hidden tests that can be paused: `resume` runs them until they ask for something, or end."""
 
-    def __init__(self, source: str, *, python: str, file: str, programs: str) -> None:
+    def __init__(self, source: str, *, python: str, file: str, caller: str) -> None:
         self._source = source
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._solution = Solution(self._ask, python, file, programs)
+        self._solution = Solution(self._ask, python, file, caller)
         self._thread: threading.Thread | None = None
 
     def resume(self, answer: Any) -> str:

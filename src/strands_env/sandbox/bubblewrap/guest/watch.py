@@ -92,7 +92,7 @@ class Watch:
         self.child = child
         self.limits: dict[str, Any] = host.config["limits"]
         self.request = request
-        self.deadline = started + request["wall"]
+        self.deadline = started + request["wall_seconds"]
         self.captures = {descriptor: Capture(request["output_bytes"]) for descriptor in (child.stdout, child.stderr)}
         self.open = {*self.captures, *([child.results] if child.results >= 0 else [])}
         self.result = bytearray()
@@ -184,14 +184,14 @@ class Watch:
 
     def _breach(self) -> str | None:
         """The limit that is broken, if one is."""
-        if sum(capture.total for capture in self.captures.values()) > self.limits["flood_bytes"]:
+        if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
             return "output_flood"
         now = time.monotonic()
         if now < self.next_check:
             return None
         self.next_check = now + TICK_SECONDS
         others = other_processes(self.host.isolated)
-        if cpu_seconds(others) - self.cpu_before > self.request["cpu"]:
+        if cpu_seconds(others) - self.cpu_before > self.request["cpu_seconds"]:
             return "cpu_limit"
         if memory_bytes(others, self.limits["memory_bytes"]) > self.limits["memory_bytes"]:
             return "out_of_memory"

@@ -1,4 +1,8 @@
-"""Python values as JSON and back, for values that travel between a judge and the code it judges.
+"""Calls one function of a Python file, with values as JSON: a separate program beside the judged code.
+
+It runs as `python -c` with the source of this file, which imports the standard library only. The request comes on
+standard input, as `encode` wrote it: `file`, `function`, `args`, `kwargs`, `marker`. The answer is the last line of the
+output, after the marker. All of this runs beside the judged code, so nothing here is trusted.
 
 Nothing but data comes back: no class of the other side, no code. Lists, tuples, sets, dictionaries, text, bytes,
 numbers, truth values and None keep their types; `NaN` and infinities are allowed.
@@ -7,8 +11,38 @@ numbers, truth values and None keep their types; `NaN` and infinities are allowe
 from __future__ import annotations
 
 import base64
+import importlib.util
+import io
 import json
+import os
+import sys
+import traceback
 from typing import Any
+
+
+def main() -> None:
+    """Answer one request."""
+    request = decode(sys.stdin.read())
+    sys.stdin = io.StringIO()
+    folder = os.path.dirname(os.path.abspath(request["file"]))
+    sys.path.insert(0, folder)
+    try:
+        spec = importlib.util.spec_from_file_location("solution", request["file"])
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{request['file']!r} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["solution"] = module
+        spec.loader.exec_module(module)
+        target: Any = module
+        for name in request["function"].split("."):
+            target = target() if isinstance(target, type) else target
+            target = getattr(target, name)
+        answer = {"returned": target(*request["args"], **request["kwargs"])}
+        line = encode(answer)
+    except BaseException as error:
+        line = encode({"raised": "".join(traceback.format_exception(error, limit=-10))[-4000:]})
+    sys.stdout.flush()
+    os.write(1, f"\n{request['marker']}{line}\n".encode())
 
 
 def encode(value: Any) -> str:
@@ -66,3 +100,7 @@ def _untagged(value: Any) -> Any:
         case "frozenset":
             return frozenset(map(_untagged, content))
     raise ValueError(f"not plain data: unknown tag {tag!r}")
+
+
+if __name__ == "__main__":
+    main()

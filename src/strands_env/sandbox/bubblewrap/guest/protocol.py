@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
+import time
 from typing import Any
 
 CHUNK = 65536
@@ -45,3 +47,25 @@ def send(channel: socket.socket, value: Any) -> None:
     """Send a frame."""
     body = json.dumps(value).encode()
     channel.sendall(struct.pack(">I", len(body)) + body)
+
+
+def send_frame(pipe: int, value: Any, *, seconds: float = 5.0) -> None:
+    """Send a frame to an interpreter. Gives up on one that does not read it in time, or has ended."""
+    body = json.dumps(value).encode()
+    data = struct.pack(">I", len(body)) + body
+    os.set_blocking(pipe, False)
+    deadline = time.monotonic() + seconds
+    while data and time.monotonic() < deadline:
+        try:
+            data = data[os.write(pipe, data) :]
+        except BlockingIOError:
+            select.select([], [pipe], [], 0.1)
+        except BrokenPipeError:
+            return  # its exit is found when it is watched
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -12,19 +12,21 @@ process of another user.)
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import json
+import errno
 import math
 import os
 import secrets
-import select
 import signal
 import socket
-import struct
+import stat
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Never
 
-from .protocol import await_request, receive, send
+from .protocol import CHUNK, await_request, receive, send, send_frame, write_all
 from .system import (
     LINUX,
     PR_SET_CHILD_SUBREAPER,
@@ -68,13 +70,15 @@ class Supervisor:
         resting: dict[str, bytes] | None = None
         if request["kind"] == "fresh":
             resting = self._rest()
-            child = self._spawn(self.config["worker"], channel=True, cpu=request["cpu"])
+            child = self._spawn(self._program(self.config["worker"]), channel=True, cpu=request["cpu_seconds"])
             nonce = self._hand_over(child, request["code"], fresh=True)
         elif request["kind"] == "python":
             child = self._ready_worker()
             nonce = self._hand_over(child, request["code"])
+        elif request["kind"] == "exec":
+            child, nonce = self._spawn_command(request), None
         else:
-            child, nonce = self._spawn_shell(request), None
+            child, nonce = self._spawn(partial(access_file, request), dumpable=False), None
         had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
@@ -109,6 +113,9 @@ class Supervisor:
                 keep = None
         if not self.kill_others(None if keep is None else keep.pid):
             keep = None
+        if keep is not None and not self._reap_through(keep):
+            keep = None
+            self.kill_others(None)
         if self.worker is not None and keep is None:
             if self.worker is not child:
                 self.worker.close()
@@ -124,6 +131,31 @@ class Supervisor:
             if worker.status is not None:
                 return
             time.sleep(0.001)
+
+    def _reap_through(self, worker: Child) -> bool:
+        """Let the resting interpreter collect its ended children: only it can, and they count as processes.
+
+        It does so only when they are many, since their exit codes are lost to code that waits for them in a later call.
+        """
+        for attempt in (True, False):
+            ended = [pid for pid, fields in self._children_of(worker) if fields[0] == b"Z"]
+            if len(ended) <= self.config["limits"]["processes"] // 4:
+                return True
+            if not attempt:
+                break
+            send_frame(worker.requests, {"reap": ended})
+            os.kill(worker.pid, signal.SIGCONT)
+            deadline = time.monotonic() + REST_SECONDS
+            while time.monotonic() < deadline and set(ended) & {pid for pid, _ in self._children_of(worker)}:
+                time.sleep(0.001)
+            self._stop(worker)
+            if worker.status is not None or not self.kill_others(worker.pid):
+                return False
+        return False
+
+    def _children_of(self, worker: Child) -> list[tuple[int, list[bytes]]]:
+        others = other_processes(self.isolated).items()
+        return [(pid, fields) for pid, fields in others if int(fields[1]) == worker.pid]
 
     def _rest(self) -> dict[str, bytes] | None:
         """Make sure that nothing of earlier calls runs, and see what the stopped interpreter has done so far.
@@ -163,7 +195,7 @@ class Supervisor:
             return self.worker
         if self.worker is not None:
             self.worker.close()
-        self.worker = self._spawn(self.config["worker"], channel=True)
+        self.worker = self._spawn(self._program(self.config["worker"]), channel=True)
         return self.worker
 
     def _hand_over(self, worker: Child, code: str, *, fresh: bool = False) -> str:
@@ -171,39 +203,53 @@ class Supervisor:
         # success there, as any program may exit with 0, also for later calls of the same interpreter; it can claim
         # nothing for a fresh one, nor lift a limit.
         nonce = secrets.token_hex(16)
-        body = json.dumps({"nonce": nonce, "code": code, "fresh": fresh}).encode()
-        data = struct.pack(">I", len(body)) + body
-        os.set_blocking(worker.requests, False)
-        deadline = time.monotonic() + 5.0
-        while data and time.monotonic() < deadline:
-            try:
-                data = data[os.write(worker.requests, data) :]
-            except BlockingIOError:
-                select.select([], [worker.requests], [], 0.1)
-            except BrokenPipeError:
-                break  # it has just died; its exit is found when it is watched
+        send_frame(worker.requests, {"nonce": nonce, "code": code, "fresh": fresh})
         return nonce
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
-    def _spawn_shell(self, request: dict[str, Any]) -> Child:
-        command = [*self.config["shell"], request["code"]]
-        if not request["stdin"]:
-            return self._spawn(command, cpu=request["cpu"])
+    def _program(
+        self, command: list[str], cwd: str | None = None, env: dict[str, str] | None = None
+    ) -> Callable[[], None]:
+        """Turns a fresh process into a program."""
+
+        def start() -> None:
+            if cwd is not None:
+                os.chdir(cwd)
+            variables = {**self.config["env"], **(env or {})}
+            if "/" in command[0]:
+                os.execve(command[0], command, variables)
+            os.execvpe(command[0], command, variables)
+
+        return start
+
+    def _spawn_command(self, request: dict[str, Any]) -> Child:
+        command = request["command"]
+        if isinstance(command, str):
+            command = [*self.config["shell"], command]
+        stdin: int | None = None
         try:
-            stdin: int | None = _unnamed_file(request["stdin"].encode())
+            if request["stdin"]:
+                stdin = _unnamed_file(base64.b64decode(request["stdin"]))
         except OSError as error:  # earlier code has filled the file system
-            stdin = None
             command = [*self.config["shell"], f"echo 'sandbox: no room for standard input: {error}' >&2; exit 127"]
         try:
-            return self._spawn(command, cpu=request["cpu"], stdin=stdin)
+            start = self._program(command, request["cwd"], request["env"])
+            return self._spawn(start, cpu=request["cpu_seconds"], stdin=stdin)
         finally:
             if stdin is not None:
                 os.close(stdin)
 
     def _spawn(
-        self, command: list[str], *, channel: bool = False, cpu: float | None = None, stdin: int | None = None
+        self,
+        start: Callable[[], None],
+        *,
+        channel: bool = False,
+        cpu: float | None = None,
+        stdin: int | None = None,
+        dumpable: bool = True,
     ) -> Child:
+        """Start a process for code, with its output captured; with `channel`, also with the pipes of an interpreter."""
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         inherited = [os.open(os.devnull, os.O_RDWR) if stdin is None else os.dup(stdin), out_write, err_write]
@@ -215,11 +261,11 @@ class Supervisor:
         child.pid = os.fork()
         if child.pid == 0:
             try:
-                self._become(inherited, cpu)
-                os.execve(command[0], command, self.config["env"])
+                self._become(inherited, cpu, dumpable)
+                start()
             except BaseException as error:
                 with contextlib.suppress(OSError):
-                    os.write(2, f"sandbox: cannot start {command[0]}: {error}\n".encode())
+                    os.write(2, f"sandbox: cannot start: {error}\n".encode())
             finally:
                 os._exit(127)
         for descriptor in inherited:
@@ -229,7 +275,7 @@ class Supervisor:
                 os.set_blocking(descriptor, False)
         return child
 
-    def _become(self, inherited: list[int], cpu: float | None) -> None:
+    def _become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code: nothing of the supervisor stays open to it."""
         os.setsid()
         moved = [os.dup(descriptor) for descriptor in inherited]  # above the targets, as those are all in use
@@ -242,7 +288,8 @@ class Supervisor:
         os.chdir(self.work)
         os.umask(0o077)
         if LINUX:
-            prctl(PR_SET_DUMPABLE, 1)  # only now: until the descriptors were closed, others could have taken them
+            if dumpable:  # only now: until the descriptors were closed, others could have taken them
+                prctl(PR_SET_DUMPABLE, 1)
             with contextlib.suppress(OSError):
                 os.nice(5)
                 with open("/proc/self/oom_score_adj", "w") as file:
@@ -314,6 +361,46 @@ class Supervisor:
             time.sleep(0.001)
 
 
+def access_file(request: dict[str, Any]) -> Never:
+    """Read or write a part of a file, as a process for code; the exit code is the number of the error."""
+    code = 0
+    try:
+        if request["kind"] == "read":
+            _read_part(request["path"], request["offset"], request["size"])
+        else:
+            _write_part(request["path"], base64.b64decode(request["data"]), append=request["append"])
+    except OSError as error:
+        code = error.errno or errno.EIO
+    except MemoryError:
+        code = errno.ENOMEM
+    finally:
+        os._exit(code)
+
+
+def _read_part(path: str, offset: int, size: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    while size > 0 and (part := os.read(descriptor, min(size, CHUNK))):
+        size -= len(part)
+        write_all(1, part)
+
+
+def _write_part(path: str, data: bytes, *, append: bool) -> None:
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not append:  # whatever earlier code has put there
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                raise IsADirectoryError(errno.EISDIR, "a folder")
+            os.unlink(path)
+    write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o600), data)
+
+
 def _unnamed_file(data: bytes) -> int:
     """An open file with these bytes, at its beginning, that no folder lists."""
     import tempfile  # most sandboxes never need it, and it is slow to import
@@ -321,9 +408,7 @@ def _unnamed_file(data: bytes) -> int:
     descriptor, path = tempfile.mkstemp(dir="/tmp")
     try:
         os.unlink(path)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, data)
         os.lseek(descriptor, 0, os.SEEK_SET)
     except BaseException:
         os.close(descriptor)

@@ -1,0 +1,400 @@
+"""For code that uses sandboxes, and for sandboxes of your own: `FolderSandbox` and `SandboxContract`.
+
+```python
+from strands_env.testing import SandboxContract
+
+
+class TestMySandbox(SandboxContract):
+    def make_sandbox(self):
+        return MySandbox()
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+from strands_env.sandbox.contract import (
+    MAX_FILE_BYTES,
+    Capabilities,
+    ExecLimits,
+    ExecResult,
+    Network,
+    Outcome,
+    PythonSandbox,
+    Sandbox,
+    SandboxError,
+)
+
+from .contracts import run_within
+
+T = TypeVar("T")
+
+
+class FolderSandbox:
+    """A `Sandbox` in a temporary folder, without any isolation: for tests only.
+
+    Args:
+        wall_seconds: Duration of a call.
+        output_bytes: Kept of each output stream.
+        flood_bytes: Output after which a call is ended.
+        failure: Raised by every call, as by a sandbox that cannot start.
+
+    Attributes:
+        folder: The work directory; None while it is closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        wall_seconds: float = 30.0,
+        output_bytes: int = 16 << 10,
+        flood_bytes: int = 16 << 20,
+        failure: SandboxError | None = None,
+    ) -> None:
+        self.limits = ExecLimits(wall_seconds=wall_seconds, output_bytes=output_bytes, flood_bytes=flood_bytes)
+        self.failure = failure
+        self.folder: Path | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The folder, and the network of this machine."""
+        work = "." if self.folder is None else str(self.folder)
+        ends = frozenset({Outcome.TIMEOUT, Outcome.OUTPUT_FLOOD})
+        return Capabilities(work=work, network=Network.LOOPBACK, limits=ends)
+
+    def sibling(self) -> FolderSandbox:
+        """Another folder."""
+        other = FolderSandbox(failure=self.failure)
+        other.limits = self.limits
+        return other
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+    ) -> ExecResult:
+        """Run a command in the folder; see `Sandbox`."""
+        folder = self._ready()
+        wall = self._limit("wall_seconds", limits)
+        wall = wall if timeout is None else min(timeout, wall)
+        flood = self._limit("flood_bytes", limits)
+        started = time.monotonic()
+        variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            try:
+                process = subprocess.Popen(
+                    ["/bin/sh", "-c", command] if isinstance(command, str) else command,
+                    cwd=folder / (cwd or "."),
+                    env=variables,
+                    stdin=given,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError, IndexError) as error:
+                return ExecResult(outcome=Outcome.ERROR, exit_code=127, stderr=f"cannot start: {error}")
+            end: Outcome | None = None
+            try:
+                while process.poll() is None:
+                    if time.monotonic() - started > wall:
+                        end = Outcome.TIMEOUT
+                    elif sum(os.fstat(file.fileno()).st_size for file in (out, err)) > self._limit(
+                        "flood_bytes", limits
+                    ):
+                        end = Outcome.OUTPUT_FLOOD
+                    if end is not None:
+                        break
+                    await asyncio.sleep(0.005)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                code = process.wait()
+            kept = int(self._limit("output_bytes", limits))
+            (stdout, dropped_out), (stderr, dropped_err) = _kept(out, kept), _kept(err, kept)
+        return ExecResult(
+            outcome=end or (Outcome.OK if code == 0 else Outcome.ERROR),
+            exit_code=None if end else code,
+            stdout=stdout,
+            stderr=stderr,
+            dropped_bytes=dropped_out + dropped_err,
+            note="" if end is None else f"stopped: {end.value}",
+            seconds=time.monotonic() - started,
+        )
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Contents of a file; see `Sandbox`."""
+        target = self._ready() / path
+        if target.stat().st_size > max_bytes and target.is_file():
+            raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+        return target.read_bytes()
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Make a file, or replace it; see `Sandbox`."""
+        target = self._ready() / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_symlink():
+            target.unlink()
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    async def close(self) -> None:
+        """Remove the folder."""
+        folder, self.folder = self.folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        self._ready()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _ready(self) -> Path:
+        if self.failure is not None:
+            raise self.failure
+        if self.folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="strands-env-folder-"))
+        return self.folder
+
+    def _limit(self, name: str, limits: ExecLimits | None) -> float:
+        value: float = getattr(limits, name, None) or getattr(self.limits, name)
+        return value
+
+
+class SandboxContract(ABC):
+    """The clauses that judges, code tools, harnesses and tasks rely on in a sandbox: one `test_*` method each."""
+
+    time_limit: float = 120.0
+    """Seconds any clause may take; a hang is a failure."""
+
+    @abstractmethod
+    def make_sandbox(self) -> Sandbox:
+        """A new sandbox, not started. It may call `pytest.skip`."""
+
+    def test_it_is_a_sandbox(self) -> None:
+        """It has all methods, and those of a `PythonSandbox` if it says so."""
+        sandbox = self.make_sandbox()
+        assert isinstance(sandbox, Sandbox)
+        assert isinstance(sandbox, PythonSandbox) or not sandbox.capabilities.lasting_python
+
+    def test_a_command_line_is_read_by_the_shell(self) -> None:
+        """Pipes, variables and exit codes work."""
+        done = self._exec("x=1; echo out$x | cat; echo err >&2; exit 5")
+        assert (done.outcome, done.exit_code) == (Outcome.ERROR, 5), done
+        assert (done.stdout, done.stderr) == ("out1\n", "err\n")
+
+    def test_arguments_are_not_read_by_the_shell(self) -> None:
+        """A program gets its arguments as they are."""
+        done = self._exec(["printf", "%s|", "a b", "$HOME", "*", "'"])
+        assert (done.outcome, done.stdout) == (Outcome.OK, "a b|$HOME|*|'|"), done
+
+    def test_a_program_that_does_not_exist_is_a_result(self) -> None:
+        """It is the caller's mistake, not the sandbox's failure."""
+        for command in ("no-such-program-here", ["no-such-program-here"]):
+            assert self._exec(command).outcome is Outcome.ERROR
+
+    def test_folder_variables_and_standard_input(self) -> None:
+        """`cwd`, `env` and `stdin` reach the command; without `stdin` there is nothing to read."""
+
+        async def run(sandbox: Sandbox) -> None:
+            await sandbox.write_file("folder/note", "hello")
+            done = await sandbox.exec('cat note; echo "$NAME"; cat', cwd="folder", env={"NAME": "a 'b'"}, stdin="in\n")
+            assert done.stdout == "helloa 'b'\nin\n", done
+            assert (await sandbox.exec("cat; echo end")).stdout == "end\n"
+            assert (await sandbox.exec("wc -c", stdin=b"\xff\x00\xfe")).stdout.strip() == "3"
+
+        self._run(run)
+
+    def test_variables_of_this_process_are_not_passed_on(self) -> None:
+        """Keys stay here."""
+        os.environ["STRANDS_ENV_CONTRACT_SECRET"] = "s3cret"
+        try:
+            assert "s3cret" not in self._exec("env").stdout
+        finally:
+            del os.environ["STRANDS_ENV_CONTRACT_SECRET"]
+
+    def test_a_call_ends_at_its_time_limit(self) -> None:
+        """The end is typed, and the sandbox can be used again."""
+
+        async def run(sandbox: Sandbox) -> None:
+            assert (await sandbox.exec("sleep 60", timeout=0.5)).outcome is Outcome.TIMEOUT
+            shorter = await sandbox.exec("sleep 60", limits=ExecLimits(wall_seconds=0.5))
+            assert shorter.outcome is Outcome.TIMEOUT
+            assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+        self._run(run)
+
+    def test_a_child_that_keeps_the_output_open_is_not_waited_for(self) -> None:
+        """A call ends when its command does."""
+        started = time.monotonic()
+        assert self._exec("sleep 60 & echo done").stdout == "done\n"
+        assert time.monotonic() - started < 30
+
+    def test_long_output_keeps_both_ends(self) -> None:
+        """What is kept is bounded, and what is not kept is counted."""
+        command = "printf begin; head -c 100000 /dev/zero | tr '\\\\0' x; printf end"
+        done = self._exec(command, limits=ExecLimits(output_bytes=1000))
+        assert done.outcome is Outcome.OK, done
+        assert done.stdout.startswith("begin") and done.stdout.endswith("end")
+        assert done.dropped_bytes > 0 and len(done.stdout) < 2000
+
+    def test_limits_are_typed_ends(self) -> None:
+        """Endless output, CPU time and files end a call as the capabilities say."""
+        attacks = {
+            Outcome.OUTPUT_FLOOD: ("yes", ExecLimits(flood_bytes=100_000)),
+            Outcome.CPU_LIMIT: ("while :; do :; done", ExecLimits(cpu_seconds=0.5)),
+        }
+        for outcome, (command, limits) in attacks.items():
+            if outcome in self.make_sandbox().capabilities.limits:
+                assert self._exec(command, limits=limits).outcome is outcome
+
+    def test_files_are_kept_as_they_are(self) -> None:
+        """Any bytes, any length, in folders that did not exist; commands see them, and what they write is read."""
+        data = bytes(range(256)) * 12_000  # about 3 MB
+
+        async def run(sandbox: Sandbox) -> None:
+            await sandbox.write_file("new/folder/data", data)
+            assert await sandbox.read_file("new/folder/data") == data
+            assert (await sandbox.exec("wc -c < new/folder/data")).stdout.strip() == str(len(data))
+            await sandbox.write_file("new/folder/data", "é")
+            assert await sandbox.read_file("new/folder/data") == "é".encode()
+            await sandbox.write_file("empty", b"")
+            assert await sandbox.read_file("empty") == b""
+            await sandbox.exec("printf hello > made")
+            assert await sandbox.read_file("made") == b"hello"
+            path = (await sandbox.exec("pwd")).stdout.strip()
+            assert await sandbox.read_file(f"{path}/made") == b"hello"
+
+        self._run(run)
+
+    def test_files_that_cannot_be_read_or_written_are_errors(self) -> None:
+        """Missing files, folders, and files that are too long."""
+
+        async def run(sandbox: Sandbox) -> None:
+            await _raises(FileNotFoundError, sandbox.read_file("missing"))
+            await sandbox.exec("mkdir folder")
+            await _raises(OSError, sandbox.read_file("folder"))
+            await _raises(OSError, sandbox.write_file("folder", "x"))
+            await sandbox.write_file("long", b"x" * 2000)
+            await _raises(OSError, sandbox.read_file("long", max_bytes=1000))
+            assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+        self._run(run)
+
+    def test_files_last_until_it_is_closed(self) -> None:
+        """Closed twice and used again, it is empty."""
+
+        async def run(sandbox: Sandbox) -> None:
+            await sandbox.write_file("note", "x")
+            await sandbox.close()
+            await sandbox.close()
+            await _raises(FileNotFoundError, sandbox.read_file("note"))
+
+        self._run(run)
+
+    def test_a_sibling_shares_nothing(self) -> None:
+        """It is of the same make, with files of its own."""
+
+        async def run(sandbox: Sandbox) -> None:
+            await sandbox.write_file("note", "x")
+            async with sandbox.sibling() as other:
+                assert type(other) is type(sandbox)
+                await _raises(FileNotFoundError, other.read_file("note"))
+                await other.write_file("note", "y")
+            assert await sandbox.read_file("note") == b"x"
+
+        self._run(run)
+
+    def test_calls_may_overlap(self) -> None:
+        """They run at once or in order, and none is lost."""
+
+        async def run(sandbox: Sandbox) -> None:
+            done = await asyncio.gather(*(sandbox.exec(f"echo {number} >> all; echo {number}") for number in range(8)))
+            assert [result.stdout for result in done] == [f"{number}\n" for number in range(8)]
+            assert len((await sandbox.read_file("all")).split()) == 8
+
+        self._run(run)
+
+    def test_a_cancelled_call_leaves_it_usable(self) -> None:
+        """Cancelling raises, and the next call works."""
+
+        async def run(sandbox: Sandbox) -> None:
+            await sandbox.exec("true")
+            task = asyncio.create_task(sandbox.exec("sleep 60"))
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled(), "exec() swallowed the cancellation"
+            assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+        self._run(run)
+
+    def test_the_interpreter_lasts(self) -> None:
+        """Where the capabilities say so: variables stay, errors keep them, a fresh one has none of them."""
+
+        async def run(sandbox: Sandbox) -> None:
+            if not (sandbox.capabilities.lasting_python and isinstance(sandbox, PythonSandbox)):
+                return
+            await sandbox.run_python("x = 20")
+            assert (await sandbox.run_python("x * 2")).stdout == "40\n"
+            failed = await sandbox.run_python("1 / 0")
+            assert failed.outcome is Outcome.ERROR and "ZeroDivisionError" in failed.stderr + failed.stdout
+            assert "NameError" in (await sandbox.run_python("x", fresh=True)).to_text()
+
+        self._run(run)
+
+    def _exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
+        async def run() -> ExecResult:
+            async with self.make_sandbox() as sandbox:
+                return await sandbox.exec(command, **options)
+
+        return run_within(run(), self.time_limit)
+
+    def _run(self, clause: Any) -> None:
+        async def run() -> None:
+            async with self.make_sandbox() as sandbox:
+                await clause(sandbox)
+
+        run_within(run(), self.time_limit)
+
+
+async def _raises(kind: type[Exception], work: Coroutine[Any, Any, object]) -> None:
+    try:
+        value = await work
+    except kind:
+        return
+    raise AssertionError(f"expected {kind.__name__}, got {value!r:.100}")
+
+
+def _kept(file: IO[bytes], limit: int) -> tuple[str, int]:
+    file.seek(0)
+    data = file.read()
+    if len(data) <= limit:
+        return data.decode(errors="backslashreplace"), 0
+    head, tail = data[: (limit + 1) // 2], data[-(limit // 2) :]
+    dropped = len(data) - limit
+    shown = [part.decode(errors="backslashreplace") for part in (head, tail)]
+    return f"\n... [{dropped} bytes left out] ...\n".join(shown), dropped
