@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psutil
 import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.environments import CodeMode, CodeSandboxEnv
 from strands_env.sandbox import (
     BubblewrapSandbox,
-    ExecResult,
     Isolation,
-    Outcome,
     SandboxError,
     SandboxSlots,
     SandboxUnavailableError,
 )
-from strands_env.testing import ScriptedModel, call, reply
+from strands_env.testing import FolderSandbox, ScriptedModel, call, reply
 
 from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation
 
@@ -30,25 +29,6 @@ def results_of(result: Any) -> list[dict[str, Any]]:
 
 def texts_of(result: Any) -> list[str]:
     return [tool_result["content"][0]["text"] for tool_result in results_of(result)]
-
-
-class FakeSandbox:
-    """A sandbox that says what it was told to run."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-        self.closed = 0
-
-    async def run_python(self, code: str, *, timeout: float | None = None) -> ExecResult:
-        if self.error is not None:
-            raise self.error
-        return ExecResult(outcome=Outcome.OK, stdout=f"python {code}")
-
-    async def exec(self, command: str, *, timeout: float | None = None) -> ExecResult:
-        return ExecResult(outcome=Outcome.ERROR, exit_code=2, stdout=f"shell {command}")
-
-    async def close(self) -> None:
-        self.closed += 1
 
 
 def scripted(*items: Any) -> Any:
@@ -156,27 +136,58 @@ async def test_no_sandbox_starts_without_a_call() -> None:
     ],
 )
 def test_mode_chooses_the_tools(mode: str, names: list[str]) -> None:
-    env = CodeSandboxEnv(model_factory=scripted(), mode=mode, sandbox=FakeSandbox())
+    env = CodeSandboxEnv(model_factory=scripted(), mode=mode, isolation=Isolation.NONE)
     assert [tool.tool_name for tool in env.get_tools()] == names
 
 
-async def test_own_sandbox_is_used_and_closed() -> None:
-    sandbox = FakeSandbox()
-    env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_code", code="1"), call("execute_command", command="ls")),
-        mode="code_and_terminal",
-        sandbox=sandbox,
-    )
+async def test_any_sandbox_will_do_and_is_closed() -> None:
+    sandbox = FolderSandbox()
+    commands = [call("execute_command", command=line) for line in ("echo hi > f", "cat f; exit 2")]
+    env = CodeSandboxEnv(model_factory=scripted(*commands), mode="terminal", sandbox=sandbox)
     result = await env.rollout(Action(message="go"))
-    assert texts_of(result) == ["python 1", "shell ls\n[exit code 2]"]
+    assert texts_of(result) == ["(no output)", "hi\n[exit code 2]"]
     assert [tool_result["status"] for tool_result in results_of(result)] == ["success", "error"]
-    assert sandbox.closed == 2  # before and after the episode
+    assert sandbox.folder is None
+
+
+def test_python_needs_an_interpreter_that_lasts() -> None:
+    with pytest.raises(ValueError, match=r"FolderSandbox has not: use mode='terminal'"):
+        CodeSandboxEnv(model_factory=scripted(), sandbox=FolderSandbox())
+
+
+@requires_isolation
+@pytest.mark.parametrize(
+    ("score_lost", "reason", "reward"), [(True, "task_complete", 0.25), (False, "tool_error", None)]
+)
+async def test_reward_of_an_episode_whose_sandbox_was_lost(score_lost: bool, reason: str, reward: float | None) -> None:
+    """Killed from outside, as by the machine: by default the episode is scored as any other."""
+    calls = [call("execute_command", command=line) for line in ("echo x > f; sleep 60", "cat f || echo gone")]
+    before = set(psutil.Process().children())
+    env = CodeSandboxEnv(
+        model_factory=scripted(*calls),
+        mode="terminal",
+        limits=LIMITS,
+        score_lost=score_lost,
+        reward_fn=lambda action, result: 0.25,
+    )
+    task = asyncio.create_task(env.rollout(Action(message="go")))
+    async with asyncio.timeout(30):
+        while not any("sleep" in child.name() for child in psutil.Process().children(recursive=True)):
+            await asyncio.sleep(0.02)
+    for child in set(psutil.Process().children()) - before:
+        child.kill()
+    result = await task
+    assert "ended unexpectedly" in texts_of(result)[0] and "gone" in texts_of(result)[1]
+    assert result.observation.metrics["sandbox_lost"] == 1
+    assert result.termination_reason == reason
+    assert (result.reward and result.reward.reward) == reward
 
 
 async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
     env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_code", code="1")),
-        sandbox=FakeSandbox(SandboxError("no machine left")),
+        model_factory=scripted(call("execute_command", command="1")),
+        mode="terminal",
+        sandbox=FolderSandbox(failure=SandboxError("no machine left")),
         reward_fn=lambda action, result: 1.0,
     )
     result = await env.step(Action(message="go"))
@@ -190,13 +201,14 @@ async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
 
 @pytest.mark.parametrize(
     "ending",
-    [[call("execute_code", code="2")] * 2, [reply("I can", stop_reason="max_tokens")]],
+    [[call("execute_command", command="2")] * 2, [reply("I can", stop_reason="max_tokens")]],
     ids=["calls", "tokens"],
 )
 async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list[Any]) -> None:
     env = CodeSandboxEnv(
-        model_factory=scripted(call("execute_code", code="1"), *ending),
-        sandbox=FakeSandbox(SandboxError("no machine left")),
+        model_factory=scripted(call("execute_command", command="1"), *ending),
+        mode="terminal",
+        sandbox=FolderSandbox(failure=SandboxError("no machine left")),
         max_tool_iters=2,
         reward_fn=lambda action, result: 0.0,
     )
@@ -266,9 +278,9 @@ def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     "options",
     [
         {"mode": "everything"},
-        {"sandbox": FakeSandbox(), "limits": LIMITS},
-        {"sandbox": FakeSandbox(), "client": object()},
-        {"sandbox": FakeSandbox(), "max_output_chars": 0},
+        {"sandbox": FolderSandbox(), "limits": LIMITS},
+        {"sandbox": FolderSandbox(), "client": object()},
+        {"sandbox": FolderSandbox(), "max_output_chars": 0},
     ],
 )
 def test_contradicting_options_are_refused(options: dict[str, Any]) -> None:
@@ -277,9 +289,10 @@ def test_contradicting_options_are_refused(options: dict[str, Any]) -> None:
 
 
 async def test_long_output_is_shortened() -> None:
-    class Loud(FakeSandbox):
-        async def run_python(self, code: str, *, timeout: float | None = None) -> ExecResult:
-            return ExecResult(outcome=Outcome.OK, stdout="x" * 1000)
-
-    env = CodeSandboxEnv(model_factory=scripted(call("execute_code", code="1")), sandbox=Loud(), max_output_chars=100)
+    env = CodeSandboxEnv(
+        model_factory=scripted(call("execute_command", command="printf 'x%.0s' $(seq 1000)")),
+        mode="terminal",
+        sandbox=FolderSandbox(),
+        max_output_chars=100,
+    )
     assert "[900 characters left out]" in texts_of(await env.step(Action(message="go")))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
@@ -13,11 +14,13 @@ from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
 from strands_env.environments.harness import claude_code, codex, mini_swe_agent, opencode
-from strands_env.sandbox import Isolation, SandboxUnavailableError
+from strands_env.sandbox import BubblewrapSandbox, Isolation, SandboxUnavailableError
+from strands_env.testing import FolderSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import CHAT_TOOLS
+from tests.unit.sandbox_support import LIMITS, requires_isolation, unavailable
 
 # An agent of two turns, with the standard library alone.
 AGENT = """
@@ -62,8 +65,6 @@ async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> N
 
 
 async def test_a_program_in_the_sandbox_reaches_the_gateway_and_its_files_can_be_scored() -> None:
-    env = environment([completion("Four."), completion("Yes.")], isolation=Isolation.BUBBLEWRAP, python=None)
-
     async def reward(action: Action, result: Any) -> float:
         return float((await env.sandbox.exec("cat answer.txt")).stdout == "Yes.")
 
@@ -119,6 +120,119 @@ async def test_max_requests_is_a_limit_and_keeps_what_was_sampled() -> None:
     result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
     assert result.termination_reason is TerminationReason.MAX_TOOL_ITERATIONS_REACHED
     assert len(result.trajectories) == 1
+
+
+# What a program does after its first model call, and how its episode then ends.
+ASKS = AGENT.replace("for text in sys.argv[1:]:", "for text in sys.argv[1:2]:")
+ENDS = {
+    "aborts": ("os.abort()", "error", -6),
+    "exits with an error": ("sys.exit(3)", "error", 3),
+    "never ends": ("import time; time.sleep(600)", "timeout", None),
+    "floods": ("while True: os.write(1, b'x' * 65536)", "output_flood", None),
+    "kills everything it can": (
+        "import signal\nfor pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"
+        "    try: os.kill(pid, signal.SIGKILL)\n    except OSError: pass",
+        "error",
+        -9,
+    ),
+}
+
+
+@requires_isolation
+@pytest.mark.parametrize(("act", "outcome", "exit_code"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("scored", [True, False])
+async def test_a_program_that_fails_cannot_take_its_episode_out_of_training(
+    act: str, outcome: str, exit_code: int | None, scored: bool
+) -> None:
+    env = environment(
+        [completion("Four.")],
+        harness=dataclasses.replace(HARNESS, files={"agent.py": f"{ASKS}\n{act}\n"}),
+        isolation=Isolation.BUBBLEWRAP,
+        python=None,
+        limits=dataclasses.replace(LIMITS, wall_seconds=3.0),
+        score_failures=scored,
+        reward_fn=lambda action, result: 0.0,
+    )
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    ended = result.observation.metrics["gateway"]
+    assert (ended["outcome"], ended["exit_code"]) == (outcome, exit_code)
+    assert outcome in ended["failure"]
+    assert len(result.trajectories) == 1
+    if scored:
+        assert result.termination_reason is TerminationReason.PROGRAM_FAILED
+        assert result.reward is not None and result.reward.reward == 0.0
+        assert sum(sum(sample.loss_mask) for sample in samples_from_step(result)) > 0
+    else:
+        assert result.termination_reason.is_failure and result.reward is None
+        assert result.error is not None and outcome in result.error.message
+
+
+ENDINGS = {
+    "a child keeps the output open": "import subprocess; subprocess.Popen(['sleep', '600'])",
+    "writes into its launcher": (
+        "try: open(f'/proc/{os.getppid()}/fd/1', 'w').write('{\"exit\": 0}')\nexcept OSError: pass"
+    ),
+    "closes its output": "os.close(1); os.close(2)",
+}
+
+
+@requires_isolation
+@pytest.mark.parametrize("act", ENDINGS.values(), ids=ENDINGS)
+async def test_an_odd_but_good_end_is_complete_at_once(act: str) -> None:
+    env = environment(
+        [completion("Four.")],
+        harness=dataclasses.replace(HARNESS, files={"agent.py": f"{ASKS}\n{act}\n"}),
+        isolation=Isolation.BUBBLEWRAP,
+        python=None,
+    )
+    async with asyncio.timeout(60):
+        result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.observation.metrics["gateway"]
+
+
+# Asks the gateway for what is not the program's.
+NOSY = (
+    AGENT
+    + """
+root = os.environ["BASE_URL"].partition("/s/")[0]
+session = os.environ["BASE_URL"].split("/s/")[1].split("/")[0]
+found = []
+for method, path in (("POST", "/sessions"), ("GET", "/sessions"), ("POST", f"/sessions/{session}/close"),
+                     ("DELETE", f"/sessions/{session}"), ("GET", f"/sessions/{session}/trajectories")):
+    try:
+        request = urllib.request.Request(root + path, b"{}" if method == "POST" else None, method=method, headers={
+            "Authorization": "Bearer " + os.environ["KEY"], "Content-Type": "application/json"})
+        found.append(urllib.request.urlopen(request).status)
+    except urllib.error.HTTPError as error:
+        found.append(error.code)
+print(found)
+sys.exit(found != [404] * 5)
+"""
+)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.BUBBLEWRAP])
+async def test_the_program_sees_its_session_and_nothing_that_makes_others(isolation: Isolation) -> None:
+    env = environment(
+        [completion("Four."), completion("Yes.")],
+        harness=dataclasses.replace(HARNESS, files={"agent.py": NOSY}),
+        isolation=isolation,
+        python=None if isolation is Isolation.BUBBLEWRAP else sys.executable,
+    )
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.observation.metrics["gateway"]
+
+
+async def test_a_program_runs_in_any_sandbox_that_reaches_the_gateway() -> None:
+    sandbox = FolderSandbox()
+    factory = sglang_model_factory(client=Replay([completion("Four."), completion("Yes.")]), tokenizer=tokenizer())
+    env = HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=sandbox)
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
+    assert result.observation.final_response == "Yes." and sandbox.folder is None
+    if unavailable() is None:
+        with pytest.raises(ValueError, match="cannot reach the gateway"):
+            HarnessEnvironment(model_factory=factory, harness=HARNESS, sandbox=BubblewrapSandbox())
 
 
 @pytest.mark.parametrize("recipe", [claude_code, codex, opencode, mini_swe_agent])

@@ -402,6 +402,47 @@ async def test_supervisor_cannot_be_signalled(sandbox: BubblewrapSandbox) -> Non
     assert (await sandbox.exec("cat file")).stdout == "here\n"
 
 
+@pytest.mark.skipif(seccomp_program() is None, reason="no filter of system calls for this machine type")
+async def test_supervisor_cannot_be_limited_or_slowed(sandbox: BubblewrapSandbox) -> None:
+    names = ("NPROC", "NOFILE", "FSIZE", "AS", "DATA", "CPU", "STACK")
+    code = (
+        "import os, resource\n"
+        f"for name in {names!r}:\n"
+        "    try: resource.prlimit(1, getattr(resource, 'RLIMIT_' + name), (0, 0)); print('set', name)\n"
+        "    except OSError: pass\n"
+        "tunings = [\n"
+        "    lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),\n"
+        "    lambda: os.sched_setaffinity(1, {0}),\n"
+        "    lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),\n"
+        "    lambda: os.setpriority(os.PRIO_USER, 0, 19),\n"
+        "]\n"
+        "for number, tune in enumerate(tunings):\n"
+        "    try: tune(); print('tuned', number)\n"
+        "    except OSError: pass\n"
+        "resource.prlimit(os.getpid(), resource.RLIMIT_CORE, (0, 0)); os.nice(1)"
+    )
+    result = await sandbox.run_python(code)
+    assert (result.outcome, result.stdout.split()) == (Outcome.OK, [str(6)]), result
+    assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_children_nobody_waits_for_do_not_use_up_the_processes(sandbox: BubblewrapSandbox, waits: bool) -> None:
+    child = "time.sleep(60)" if waits else "os._exit(0)"
+    code = f"import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n        {child}\nx = 'kept'"
+    for _ in range(8):
+        assert (await sandbox.run_python(code)).outcome is Outcome.OK
+        assert (await sandbox.exec("true | true | true; echo on")).stdout == "on\n"
+    assert (await sandbox.run_python("x")).stdout == "'kept'\n"
+
+
+async def test_exit_codes_of_few_children_are_kept(sandbox: BubblewrapSandbox) -> None:
+    await sandbox.run_python(
+        "import subprocess\np = subprocess.Popen(['sh', '-c', 'exit 3'])\nimport time; time.sleep(0.3)"
+    )
+    assert (await sandbox.run_python("p.wait()")).stdout == "3\n"
+
+
 async def test_supervisor_cannot_be_opened(sandbox: BubblewrapSandbox) -> None:
     code = (
         "import os\n"

@@ -9,6 +9,7 @@ import pytest
 
 from strands_env.sandbox import BubblewrapSandbox, judge
 from strands_env.sandbox.bubblewrap import command as bubblewrap
+from strands_env.testing import FolderSandbox
 
 from .sandbox_support import LIMITS, assert_nothing_left, leftovers, requires_isolation, system_python
 
@@ -52,6 +53,18 @@ async def test_values_keep_their_types(sandbox: BubblewrapSandbox) -> None:
 async def test_state_of_the_episode_is_judged(sandbox: BubblewrapSandbox) -> None:
     await sandbox.exec("echo 42 > result.txt")
     assert (await judge(sandbox, "assert solution.run('cat result.txt').stdout == '42\\n'")).passed
+
+
+async def test_any_sandbox_can_be_judged(sandbox: BubblewrapSandbox) -> None:
+    """The contract is enough: the checks need a lasting interpreter, the judged code does not."""
+    checks = "assert solution.add(2, 2) == 4\nassert solution.run('cat note').stdout == 'x' * 50_000"
+    async with FolderSandbox(output_bytes=1000) as folder:
+        await folder.write_file("note", "x" * 50_000)
+        files = {"solution.py": "def add(a, b): return a + b"}
+        verdict = await judge(folder, checks, files=files, judging=sandbox)
+        assert (verdict.passed, verdict.runs) == (True, 2), verdict.note
+        with pytest.raises(ValueError, match="give one for them"):
+            await judge(folder, checks)
 
 
 async def test_checks_that_are_not_python_are_no_verdict(sandbox: BubblewrapSandbox) -> None:

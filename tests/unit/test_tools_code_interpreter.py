@@ -230,7 +230,7 @@ def test_missing_boto3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_boto3)
-    with pytest.raises(SandboxUnavailableError, match=r"strands-rollout\[aws\]"):
+    with pytest.raises(SandboxUnavailableError, match="needs boto3"):
         AgentCoreCodeEnv(model_factory=ScriptedModel)
 
 

@@ -166,6 +166,9 @@ class TerminationReason(StrEnum):
     CONTEXT_WINDOW_OVERFLOW = "context_window_overflow"
     """The prompt no longer fits the model's context, or the reply was cut at its end."""
 
+    PROGRAM_FAILED = "program_failed"
+    """The agent program of a harness crashed, was killed, or broke a limit of its sandbox: its own doing, so scored."""
+
     TIMEOUT = "timeout"
     """A deadline passed, ours or a client's; the error record says where."""
     CANCELLED = "cancelled"
@@ -197,7 +200,7 @@ class TerminationReason(StrEnum):
 
     @property
     def is_limit(self) -> bool:
-        """The episode was cut short by a limit: a valid, truncated rollout."""
+        """The episode was cut short by a limit or its own program's failure: a valid, truncated rollout."""
         return self in _LIMITS
 
     @property
@@ -247,11 +250,13 @@ _LIMITS = frozenset(
         TerminationReason.MAX_TOKENS_REACHED,
         TerminationReason.TOKEN_BUDGET_REACHED,
         TerminationReason.CONTEXT_WINDOW_OVERFLOW,
+        TerminationReason.PROGRAM_FAILED,
     }
 )
 
 _BY_STOP_REASON: dict[str, TerminationReason] = {
     "end_turn": TerminationReason.TASK_COMPLETE,
+    "program_failed": TerminationReason.PROGRAM_FAILED,  # of `HarnessEnvironment`
     "stop_sequence": TerminationReason.TASK_COMPLETE,
     "tool_use": TerminationReason.TASK_COMPLETE,  # a structured output or a delegated answer ends the loop so
     "content_filtered": TerminationReason.CONTENT_FILTERED,

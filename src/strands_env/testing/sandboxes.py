@@ -119,9 +119,7 @@ class FolderSandbox:
                 while process.poll() is None:
                     if time.monotonic() - started > wall:
                         end = Outcome.TIMEOUT
-                    elif sum(os.fstat(file.fileno()).st_size for file in (out, err)) > self._limit(
-                        "flood_bytes", limits
-                    ):
+                    elif os.fstat(out.fileno()).st_size + os.fstat(err.fileno()).st_size > flood:
                         end = Outcome.OUTPUT_FLOOD
                     if end is not None:
                         break

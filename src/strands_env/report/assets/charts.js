@@ -68,7 +68,7 @@ function histogram(data, label) {
 }
 
 const LIMITS = new Set(["max_tool_iterations_reached", "max_tool_calls_reached", "max_tokens_reached", "token_budget_reached",
-  "context_window_overflow"]);
+  "context_window_overflow", "program_failed"]);
 
 // [name, count] with the colour of what it stands for.
 function bars(counts) {
