@@ -25,29 +25,30 @@ from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
-START_SECONDS = 120.0
-"""How long a worker may take to start."""
-GRACE_SECONDS = 2.0
-"""How much later than the worker's own alarm it is killed from here."""
+START_SECONDS = 600.0
+"""How long a worker may take to start, by the clock."""
+STALL_SECONDS, STALL_FACTOR = 120.0, 30.0
+"""How long a verification may take by the clock: so many seconds, and so many times its CPU time."""
 _SCRIPT = Path(__file__).with_name("math_worker.py")
-_SIGALRM = 14
-"""What the worker's own alarm ends it with; the signal module has no such name on Windows."""
+_SIGPROF = 27
+"""What the kernel ends a worker with whose CPU time is used up; the signal module has no such name on Windows."""
 
 
 class MathRewardFunction(RewardFunction):
     r"""1.0 where the answer is mathematically equal to the ground truth, else 0.0.
 
     The last `\boxed{...}` of the final response counts; without one, its last number or formula. Several boxes count
-    together only where the ground truth is a set. Verification runs in shared worker processes with a limit on time and
-    memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
+    together only where the ground truth is a set. Verification runs in shared worker processes with a limit on CPU time
+    and memory, so an answer that explodes cannot hang, leak or kill anything; it is wrong, with reason `timeout`.
 
     `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`:
     `no_final_response`, `invalid_ground_truth`, `gold_parse_failed`, `answer_parse_failed`; `timeout`, `too_complex`,
-    `worker_died`, `verifier_error` of an answer that breaks the verifier, which is wrong; `ground_truth_explodes`.
-    If the verifier fails on a harmless answer too, the reward abstains.
+    `worker_died`, `verifier_error` of an answer that breaks the verifier, which is wrong. Where the verifier fails on a
+    harmless answer to the same ground truth too, or gets no CPU time, the reward abstains, with reason
+    `cannot_verify` and the failure as `error`.
 
     Args:
-        timeout: Seconds for one verification.
+        timeout: Seconds of CPU time for one verification.
         correct: Reward of a right answer.
         incorrect: Reward of a wrong one.
         bad_ground_truth: Reward where the task has no usable ground truth; None abstains.
@@ -84,16 +85,18 @@ class MathRewardFunction(RewardFunction):
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
         verdict = await self._verdict(str(truth), answer)
-        if verdict.get("reason") in (*_EXPLOSIONS, *_FAILURES):
-            # A harmless answer to the same ground truth shows whose fault it is.
-            alone = (await self._verdict(str(truth), r"\boxed{7}")).get("reason")
-            if alone in _FAILURES:
-                return RewardResult(reward=None, info={**info, **verdict})
-            if alone in _EXPLOSIONS:
-                verdict = {"reason": "ground_truth_explodes"}
+        if verdict.get("reason") in _FAILURES:
+            # A harmless answer to the same ground truth shows whether it is the answer's fault.
+            control = await self._verdict(str(truth), r"\boxed{7}")
+            if control.get("reason") in (*_FAILURES, "cannot_verify"):
+                why = control.get("error") or f"a harmless answer fails too, with {control['reason']}"
+                verdict = {"reason": "cannot_verify", "error": why}
         info |= verdict
-        if info.get("reason") in ("gold_parse_failed", "ground_truth_explodes"):
-            return RewardResult(reward=self.bad_ground_truth, info=info)
+        match info.get("reason"):
+            case "cannot_verify":
+                return RewardResult(reward=None, info=info)
+            case "gold_parse_failed":
+                return RewardResult(reward=self.bad_ground_truth, info=info)
         return RewardResult(reward=self.correct if info["matched"] else self.incorrect, info=info)
 
     async def _verdict(self, gold: str, answer: str) -> dict[str, Any]:
@@ -101,12 +104,14 @@ class MathRewardFunction(RewardFunction):
             return await _WORKERS.request({"gold": gold, "answer": answer}, self.timeout)
         except WorkerTimeoutError:
             return {"reason": "timeout"}
+        except WorkerStalledError as error:
+            return {"reason": "cannot_verify", "error": str(error)}
         except WorkerDiedError as error:
             return {"reason": "worker_died", "error": str(error)}
 
 
-_EXPLOSIONS = ("timeout", "too_complex")
-_FAILURES = ("worker_died", "verifier_error")
+_FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")
+"""Reasons of a verification that did not come to an end."""
 
 
 def _is_usable(truth: Any) -> bool:
@@ -125,7 +130,11 @@ class WorkerDiedError(RuntimeError):
 
 
 class WorkerTimeoutError(TimeoutError):
-    """A request took longer than its deadline; its worker is gone."""
+    """A request used up its CPU time; its worker is gone."""
+
+
+class WorkerStalledError(RuntimeError):
+    """A request got no CPU time for very long; its worker is gone."""
 
 
 class _Worker:
@@ -151,14 +160,16 @@ class _Worker:
         try:
             self._process.stdin.write(json.dumps({**fields, "seconds": seconds}) + "\n")
             self._process.stdin.flush()
-            line = self._read(seconds + GRACE_SECONDS)
+            line = self._read(STALL_SECONDS + STALL_FACTOR * seconds)
         except (OSError, ValueError) as error:  # ValueError: the pool was closed meanwhile
             self.kill()
             raise WorkerDiedError(f"worker died before the request: {error}") from error
         if not line.endswith("\n"):
             code = self.kill()
-            if self._timed_out or code == -_SIGALRM:
-                raise WorkerTimeoutError(f"no answer within {seconds:g} s")
+            if code == -_SIGPROF:
+                raise WorkerTimeoutError(f"no answer within {seconds:g} s of CPU time")
+            if self._timed_out:
+                raise WorkerStalledError(f"no answer within {STALL_SECONDS + STALL_FACTOR * seconds:g} s")
             raise WorkerDiedError(f"worker died with code {code}")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -211,12 +222,13 @@ class WorkerPool:
         self._closed = False
 
     async def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request to a free worker; the deadline runs from when one is free.
+        """Send a request to a free worker, for at most so many seconds of CPU time.
 
         A worker that dies is replaced and the request repeated once.
 
         Raises:
-            WorkerTimeoutError: The deadline passed.
+            WorkerTimeoutError: They were used up.
+            WorkerStalledError: The worker got none for very long.
             WorkerDiedError: Two workers died.
         """
         loop = asyncio.get_running_loop()
