@@ -229,7 +229,7 @@ def counted_calls() -> Iterator[Counter[str]]:
 def evaluator_calls(samples: int) -> Counter[str]:
     """The work of an evaluation on the event loop: all but the file."""
     result, given = outcome(), tasks(samples)
-    evaluator = Evaluator(lambda: FakeEnv(lambda action: result), max_concurrency=4)
+    evaluator = Evaluator(lambda: FakeEnv(lambda action: result), max_concurrency=4, output_path=None)
     with counted_calls() as calls:
         asyncio.run(evaluator.run(given))
     return calls

@@ -54,7 +54,7 @@ async def test_an_exception_that_does_not_pickle_comes_back_as_text():
 
 async def test_an_exception_that_does_not_pickle_stays_the_failure_it_is():
     async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
-        evaluator = Evaluator(executor=executor, retry=RetryPolicy(max_attempts=2, delay=0.0))
+        evaluator = Evaluator(executor=executor, retry=RetryPolicy(max_attempts=2, delay=0.0), output_path=None)
         sample = (await evaluator.run([task("lost")]))["lost"][0]
     assert sample.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
     assert (sample.attempts, sample.aborted) == (2, True)
@@ -94,14 +94,16 @@ async def test_a_worker_logs_at_the_level_of_its_parent(capfd, level, shown):
 
 async def test_a_killed_worker_costs_no_rollout(tmp_path):
     async with ProcessExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=2) as executor:
-        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(max_attempts=1))
+        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(max_attempts=1), output_path=None)
         results = await evaluator.run(tasks(6))
     assert [samples[0].reward for samples in results.values()] == [1.0] * 6
 
 
 async def test_a_task_that_ends_its_workers_is_found_and_takes_no_other_along():
     async with ProcessExecutor(f"{HERE}:poisoned", n_workers=2) as executor:
-        evaluator = Evaluator(executor=executor, max_concurrency=12, retry=RetryPolicy(max_attempts=1))
+        evaluator = Evaluator(
+            executor=executor, max_concurrency=12, retry=RetryPolicy(max_attempts=1), output_path=None
+        )
         results = await evaluator.run(tasks(12))
         assert len(executor.pids) <= 2
     assert {name: samples[0].reward for name, samples in results.items() if name != "p1"} == {
@@ -183,7 +185,7 @@ async def test_a_factory_takes_the_action_there_as_it_does_here():
 
 async def test_a_worker_that_dies_at_its_start_is_started_again(tmp_path):
     async with ProcessExecutor(f"{HERE}:dies_at_start", {"folder": str(tmp_path)}, n_workers=1) as executor:
-        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0)).run(tasks(2))
+        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0), output_path=None).run(tasks(2))
     assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
 
 

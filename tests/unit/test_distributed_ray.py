@@ -49,7 +49,7 @@ async def test_rollouts_run_in_actors_and_come_back_whole(cluster):
 @pytest.mark.slow
 async def test_a_dead_actor_costs_no_rollout(cluster, tmp_path):
     async with RayExecutor(f"{HERE}:deadly", {"folder": str(tmp_path)}, n_workers=2) as executor:
-        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(max_attempts=1))
+        evaluator = Evaluator(executor=executor, max_concurrency=4, retry=RetryPolicy(max_attempts=1), output_path=None)
         results = await evaluator.run(tasks(6))
     assert [samples[0].reward for samples in results.values()] == [1.0] * 6
 
@@ -58,7 +58,7 @@ async def test_a_dead_actor_costs_no_rollout(cluster, tmp_path):
 @pytest.mark.slow
 async def test_a_task_that_ends_its_actors_is_found_and_takes_no_other_along(cluster):
     async with RayExecutor(f"{HERE}:poisoned", n_workers=2) as executor:
-        evaluator = Evaluator(executor=executor, max_concurrency=6, retry=RetryPolicy(max_attempts=1))
+        evaluator = Evaluator(executor=executor, max_concurrency=6, retry=RetryPolicy(max_attempts=1), output_path=None)
         results = await evaluator.run(tasks(6))
     assert [samples[0].reward for name, samples in results.items() if name != "p1"] == [1.0] * 5
     assert "'p1_0' ended 2 workers" in results["p1"][0].step_result.error.message
@@ -95,7 +95,7 @@ async def test_a_factory_that_cannot_be_made_says_so(cluster):
 @pytest.mark.slow
 async def test_an_actor_that_dies_at_its_start_is_started_again(cluster, tmp_path):
     async with RayExecutor(f"{HERE}:dies_at_start", {"folder": str(tmp_path)}, n_workers=1) as executor:
-        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0)).run(tasks(2))
+        results = await Evaluator(executor=executor, retry=RetryPolicy(delay=0.0), output_path=None).run(tasks(2))
     assert [samples[0].reward for samples in results.values()] == [1.0, 1.0]
 
 

@@ -38,7 +38,7 @@ async def test_a_lost_node_costs_no_rollout(cluster):
     async with RayExecutor(
         "tests.unit.distributed_support:slow", {"seconds": 5.0}, n_workers=2, actor_options=options
     ) as executor:
-        evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1))
+        evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1), output_path=None)
         run = asyncio.create_task(evaluator.run(tasks(8)))
         workers = executor._pool.workers
         while not all(worker._beside.running for worker in workers):

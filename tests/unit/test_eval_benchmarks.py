@@ -73,7 +73,7 @@ def test_aime_rows_become_problems(tmp_path):
 
 def test_aime_of_a_year_names_itself(tmp_path):
     path = write(tmp_path / "d.jsonl", [{"problem": "p", "answer": 1}])
-    evaluator = AIMEEvaluator(lambda: None, data_path=path)
+    evaluator = AIMEEvaluator(lambda: None, data_path=path, output_path=None)
     assert [action.task_context.id for action in evaluator.load_dataset("2025")] == ["aime-2025_0"]
     with pytest.raises(ValueError, match="2024, 2025, 2026"):
         evaluator.load_dataset("1999")
@@ -186,7 +186,7 @@ def test_a_row_that_cannot_be_made_a_task_is_named(make, message, tmp_path):
 
 def test_without_datasets_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DatasetError, match=r"strands-rollout\[eval\]"):
+    with pytest.raises(DatasetError, match=r"\[eval\]"):
         load("aime-2024")
 
 
@@ -215,7 +215,7 @@ async def test_arithmetic_runs_with_a_calculator_and_scores_the_last_number():
         return call("calculator", expression=messages[-1]["content"][0]["text"].removeprefix("What is ").rstrip("?"))
 
     kind = get_benchmark("arithmetic")
-    evaluator = kind(kind.environment(lambda: ScriptedModel(script)), limit=5)
+    evaluator = kind(kind.environment(lambda: ScriptedModel(script)), limit=5, output_path=None)
     results = await evaluator.run()
     assert [samples[0].reward for samples in results.values()] == [1.0] * 5
     assert results["arithmetic_0-0"][0].action.task_context.conversation_history == []
@@ -620,7 +620,7 @@ def test_default_environments_run(name, tmp_path):
     path = write(tmp_path / "d.jsonl", [rows[name]])
     judge = {"judge_model": lambda: ScriptedModel([judgments[name]])} if name in judgments else {}
     environment = kind.environment(lambda: ScriptedModel([r"It is \boxed{4}. Answer: A"]), **judge)
-    results = asyncio.run(kind(environment, data_path=path).run())
+    results = asyncio.run(kind(environment, data_path=path, output_path=None).run())
     ((sample,),) = results.values()
     assert sample.reward in (0.0, 1.0)
     assert sample.reward == 1.0 or name == "gpqa-diamond"

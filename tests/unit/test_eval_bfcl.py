@@ -119,7 +119,7 @@ def test_questions_and_accepted_calls_are_joined(folder: Path) -> None:
 def test_first_reply_is_scored(folder: Path) -> None:
     script = [call("math_area", base=10, height=5), "never asked"]
     environment = BFCLEvaluator.environment(lambda: ScriptedModel(script))
-    results = asyncio.run(BFCLEvaluator(environment, data_path=folder).run())
+    results = asyncio.run(BFCLEvaluator(environment, data_path=folder, output_path=None).run())
     rewards = {sample.step_result.reward.info["category"]: sample.reward for (sample,) in results.values()}
     assert rewards == {"simple_python": 1.0, "irrelevance": 0.0}
 

@@ -27,7 +27,9 @@ async def test_a_rollout_that_raises_anything_is_one_sample(raised, timeout):
     def answer(action: Action):
         return raised if action.task_context.id == "p0_0" else outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1).run(tasks(2))
+    results = await Evaluator(lambda: FakeEnv(answer), sample_timeout=timeout, max_concurrency=1, output_path=None).run(
+        tasks(2)
+    )
     assert results["p0"][0].aborted
     assert results["p0"][0].step_result.error.type == "RuntimeError"
     assert results["p1"][0].reward == 1.0
@@ -44,7 +46,7 @@ async def test_a_generator_exit_in_an_environment_is_one_sample(part):
         reward = leave if part == "reward" else lambda action, result: 1.0
         return kind(model_factory=lambda: ScriptedModel(["x"]), reward_fn=reward)
 
-    results = await Evaluator(factory, retry=RetryPolicy(max_attempts=1)).run(tasks(1))
+    results = await Evaluator(factory, retry=RetryPolicy(max_attempts=1), output_path=None).run(tasks(1))
     result = results["p0"][0].step_result
     error = result.cleanup_error if part == "cleanup" else result.error
     assert "GeneratorExit" in error.message
@@ -55,13 +57,13 @@ async def test_tokens_that_were_asked_for_and_do_not_exist_are_warned_about_once
     def answer(action: Action):
         return with_tokens(outcome()) if with_some else outcome()
 
-    await Evaluator(lambda: FakeEnv(answer), keep_tokens=True).run(tasks(3))
+    await Evaluator(lambda: FakeEnv(answer), keep_tokens=True, output_path=None).run(tasks(3))
     assert sum("keep_tokens=True" in record.getMessage() for record in caplog.records) == (not with_some)
 
 
 @pytest.mark.parametrize("returned", [None, 0.5, {"reward": 1}])
 async def test_what_is_no_result_fails_its_sample(returned):
-    results = await Evaluator(lambda: FakeEnv(lambda action: returned)).run(tasks(1))
+    results = await Evaluator(lambda: FakeEnv(lambda action: returned), output_path=None).run(tasks(1))
     assert results["p0"][0].aborted
     assert "must return a StepResult" in results["p0"][0].step_result.error.message
 
@@ -73,9 +75,11 @@ def test_an_exit_under_a_deadline_does_not_end_the_program(part):
 
     kind = type("Leaving", (Environment,), {part: leave})
     results = asyncio.run(
-        Evaluator(lambda: made(kind, setup_timeout=30.0, cleanup_timeout=30.0), retry=RetryPolicy(max_attempts=1)).run(
-            tasks(1)
-        )
+        Evaluator(
+            lambda: made(kind, setup_timeout=30.0, cleanup_timeout=30.0),
+            retry=RetryPolicy(max_attempts=1),
+            output_path=None,
+        ).run(tasks(1))
     )
     result = results["p0"][0].step_result
     error = result.cleanup_error if part == "cleanup" else result.error
@@ -117,7 +121,7 @@ class InnerHangs(Environment):
 
 @pytest.mark.parametrize("kind", [Outer, InnerHangs])
 async def test_the_deadline_is_that_of_the_outer_rollout(kind):
-    evaluator = Evaluator(lambda: made(kind), sample_timeout=2.0)
+    evaluator = Evaluator(lambda: made(kind), sample_timeout=2.0, output_path=None)
     sample = (await asyncio.wait_for(evaluator.run(tasks(1)), 30))["p0"][0]
     assert sample.step_result.termination_reason is TerminationReason.TIMEOUT
     assert (sample.step_result.error.where, sample.attempts) == (Phase.LOOP, 1)
@@ -128,7 +132,7 @@ async def test_a_rollout_in_the_factory_does_not_take_the_deadline_away():
         await made().rollout(task("warm"))
         return FakeEnv(delay=60)
 
-    evaluator = Evaluator(factory, sample_timeout=2.0)
+    evaluator = Evaluator(factory, sample_timeout=2.0, output_path=None)
     sample = (await asyncio.wait_for(evaluator.run(tasks(1)), 30))["p0"][0]
     assert sample.step_result.error.where is Phase.LOOP
 
@@ -153,7 +157,7 @@ async def closing():
 
 def test_a_generator_exit_of_a_source_is_an_error_of_the_data():
     with pytest.raises(DatasetError, match="GeneratorExit"):
-        asyncio.run(Evaluator(FakeEnv).run(closing()))
+        asyncio.run(Evaluator(FakeEnv, output_path=None).run(closing()))
 
 
 @pytest.mark.parametrize("source", [leaving, leaving_later])

@@ -55,7 +55,7 @@ async def test_every_task_is_sampled_n_times():
         seen[action.task_context.id] += 1
         return outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), n_samples_per_prompt=3).run(tasks(2))
+    results = await Evaluator(lambda: FakeEnv(answer), n_samples_per_prompt=3, output_path=None).run(tasks(2))
     assert list(results) == ["p0", "p1"]
     assert seen == Counter([f"p{i}_{j}" for i in range(2) for j in range(3)])
     assert [item.index for item in results["p1"]] == [0, 1, 2]
@@ -65,9 +65,9 @@ async def test_factory_may_be_sync_or_async_and_take_the_action():
     async def with_action(action: Action) -> FakeEnv:
         return FakeEnv(lambda _: outcome(text=action.text))
 
-    results = await Evaluator(with_action).run(tasks(1))
+    results = await Evaluator(with_action, output_path=None).run(tasks(1))
     assert results["p0"][0].step_result.observation.final_response == "question p0"
-    assert len(await Evaluator(FakeEnv).run(tasks(1))) == 1
+    assert len(await Evaluator(FakeEnv, output_path=None).run(tasks(1))) == 1
 
 
 async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, mo
 
 def test_a_factory_with_other_arguments_is_refused():
     with pytest.raises(TypeError, match="takes"):
-        Evaluator(lambda one, two: FakeEnv())
+        Evaluator(lambda one, two: FakeEnv(), output_path=None)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_factory_with_other_arguments_is_refused():
         ({"max_concurrency": True}, "max_concurrency"),
         ({"sample_timeout": 0}, "sample_timeout"),
         ({"max_failures": -1}, "max_failures"),
-        ({"keep_results": False}, "output_path"),
+        ({"keep_results": False, "output_path": None}, "output_path"),
         ({"group_policy": "sometimes"}, "sometimes"),
         ({"metrics_fns": [], "metric_fns": []}, "two names"),
         ({"executor": object()}, "exactly one"),
@@ -118,13 +118,28 @@ def test_wrong_options_say_what_is_wrong(options, message):
         Evaluator(FakeEnv, **options)
 
 
+async def test_without_an_output_path_a_run_is_saved_in_the_working_folder_and_continued(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    def factory(action):
+        calls.append(action.task_context.id)
+        return FakeEnv()
+
+    await Evaluator(factory).run(tasks(2))
+    assert len(list(read_results("results.jsonl"))) == 2
+    results = await Evaluator(factory).run(tasks(3))
+    assert calls == ["p0_0", "p1_0", "p2_0"]
+    assert [samples[0].reward for samples in results.values()] == [1.0] * 3
+
+
 def test_unknown_options_are_refused():
     with pytest.raises(TypeError, match="concurrency"):
-        Evaluator(FakeEnv, concurrency=3)
+        Evaluator(FakeEnv, concurrency=3, output_path=None)
 
 
 async def test_concurrency_is_bounded_and_used():
-    await Evaluator(lambda: FakeEnv(delay=0.01), max_concurrency=3).run(tasks(12))
+    await Evaluator(lambda: FakeEnv(delay=0.01), max_concurrency=3, output_path=None).run(tasks(12))
     assert FakeEnv.most == 3
     assert FakeEnv.cleanups == 12
 
@@ -138,7 +153,9 @@ async def test_an_endless_source_is_read_as_it_goes():
             given += 1
             yield task(f"t{given}")
 
-    evaluator = Evaluator(lambda: FakeEnv(lambda action: evaluator.stop() or outcome()), max_concurrency=2)
+    evaluator = Evaluator(
+        lambda: FakeEnv(lambda action: evaluator.stop() or outcome()), max_concurrency=2, output_path=None
+    )
     results = await evaluator.run(endless())
     assert 1 <= sum(map(len, results.values())) <= 4
     assert given <= 4
@@ -164,7 +181,7 @@ async def test_a_blocking_source_does_not_block_the_loop():
             yield action
 
     heart = asyncio.create_task(beat())
-    assert len(await Evaluator(FakeEnv).run(slow())) == 3
+    assert len(await Evaluator(FakeEnv, output_path=None).run(slow())) == 3
     heart.cancel()
 
 
@@ -178,7 +195,7 @@ async def test_a_source_that_blocks_for_ever_holds_back_neither_its_tasks_nor_th
         release.wait()
         yield task("second")
 
-    evaluator = Evaluator(lambda: FakeEnv(lambda _: started.set() or outcome()))
+    evaluator = Evaluator(lambda: FakeEnv(lambda _: started.set() or outcome()), output_path=None)
     run = asyncio.create_task(evaluator.run(blocked()))
     try:
         await asyncio.wait_for(started.wait(), 10)
@@ -194,7 +211,7 @@ async def test_stopping_while_an_async_source_waits_is_no_cancellation():
         yield task("first")
         await asyncio.Event().wait()
 
-    evaluator = Evaluator(FakeEnv, max_concurrency=3)
+    evaluator = Evaluator(FakeEnv, max_concurrency=3, output_path=None)
     run = asyncio.create_task(evaluator.run(waits()))
     while not FakeEnv.cleanups:
         await asyncio.sleep(0.001)
@@ -208,7 +225,7 @@ async def test_what_a_source_raises_ends_the_run():
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="disk is gone"):
-        await Evaluator(FakeEnv).run(broken())
+        await Evaluator(FakeEnv, output_path=None).run(broken())
 
 
 async def test_a_source_is_opened_off_the_loop():
@@ -218,7 +235,7 @@ async def test_a_source_is_opened_off_the_loop():
             return iter([task("a")])
 
     opened: list[threading.Thread] = []
-    assert list(await Evaluator(FakeEnv).run(Slow())) == ["a"]
+    assert list(await Evaluator(FakeEnv, output_path=None).run(Slow())) == ["a"]
     assert opened != [threading.current_thread()]
 
 
@@ -230,21 +247,21 @@ async def test_no_task_per_sample_is_made_up_front():
         most = max(most, len(asyncio.all_tasks()))
         return outcome()
 
-    await Evaluator(lambda: FakeEnv(answer), max_concurrency=4).run(tasks(500))
+    await Evaluator(lambda: FakeEnv(answer), max_concurrency=4, output_path=None).run(tasks(500))
     assert most < 20
 
 
 async def test_an_item_that_is_no_action_is_named():
     with pytest.raises(TypeError, match="Action"):
-        await Evaluator(FakeEnv).run(["question"])
+        await Evaluator(FakeEnv, output_path=None).run(["question"])
 
 
 async def test_tokens_are_dropped_unless_kept():
     def factory() -> FakeEnv:
         return FakeEnv(lambda _: with_tokens(outcome()))
 
-    without = await Evaluator(factory).run(tasks(1))
-    kept = await Evaluator(factory, keep_tokens=True).run(tasks(1))
+    without = await Evaluator(factory, output_path=None).run(tasks(1))
+    kept = await Evaluator(factory, keep_tokens=True, output_path=None).run(tasks(1))
     assert without["p0"][0].step_result.observation.tokens is None
     assert without["p0"][0].step_result.trajectories == []
     assert kept["p0"][0].step_result.observation.tokens.rollout_token_ids == [3, 4]
@@ -272,7 +289,7 @@ async def test_tokens_are_read_back_on_resume(tmp_path):
 )
 async def test_infrastructure_failures_are_tried_again(reason):
     answers = iter([lost(reason), lost(reason), outcome()])
-    results = await Evaluator(lambda: FakeEnv(lambda _: next(answers)), retry=AT_ONCE).run(tasks(1))
+    results = await Evaluator(lambda: FakeEnv(lambda _: next(answers)), retry=AT_ONCE, output_path=None).run(tasks(1))
     (made,) = results["p0"]
     assert (made.attempts, made.reward, made.aborted) == (3, 1.0, False)
 
@@ -288,14 +305,14 @@ async def test_infrastructure_failures_are_tried_again(reason):
     ],
 )
 async def test_answers_limits_and_what_depends_on_them_are_never_tried_again(result):
-    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE).run(tasks(1))
+    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE, output_path=None).run(tasks(1))
     assert results["p0"][0].attempts == 1
     assert not results["p0"][0].aborted
 
 
 async def test_a_timeout_of_the_setup_is_infrastructure():
     result = lost(TerminationReason.TIMEOUT, Phase.SETUP)
-    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE).run(tasks(1))
+    results = await Evaluator(lambda: FakeEnv(lambda _: result), retry=AT_ONCE, output_path=None).run(tasks(1))
     assert results["p0"][0].attempts == 3
     assert results["p0"][0].aborted
 
@@ -303,7 +320,10 @@ async def test_a_timeout_of_the_setup_is_infrastructure():
 async def test_a_lost_sample_has_no_reward_and_takes_no_part():
     answers = {"p0_0": outcome(), "p0_1": lost()}
     evaluator = Evaluator(
-        lambda: FakeEnv(lambda action: answers[action.task_context.id]), n_samples_per_prompt=2, retry=AT_ONCE
+        lambda: FakeEnv(lambda action: answers[action.task_context.id]),
+        n_samples_per_prompt=2,
+        retry=AT_ONCE,
+        output_path=None,
     )
     metrics = evaluator.compute_metrics(await evaluator.run(tasks(1)))
     assert metrics["pass@1"] == 1.0
@@ -315,7 +335,7 @@ async def test_an_exception_out_of_a_rollout_is_one_sample_not_the_run():
     def answer(action: Action):
         return ValueError("bad task") if action.task_context.id == "p1_0" else outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE).run(tasks(3))
+    results = await Evaluator(lambda: FakeEnv(answer), retry=AT_ONCE, output_path=None).run(tasks(3))
     broken = results["p1"][0]
     assert broken.aborted and broken.attempts == 1
     assert broken.step_result.error.message == "bad task"
@@ -326,13 +346,13 @@ async def test_a_factory_that_raises_is_data_too():
     def factory() -> FakeEnv:
         raise ConnectionError("no sandbox")
 
-    results = await Evaluator(factory, retry=AT_ONCE).run(tasks(1))
+    results = await Evaluator(factory, retry=AT_ONCE, output_path=None).run(tasks(1))
     assert results["p0"][0].attempts == 3
     assert results["p0"][0].step_result.termination_reason is TerminationReason.CONNECTION_ERROR
 
 
 async def test_sample_timeout_ends_a_rollout_that_hangs():
-    results = await Evaluator(lambda: FakeEnv(delay=60), sample_timeout=0.05).run(tasks(2))
+    results = await Evaluator(lambda: FakeEnv(delay=60), sample_timeout=0.05, output_path=None).run(tasks(2))
     assert {item[0].step_result.termination_reason for item in results.values()} == {TerminationReason.TIMEOUT}
     assert FakeEnv.running == 0
 
@@ -342,7 +362,7 @@ async def test_a_setup_that_hangs_until_the_sample_timeout_is_infrastructure():
         async def reset(self) -> None:
             await asyncio.sleep(60)
 
-    made = (await Evaluator(Stuck, sample_timeout=0.05, retry=AT_ONCE).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(Stuck, sample_timeout=0.05, retry=AT_ONCE, output_path=None).run(tasks(1)))["p0"][0]
     assert made.step_result.error.where is Phase.SETUP
     assert (made.attempts, made.aborted) == (3, True)
 
@@ -354,7 +374,7 @@ async def test_a_cleanup_may_take_longer_than_any_worker_may_be_silent(monkeypat
         async def cleanup(self) -> None:
             await asyncio.sleep(1.5)
 
-    made = (await Evaluator(Slow, sample_timeout=1.0).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(Slow, sample_timeout=1.0, output_path=None).run(tasks(1)))["p0"][0]
     assert (made.reward, made.aborted) == (1.0, False)
 
 
@@ -369,7 +389,9 @@ async def test_a_worker_that_does_not_answer_is_lost_and_not_the_loop_of_the_sam
         async def close(self) -> None:
             pass
 
-    made = (await Evaluator(executor=Silent(), sample_timeout=0.05, retry=AT_ONCE).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(executor=Silent(), sample_timeout=0.05, retry=AT_ONCE, output_path=None).run(tasks(1)))[
+        "p0"
+    ][0]
     assert made.step_result.termination_reason is TerminationReason.CONNECTION_ERROR
     assert (made.attempts, made.aborted) == (3, True)
 
@@ -384,7 +406,7 @@ async def test_a_finished_rollout_is_not_lost_in_its_cleanup(fails, monkeypatch)
                 raise ValueError("cannot be freed")
             await asyncio.sleep(60)
 
-    made = (await Evaluator(Messy, sample_timeout=1.0).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(Messy, sample_timeout=1.0, output_path=None).run(tasks(1)))["p0"][0]
     assert (made.reward, made.aborted) == (1.0, False)
     assert made.step_result.cleanup_error.where is Phase.CLEANUP
 
@@ -397,7 +419,7 @@ async def test_the_cleanup_of_an_environment_has_its_own_deadline():
     def factory() -> Slow:
         return Slow(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 1.0)
 
-    made = (await Evaluator(factory, sample_timeout=2.0).run(tasks(1)))["p0"][0]
+    made = (await Evaluator(factory, sample_timeout=2.0, output_path=None).run(tasks(1)))["p0"][0]
     assert (made.reward, made.step_result.cleanup_error) == (1.0, None)
 
 
@@ -405,13 +427,13 @@ async def test_a_rollout_that_cancels_itself_is_one_sample_and_ends_no_worker():
     def answer(action: Action):
         return asyncio.CancelledError() if action.task_context.id == "p0_0" else outcome()
 
-    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1).run(tasks(3))
+    results = await Evaluator(lambda: FakeEnv(answer), max_concurrency=1, output_path=None).run(tasks(3))
     assert results["p0"][0].step_result.termination_reason is TerminationReason.CANCELLED
     assert [results[name][0].reward for name in ("p1", "p2")] == [1.0, 1.0]
 
 
 async def test_a_rollout_that_exits_is_one_sample():
-    results = await Evaluator(lambda: FakeEnv(lambda _: SystemExit(3))).run(tasks(1))
+    results = await Evaluator(lambda: FakeEnv(lambda _: SystemExit(3)), output_path=None).run(tasks(1))
     assert "sys.exit(3)" in results["p0"][0].step_result.error.message
 
 
@@ -462,7 +484,12 @@ async def test_group_policies():
     made = {}
     for policy in ("keep", "drop", "stop"):
         evaluator = Evaluator(
-            lambda: FakeEnv(answer), n_samples_per_prompt=3, max_concurrency=1, retry=AT_ONCE, group_policy=policy
+            lambda: FakeEnv(answer),
+            n_samples_per_prompt=3,
+            max_concurrency=1,
+            retry=AT_ONCE,
+            group_policy=policy,
+            output_path=None,
         )
         results = await evaluator.run(tasks(2))
         made[policy] = (len(results["p0"]), evaluator.compute_metrics(results)["prompts"])
@@ -536,7 +563,7 @@ async def test_environments_that_never_wait_let_others_have_the_loop():
             await asyncio.sleep(0)
 
     heart = asyncio.create_task(beat())
-    await Evaluator(NeverWaiting, max_concurrency=1).run(tasks(10))
+    await Evaluator(NeverWaiting, max_concurrency=1, output_path=None).run(tasks(10))
     heart.cancel()
     assert len(set(seen)) == 10
 
@@ -662,14 +689,18 @@ async def test_results_can_stay_on_disk(tmp_path):
 
 
 async def test_metrics_have_pass_at_k_always_and_the_users_functions():
-    evaluator = Evaluator(FakeEnv, n_samples_per_prompt=3, metrics_fns=[lambda results: {"prompts_seen": len(results)}])
+    evaluator = Evaluator(
+        FakeEnv, n_samples_per_prompt=3, metrics_fns=[lambda results: {"prompts_seen": len(results)}], output_path=None
+    )
     metrics = evaluator.compute_metrics(await evaluator.run(tasks(2)))
     assert (metrics["pass@1"], metrics["pass@2"], metrics["pass@3"]) == (1.0, 1.0, 1.0)
     assert metrics["prompts_seen"] == 2
 
 
 async def test_metric_fns_is_another_name():
-    evaluator = Evaluator(FakeEnv, metric_fns=[lambda results: compute_pass_at_k(results, [1], reward_threshold=2.0)])
+    evaluator = Evaluator(
+        FakeEnv, metric_fns=[lambda results: compute_pass_at_k(results, [1], reward_threshold=2.0)], output_path=None
+    )
     assert evaluator.compute_metrics(await evaluator.run(tasks(1)))["pass@1"] == 0.0
 
 
@@ -685,18 +716,18 @@ async def test_a_subclass_brings_its_data_set():
 
 async def test_without_a_data_set_the_message_says_so():
     with pytest.raises(NotImplementedError, match="load_dataset"):
-        await Evaluator(FakeEnv).run()
+        await Evaluator(FakeEnv, output_path=None).run()
 
 
 async def test_real_environments_run_whole_and_keep_their_tokens():
-    evaluator = Evaluator(scripted_factory(), keep_tokens=True, n_samples_per_prompt=2)
+    evaluator = Evaluator(scripted_factory(), keep_tokens=True, n_samples_per_prompt=2, output_path=None)
     results = await evaluator.run([task("a", ground_truth="4")])
     assert [item.reward for item in results["a"]] == [1.0, 1.0]
     assert sum(results["a"][0].step_result.observation.tokens.loss_mask) > 0
 
 
 async def test_evaluate_sample_runs_one():
-    made = await Evaluator(FakeEnv).evaluate_sample(task("x"))
+    made = await Evaluator(FakeEnv, output_path=None).evaluate_sample(task("x"))
     assert made.reward == 1.0
 
 

@@ -145,7 +145,7 @@ def cycle() -> list:
 )
 async def test_a_task_that_cannot_be_copied_or_told_is_named(value):
     with pytest.raises(DatasetError, match=r"the task 'odd(_0)?' cannot"):
-        await Evaluator(FakeEnv).run([task("odd", held=value)])
+        await Evaluator(FakeEnv, output_path=None).run([task("odd", held=value)])
 
 
 def test_a_task_without_an_id_is_named_by_its_message():

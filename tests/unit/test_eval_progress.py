@@ -58,7 +58,7 @@ async def test_the_number_of_samples_is_known_when_all_tasks_are_read(said):
         return evaluator._run._state
 
     totals: list[int | None] = []
-    evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2)
+    evaluator = Evaluator(FakeEnv, progress=Totals("nowhere"), n_samples_per_prompt=2, output_path=None)
     await evaluator.run(Source() if said is None else Sized())
     assert (totals[0], totals[-1]) == (None if said is None else 18, 6)
 

@@ -76,13 +76,13 @@ async def test_a_resumed_run_has_the_samples_of_an_uninterrupted_one(env_factory
 
 
 async def test_samples_of_a_prompt_differ(env_factory):
-    results = await Evaluator(env_factory, n_samples_per_prompt=4, keep_tokens=True).run(numbered(1))
+    results = await Evaluator(env_factory, n_samples_per_prompt=4, keep_tokens=True, output_path=None).run(numbered(1))
     assert len({tuple(sample.step_result.observation.tokens.token_ids) for sample in results["t0"]}) == 4
     assert len({sample.action.task_context.rollout_seed for sample in results["t0"]}) == 4
 
 
 async def test_worker_processes_sample_the_same(env_factory):
-    options: dict[str, Any] = {"n_samples_per_prompt": 2, "keep_tokens": True}
+    options: dict[str, Any] = {"n_samples_per_prompt": 2, "keep_tokens": True, "output_path": None}
     here = await Evaluator(env_factory, **options).run(numbered(2))
     async with ProcessExecutor("tests.unit.test_eval_seeds:make_env_factory", n_workers=1) as executor:
         there = await Evaluator(executor=executor, **options).run(numbered(2))
@@ -98,7 +98,7 @@ async def test_the_seed_is_part_of_the_configuration(tmp_path):
 
 
 async def test_without_a_seed_nothing_is_added_to_the_task():
-    results = await Evaluator(FakeEnv, sampling_seed=None).run(tasks(1))
+    results = await Evaluator(FakeEnv, sampling_seed=None, output_path=None).run(tasks(1))
     assert not hasattr(results["p0"][0].action.task_context, "rollout_seed")
 
 
@@ -108,13 +108,15 @@ async def test_without_a_seed_nothing_is_added_to_the_task():
 async def test_a_fixed_seed_with_several_samples_is_refused():
     models = sglang_model_factory(tokenizer=None, client=None, sampling_params={"sampling_seed": 1})
     with pytest.raises(EvalError, match=r"sampling_seed=1 .* all 3 samples of a prompt the same"):
-        await Evaluator(lambda: Environment(model_factory=models), n_samples_per_prompt=3).run(tasks(1))
+        await Evaluator(lambda: Environment(model_factory=models), n_samples_per_prompt=3, output_path=None).run(
+            tasks(1)
+        )
     with pytest.raises(ValueError, match="all 3 samples of a prompt the same"):
-        Evaluator(FakeEnv, n_samples_per_prompt=3, config={"model": {"sampling_params": {"seed": 1}}})
+        Evaluator(FakeEnv, n_samples_per_prompt=3, config={"model": {"sampling_params": {"seed": 1}}}, output_path=None)
 
 
 def test_a_fixed_seed_with_one_sample_is_the_users_choice():
-    Evaluator(FakeEnv, config={"model": {"sampling_params": {"sampling_seed": 1}}})
+    Evaluator(FakeEnv, config={"model": {"sampling_params": {"sampling_seed": 1}}}, output_path=None)
 
 
 # ---- seeds of calls --------------------------------------------------------------------------------------------------

@@ -576,7 +576,7 @@ def test_wrong_options_in_python(call: Callable[[], Any], error: type[Exception]
 
 async def test_one_action_is_not_several() -> None:
     with pytest.raises(TypeError, match=r"write run\(\[action\]\)"):
-        await Evaluator(environment).run(Action(message="q"))  # type: ignore[arg-type]
+        await Evaluator(environment, output_path=None).run(Action(message="q"))  # type: ignore[arg-type]
 
 
 class Untidy(Environment):
@@ -603,7 +603,7 @@ async def test_a_factory_that_raises_failed_in_the_setup(error: Exception, where
     def factory() -> Any:
         raise error
 
-    results = await Evaluator(factory).run([Action(message="q", task_context=TaskContext(id="a"))])
+    results = await Evaluator(factory, output_path=None).run([Action(message="q", task_context=TaskContext(id="a"))])
     assert results["a"][0].step_result.error.where == where
 
 
@@ -613,7 +613,7 @@ async def test_an_error_may_have_an_attribute_of_ours() -> None:
             raise PlacedError("x")
 
     factory = lambda: Raising(model_factory=lambda: ScriptedModel(["x"]))  # noqa: E731
-    results = await Evaluator(factory).run([Action(message="q", task_context=TaskContext(id="a"))])
+    results = await Evaluator(factory, output_path=None).run([Action(message="q", task_context=TaskContext(id="a"))])
     assert results["a"][0].step_result.error.type.endswith("PlacedError")
 
 

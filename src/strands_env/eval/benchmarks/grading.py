@@ -19,11 +19,13 @@ from strands.models import Model
 
 from strands_env.core import Action, RewardResult, StepResult
 from strands_env.rewards import LLMJudgeReward
+from strands_env.rewards.llm_judge_reward import tagged
 from strands_sglang.installation import install_command
 
 logger = logging.getLogger(__name__)
 
 NO_ANSWER = "no_final_response"
+_TAGS = {"question": "question", "truth": "expected_answer", "answer": "answer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +76,17 @@ def _published_facts(name: str) -> str:
 
 
 MATCH = Grading(
-    own="""Does the response give the expected answer to the question?
+    own="""Does the answer agree with the expected answer to the question?
 
-Question: {question}
+{question}
 
-Response: {answer}
+{answer}
 
-Expected answer: {truth}
+{truth}
 
-Find the final answer in the response. Compare it with the expected answer only; do not solve the question yourself.
-Small differences of wording or rounding do not count, a different, ambiguous or missing answer does. Say in a sentence
-why, then end with the line "correct: yes" or "correct: no".""",
+Texts are escaped as in XML. Find the final answer. Compare it with the expected answer only; do not solve
+the question yourself. Small differences of wording or rounding do not count, a different, ambiguous or missing answer
+does. Say in a sentence why, then end with the line "correct: yes" or "correct: no".""",
     verdict=r"\bcorrect\W{0,8}(yes|no)\b",
     rewards={"yes": 1.0, "no": 0.0},
     published=_published_match,
@@ -98,11 +100,13 @@ A: correct. It states the expected answer in full, in any wording, and nothing t
 B: incorrect. Any part of it contradicts the expected answer, even when it is hedged.
 C: not attempted. It does not state the expected answer, and contradicts nothing.
 
-Question: {question}
-Expected answer: {truth}
-Answer to grade: {answer}
+{question}
 
-Answer with one letter: A, B or C."""
+{truth}
+
+{answer}
+
+Texts are escaped as in XML. Answer with one letter: A, B or C."""
 
 FACTS = Grading(
     own=_FACTS,
@@ -154,7 +158,10 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         """Question, expected answer and the answer to grade."""
         question = getattr(action.task_context, "question", None) or action.text
         answer = step_result.observation.final_response
-        return self._prompt.format(question=question, truth=action.task_context.ground_truth, answer=answer)
+        texts = {"question": question, "truth": action.task_context.ground_truth, "answer": answer}
+        if self._origin == "own":
+            texts = {name: tagged(_TAGS[name], text) for name, text in texts.items()}
+        return self._prompt.format(**texts)
 
     async def get_reward(self, judgment: str) -> float | None:
         """The reward of the last verdict in the judge's text.

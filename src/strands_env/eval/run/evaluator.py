@@ -34,7 +34,8 @@ class Evaluator:
         keep_tokens: Keep token ids, masks and log-probabilities: in the samples, and in a side file of the results.
         metrics_fns: Further metrics: functions of `{prompt id: [EvalSample, ...]}` that return `{name: number}`.
         metric_fns: Another name for `metrics_fns`.
-        output_path: A `.jsonl` file, or a folder for `results.jsonl`. None keeps results in memory only.
+        output_path: A `.jsonl` file, or a folder for `results.jsonl`, from which the next run continues. None keeps
+            results in memory only.
         config: What makes samples comparable: model, sampling parameters, environment. JSON values. Results of another
             configuration are never continued.
         about: What else to save beside the results, such as seeds and the command line.
@@ -75,7 +76,7 @@ class Evaluator:
         keep_tokens: bool = False,
         metrics_fns: Sequence[MetricFunction] | None = None,
         metric_fns: Sequence[MetricFunction] | None = None,
-        output_path: str | Path | None = None,
+        output_path: str | Path | None = "results.jsonl",
         config: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
         sampling_seed: int | None = 0,
@@ -112,7 +113,7 @@ class Evaluator:
         if wrong := fixed_seed((config or {}).get("model"), n_samples_per_prompt):
             raise ValueError(wrong)
         if not keep_results and output_path is None:
-            raise ValueError("keep_results=False without output_path would keep results nowhere: give output_path")
+            raise ValueError("keep_results=False with output_path=None would keep results nowhere: give output_path")
         self.env_factory = env_factory
         self.executor = executor
         self.n_samples_per_prompt = n_samples_per_prompt
