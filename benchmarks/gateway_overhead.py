@@ -23,6 +23,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from strands_sglang.backends import Backend
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.backends.sglang.answer import read_answer
@@ -32,17 +33,13 @@ from strands_sglang.testing import Reply, build_answer
 CALL = '<tool_call>{"name": "tool_0", "arguments": {"path": "src/module.py"}}</tool_call>'
 
 
-class InstantModel:
+class InstantModel(Backend):
     """Answers every request with the same call, at once or after a pause."""
 
     def __init__(self, tokenizer: Any) -> None:
         ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
         self._answer = build_answer(Reply(ids=ids), [1], {"return_logprob": True}, rid="r", tokenizer=tokenizer)
         self.pause = 0.0
-
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        """Not used: `ask` is."""
-        raise NotImplementedError
 
     async def ask(self, request: Any) -> Any:
         """The answer."""

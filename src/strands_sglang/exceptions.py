@@ -2,15 +2,15 @@
 
 ```
 StrandsSGLangError
-├── SGLangClientError                      the generate call failed
-│   ├── SGLangHTTPError                    the server answered with an error status
-│   │   ├── SGLangContextLengthError       400: the prompt (or prompt + max_new_tokens) exceeds the context
-│   │   └── SGLangThrottledError           429 or 503: try again later
-│   ├── SGLangConnectionError              no answer: refused, reset, timed out
-│   ├── SGLangDecodingError                an answer that is not the JSON it should be
-│   │   └── SGLangAnswerLimitError          an answer that is too large, or compressed
-│   └── SGLangAbortedError                 the server aborted the request; carries the partial answer
-├── SGLangRequestError (ValueError)        the request is wrong; it never left the process
+├── BackendError                           the generate call failed
+│   ├── BackendHTTPError                   the server answered with an error status
+│   │   ├── BackendContextLengthError      the prompt (or prompt + max_new_tokens) exceeds the context
+│   │   └── BackendThrottledError          429 or 503: try again later
+│   ├── BackendConnectionError             no answer: refused, reset, timed out
+│   ├── BackendAnswerError                 an answer that is not what it should be
+│   │   └── BackendAnswerLimitError        an answer that is too large, or compressed
+│   └── BackendAbortedError                the server aborted the request; carries the partial answer
+├── BackendRequestError (ValueError)       the request is wrong; it never left the process
 ├── TemplateError (ValueError)             the chat template cannot express this step, or cannot be used at all
 │   ├── MediaError                         images and their placeholders do not agree, or cannot be carried exactly
 │   ├── ControlTokenError                  a message spells a control token, and that cannot or must not be encoded
@@ -24,7 +24,8 @@ StrandsSGLangError
 ```
 
 All of them pickle: rollouts cross process boundaries. Where the server found the overflow, its answer is the
-`__cause__`.
+`__cause__`. Every backend raises these types; `SGLangClientError`, `SGLangHTTPError` and so on are their names in
+strands-sglang, bound at the end of this module, so that one `except` holds whatever samples.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class StrandsSGLangError(Exception):
     """Base of all errors of this package."""
 
 
-class SGLangClientError(StrandsSGLangError):
+class BackendError(StrandsSGLangError):
     """The generate call failed; no token of it was recorded."""
 
 
-class SGLangHTTPError(SGLangClientError):
+class BackendHTTPError(BackendError):
     """The server answered with an error status.
 
     Args:
@@ -77,31 +78,31 @@ class SGLangHTTPError(SGLangClientError):
         return (_rebuild_http_error, (type(self), self.message, self.status, self.body), self.__dict__)
 
 
-def _rebuild_http_error(cls: type[SGLangHTTPError], message: str, status: int, body: str) -> SGLangHTTPError:
+def _rebuild_http_error(cls: type[BackendHTTPError], message: str, status: int, body: str) -> BackendHTTPError:
     return cls(message, status=status, body=body)
 
 
-class SGLangContextLengthError(SGLangHTTPError):
+class BackendContextLengthError(BackendHTTPError):
     """The prompt, or the prompt plus `max_new_tokens`, exceeds the server's context length."""
 
 
-class SGLangThrottledError(SGLangHTTPError):
+class BackendThrottledError(BackendHTTPError):
     """The server is full or asks to slow down (429, 503)."""
 
 
-class SGLangConnectionError(SGLangClientError):
+class BackendConnectionError(BackendError):
     """The server gave no answer: connection refused, reset or timed out."""
 
 
-class SGLangDecodingError(SGLangClientError):
-    """The server's answer is not the JSON object it should be."""
+class BackendAnswerError(BackendError):
+    """The answer is not what it should be: not readable, or in contradiction to itself or the request."""
 
 
-class SGLangAnswerLimitError(SGLangDecodingError):
+class BackendAnswerLimitError(BackendAnswerError):
     """The server's answer is larger than the client reads, or compressed. It is not retried."""
 
 
-class SGLangAbortedError(SGLangClientError):
+class BackendAbortedError(BackendError):
     """The server aborted the request before it was complete.
 
     Attributes:
@@ -116,7 +117,7 @@ class SGLangAbortedError(SGLangClientError):
         return str(self.args[0])
 
 
-class SGLangRequestError(StrandsSGLangError, ValueError):
+class BackendRequestError(StrandsSGLangError, ValueError):
     """The request is wrong and was not sent (ids outside the vocabulary, unknown sampling keys, empty prompt)."""
 
 
@@ -225,3 +226,16 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
         if name not in names:
             hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
+
+
+# ---- the names of strands-sglang -------------------------------------------------------------------------------------
+
+SGLangClientError = BackendError
+SGLangHTTPError = BackendHTTPError
+SGLangContextLengthError = BackendContextLengthError
+SGLangThrottledError = BackendThrottledError
+SGLangConnectionError = BackendConnectionError
+SGLangDecodingError = BackendAnswerError
+SGLangAnswerLimitError = BackendAnswerLimitError
+SGLangAbortedError = BackendAbortedError
+SGLangRequestError = BackendRequestError

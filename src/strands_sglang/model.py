@@ -22,7 +22,6 @@ from strands.types.tools import ToolChoice, ToolSpec
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.callers import Callers
 from .conversation.cancel import CallCancelled
-from .conversation.generation import GenerateClient
 from .conversation.options import SGLangConfig
 from .conversation.reply import MalformedCalls, read_constrained
 from .exceptions import StructuredOutputError
@@ -65,7 +64,7 @@ class SGLangModel(Model):
         self,
         *,
         tokenizer: Any,
-        client: GenerateClient | None = None,
+        client: Any = None,
         base_url: str | None = None,
         tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
@@ -94,12 +93,12 @@ class SGLangModel(Model):
     # ---- the episode ------------------------------------------------
 
     @property
-    def client(self) -> GenerateClient:
-        """What speaks the generate contract; another client may take its place between calls."""
+    def client(self) -> Any:
+        """What samples, as it was given; another client may take its place between calls."""
         return self.conversation.client
 
     @client.setter
-    def client(self, client: GenerateClient) -> None:
+    def client(self, client: Any) -> None:
         self.conversation.client = client
 
     @property
@@ -211,7 +210,7 @@ class SGLangModel(Model):
             TokenBudgetReachedError: A token budget was used up before this call.
             MessageConversionError: A block has no place in a chat template.
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
-            SGLangClientError: The call failed.
+            BackendError: The call failed.
         """
         if tool_choice and "auto" not in tool_choice:
             logger.debug("tool_choice=<%s> | forced tool choice is not supported and ignored", tool_choice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Shown(SGLangClient):
     calls: list[tuple[list[int], dict[str, Any]]]
 
     async def ask(self, request: Any) -> Any:
-        answer = await super().ask(request.with_prompt(request.prompt, return_prompt_token_ids=True))
+        answer = await super().ask(replace(request, show_prompt=True))
         self.calls.append((request.prompt.tolist(), dict(answer.payload)))
         return answer
 

@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 from strands_sglang import SGLangClient
+from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http import connections
 from strands_sglang.backends.http.retry import RetryBudget
-from strands_sglang.backends.sglang import before_attempt, client
+from strands_sglang.backends.sglang import client
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -262,10 +263,12 @@ class Schedule:
 
     async def call(self, made: SGLangClient, call: Call) -> None:
         current.set(call)
-        before_attempt.set(call.begin)
         try:
             await asyncio.sleep(call.rng.random() * 3)
-            call.outcome = await made.generate([call.number, 7], sampling_params={"max_new_tokens": 4})
+            request = GenerateRequest(
+                prompt=PromptIds.of([call.number, 7]), sampling_params={"max_new_tokens": 4}, before_attempt=call.begin
+            )
+            call.outcome = dict((await made.ask(request)).payload)
         except BaseException as error:
             call.outcome = error
         call.ended = asyncio.get_running_loop().time()

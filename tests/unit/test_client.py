@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.backends import GenerateRequest, PromptIds
 from strands_sglang.backends.http.retry import RetryClass, RetryPolicy
-from strands_sglang.backends.sglang import NON_RETRYABLE_STATUS_CODES, SGLangClient, before_attempt
+from strands_sglang.backends.sglang import NON_RETRYABLE_STATUS_CODES, SGLangClient
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -283,12 +284,8 @@ async def test_a_call_can_be_stopped_before_any_of_its_attempts(server: FaultySe
             raise StopError
 
     server.script = [faults.busy(), faults.busy(), faults.busy()]
-    token = before_attempt.set(check)
-    try:
-        with pytest.raises(StopError):
-            await client.generate([1, 2])
-    finally:
-        before_attempt.reset(token)
+    with pytest.raises(StopError):
+        await client.ask(GenerateRequest(prompt=PromptIds.of([1, 2]), before_attempt=check))
     assert len(server.requests) == 2
     await client.generate([1, 2])  # its turn was given back, and the next call is not checked
     assert len(server.requests) == 4

@@ -26,8 +26,11 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_sglang import SGLangModel
-from strands_sglang.backends.sglang import GenerateAnswer, GenerateRequest, read_answer
+from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
+from strands_sglang.backends import prompt as prompt_module
+from strands_sglang.backends.sglang import read_answer
 from strands_sglang.backends.sglang import request as request_module
+from strands_sglang.backends.sglang.request import WireRequest
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
@@ -44,7 +47,7 @@ TOOL = {
 }
 
 
-class PostingClient:
+class PostingClient(Backend):
     """Does what the HTTP client does up to the socket, and answers with the same call each time."""
 
     def __init__(self, turns: int = sys.maxsize) -> None:
@@ -55,15 +58,13 @@ class PostingClient:
         self._payloads = [orjson.dumps(_payload(each)) for each in ids]
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        self.bodies.append(len(b"".join(request.body("0" * 32, request.encode_fields()))))
+        wire = WireRequest.of(request)
+        self.bodies.append(len(b"".join(wire.body("0" * 32, wire.encode_fields()))))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"
         if self.on_call is not None:
             self.on_call()
         return read_answer(payload, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
-
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        raise AssertionError("a client that takes requests is asked with requests")
 
 
 def _payload(ids: Any) -> dict[str, Any]:
@@ -163,7 +164,8 @@ def work_at(turns: int) -> Work:
                 return written
 
         patch.setattr(TokenizerAdapter, "encode", counted_encode)
-        patch.setattr(request_module, "orjson", CountedJson())
+        for module in (request_module, prompt_module):
+            patch.setattr(module, "orjson", CountedJson())
         sys.setprofile(work.note)
         try:
             episode.turn()

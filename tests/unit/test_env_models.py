@@ -43,7 +43,7 @@ def test_unknown_option_is_refused() -> None:
 
 
 def test_local_factory_uses_a_running_engine() -> None:
-    engine = SimpleNamespace(tokenizer=MagicMock(), generate=None)
+    engine = SimpleNamespace(tokenizer=MagicMock(), generate=print)
     factory = local_model_factory(engine=engine)
     assert factory.engine is engine  # type: ignore[attr-defined]
     assert factory().client is engine  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def test_local_factory_uses_a_running_engine() -> None:
 
 
 def test_the_configuration_names_model_parser_and_options() -> None:
-    engine = SimpleNamespace(tokenizer=MagicMock(), generate=None, model_path="tiny")
+    engine = SimpleNamespace(tokenizer=MagicMock(), generate=print, model_path="tiny")
     config = local_model_factory(engine=engine, tool_parser="hermes", reasoning_policy="branch").config  # type: ignore[attr-defined]
     assert config["model"] == "tiny"
     assert config["tool_parser"].endswith(".HermesToolParser")

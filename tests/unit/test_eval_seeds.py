@@ -12,9 +12,10 @@ import pytest
 from strands_env.cli import main
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.models import local_model_factory, sglang_model_factory
-from strands_env.core.seeds import RolloutSeed, SeededClient, derive_seed
+from strands_env.core.seeds import RolloutSeed, SeededBackend, derive_seed
 from strands_env.distributed import ProcessExecutor
 from strands_env.eval import ConfigMismatchError, EvalError, Evaluator, read_results
+from strands_sglang.backends import GenerateRequest, PromptIds
 from tests.unit.eval_support import FakeEnv, tasks
 
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 6}
@@ -125,7 +126,7 @@ def test_a_fixed_seed_with_one_sample_is_the_users_choice():
 class Recorder:
     """Answers nothing and remembers the seeds."""
 
-    vocab_size = 7
+    vocab_size = 10
 
     def __init__(self) -> None:
         self.seeds: list[Any] = []
@@ -136,32 +137,36 @@ class Recorder:
         return {"output_ids": [9], "meta_info": {"finish_reason": {"type": self.finish}}}
 
 
+def request(prompt: list[int], **params: Any) -> GenerateRequest:
+    return GenerateRequest(prompt=PromptIds.of(prompt), sampling_params=params)
+
+
 async def test_calls_differ_by_prompt_and_repetition_and_not_by_order():
     first, second = Recorder(), Recorder()
-    one, other = SeededClient(first, 3), SeededClient(second, 3)
+    one, other = SeededBackend(first, 3), SeededBackend(second, 3)
     for prompt in ([1], [2], [1]):
-        await one.generate(prompt, sampling_params={})
+        await one.ask(request(prompt))
     for prompt in ([2], [1], [1]):
-        await other.generate(prompt, sampling_params={})
+        await other.ask(request(prompt))
     assert len(set(first.seeds)) == 3
     assert second.seeds == [first.seeds[1], first.seeds[0], first.seeds[2]]
-    assert one.vocab_size == 7
+    assert (await one.info()).vocab_size == 10
 
 
 async def test_what_continues_an_aborted_call_keeps_its_seed():
     recorder = Recorder()
-    client = SeededClient(recorder, 3)
+    client = SeededBackend(recorder, 3)
     recorder.finish = "abort"
-    await client.generate([1], sampling_params={})
+    await client.ask(request([1]))
     recorder.finish = "stop"
-    await client.generate([1, 9], sampling_params={})
-    await client.generate([1, 9], sampling_params={})
+    await client.ask(request([1, 9]))
+    await client.ask(request([1, 9]))
     assert recorder.seeds[0] == recorder.seeds[1] != recorder.seeds[2]
 
 
 async def test_a_seed_of_the_users_stays():
     recorder = Recorder()
-    await SeededClient(recorder, 3).generate([1], sampling_params={"sampling_seed": 5})
+    await SeededBackend(recorder, 3).ask(request([1], sampling_seed=5))
     assert recorder.seeds == [5]
 
 
@@ -172,7 +177,7 @@ def test_models_are_seeded_only_where_asked_and_each_has_its_own():
     assert asked().client is recorder
     with RolloutSeed(1).active() as seed:
         assert unasked().client is recorder
-        assert isinstance(asked().client, SeededClient)
+        assert isinstance(asked().client, SeededBackend)
         assert seed.for_model() != seed.for_model()
 
 

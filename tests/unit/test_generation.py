@@ -286,7 +286,7 @@ async def test_prompt_logprobs_that_an_abort_in_the_queue_withholds_come_with_th
 
 async def test_missing_experts_name_the_server_flag() -> None:
     model, _ = make(["hi"], return_routed_experts=True, require_routed_experts=True)
-    with pytest.raises(KeyError, match="enable-return-routed-experts"):
+    with pytest.raises(SGLangDecodingError, match="enable-return-routed-experts"):
         await run(model)
     assert model.trajectories == []
 
@@ -313,7 +313,7 @@ async def test_sampling_sets_are_kept_per_output_token() -> None:
 
 async def test_a_missing_sampling_set_names_the_version_it_needs() -> None:
     model, _ = make(["hi"], return_sampling_mask=True)
-    with pytest.raises(KeyError, match=r"0\.5\.18"):
+    with pytest.raises(SGLangDecodingError, match=r"0\.5\.18"):
         await run(model)
 
 

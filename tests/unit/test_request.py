@@ -9,14 +9,15 @@ import numpy as np
 import orjson
 import pytest
 
-from strands_sglang.backends.sglang import GenerateRequest, PromptIds
+from strands_sglang.backends import PromptIds
+from strands_sglang.backends.sglang.request import WireRequest
 from strands_sglang.exceptions import SGLangRequestError
 
 
 @pytest.mark.parametrize("ids", [[3, 1, 2], (3, 1, 2), array("i", [3, 1, 2]), np.array([3, 1, 2], dtype=np.int32)])
 def test_ids_of_any_kind_are_the_same_text(ids: Any) -> None:
     prompt = PromptIds.of(ids)
-    assert (b"".join(prompt.pieces), len(prompt), prompt.highest, prompt.size) == (b"3,1,2", 3, 3, 5)
+    assert (b"".join(prompt.chunks), len(prompt), prompt.highest, prompt.size) == (b"3,1,2", 3, 3, 5)
     assert prompt.tolist() == [3, 1, 2]
 
 
@@ -25,13 +26,13 @@ def test_a_prompt_grows_by_text() -> None:
     assert (grown.tolist(), len(grown), grown.highest) == ([7, 8, 1], 3, 8)
 
 
-def test_pieces_are_shared_and_joined_in_time() -> None:
+def test_chunks_are_shared_and_joined_in_time() -> None:
     grown = PromptIds()
     for token in range(100):
         before, grown = grown, grown.followed_by(array("i", [token, 5]))
-        assert b"".join(grown.pieces) == b",".join(b"%d,5" % each for each in range(token + 1))
-        assert grown.size == len(b"".join(grown.pieces)) and len(grown.pieces) <= 32
-        assert len(grown.pieces) == 1 or grown.pieces[:-1] == before.pieces
+        assert b"".join(grown.chunks) == b",".join(b"%d,5" % each for each in range(token + 1))
+        assert grown.size == len(b"".join(grown.chunks)) and len(grown.chunks) <= 32
+        assert len(grown.chunks) == 1 or grown.chunks[:-1] == before.chunks
 
 
 def test_what_follows_is_checked() -> None:
@@ -41,7 +42,7 @@ def test_what_follows_is_checked() -> None:
 
 def test_a_body_is_the_json_of_the_request() -> None:
     fields = {"sampling_params": {"temperature": 1.0}, "return_logprob": None, "routing_key": "k", "rid": "r"}
-    request = GenerateRequest.checked(PromptIds.of([1, 2]), fields)
+    request = WireRequest.checked(PromptIds.of([1, 2]), fields)
     assert orjson.loads(b"".join(request.body("r2", request.encode_fields()))) == {
         "rid": "r2", "sampling_params": {"temperature": 1.0}, "stream": False, "input_ids": [1, 2],
     }  # fmt: skip
@@ -51,9 +52,9 @@ def test_a_body_is_the_json_of_the_request() -> None:
 
 def test_ids_beyond_the_vocabulary_are_refused_without_a_look_at_each() -> None:
     with pytest.raises(SGLangRequestError, match="outside the vocabulary of 9"):
-        GenerateRequest.checked(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)
+        WireRequest.checked(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)
 
 
 def test_a_request_id_that_utf8_cannot_hold_is_refused() -> None:
     with pytest.raises(SGLangRequestError, match="surrogates"):
-        GenerateRequest.checked(PromptIds.of([1]), {"rid": "\ud800"})
+        WireRequest.checked(PromptIds.of([1]), {"rid": "\ud800"})

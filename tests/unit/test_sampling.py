@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strands_sglang.backends.prompt import validate_input_ids
 from strands_sglang.backends.sglang.sampling import (
-    DEFAULT_MAX_NEW_TOKENS,
     SAMPLING_KEYS,
-    bound_max_new_tokens,
     validate_fields,
-    validate_input_ids,
     validate_sampling_params,
 )
 from strands_sglang.exceptions import SGLangRequestError
@@ -181,31 +179,6 @@ def test_exactly_the_ids_of_the_vocabulary_pass(ids: list[int], vocab_size: int)
     else:
         assert min(ids) >= 0
         assert max(ids) < vocab_size
-
-
-# -------------------------------------------------------------------------- max_new_tokens
-
-
-@pytest.mark.parametrize(
-    ("requested", "prompt", "context", "budget", "bound"),
-    [
-        (100, 10, 512, None, 100),
-        (50, 462, 512, None, 48),  # measured: the server samples 48 of 50 at sum == context
-        (None, 462, 512, None, 48),
-        (None, 10, 512, 7, 7),
-        (100, 10, None, 7, 7),
-        (100, 10, None, None, 100),
-        (None, 10, None, None, DEFAULT_MAX_NEW_TOKENS),
-        (10, 510, 512, None, 0),
-        (10, 600, 512, None, 0),
-        (10, 10, 512, 0, 0),
-        (0, 10, 512, None, 0),
-    ],
-)
-def test_max_new_tokens_is_always_explicit_and_bounded(
-    requested: int | None, prompt: int, context: int | None, budget: int | None, bound: int
-) -> None:
-    assert bound_max_new_tokens(requested, prompt, context, budget) == bound
 
 
 # ------------------------------------------------------------------------------ other fields

@@ -16,10 +16,10 @@ from strands.models import Model
 from strands_env.backends import BACKENDS
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
-from strands_sglang.exceptions import SGLangConnectionError
+from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.installation import install_command
 
-from .seeds import RolloutSeed, SeededClient
+from .seeds import RolloutSeed, SeededBackend
 from .types import ModelFactory as ModelFactory
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def sglang_model_factory(
         seed = RolloutSeed.current() if seeded else None
         return SGLangModel(
             tokenizer=tokenizer,
-            client=client if seed is None else SeededClient(client, seed.for_model()),
+            client=client if seed is None else SeededBackend(client, seed.for_model()),
             tool_parser=parser,
             model_id=model_id,
             sampling_params=dict(params),
@@ -232,7 +232,7 @@ def model_factory_from_args(
 
     Raises:
         ValueError: The backend is unknown, or misses an argument.
-        SGLangConnectionError: No server answers at the URL.
+        BackendConnectionError: No server answers at the URL.
     """
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
@@ -307,7 +307,7 @@ def _tokenizer(name: str) -> Any:
 def _check_listens(base_url: str) -> None:
     """Refuse an address where nothing accepts connections: every sample would fail alike."""
     if (why := why_no_answer(base_url, 10.0)) is not None:
-        raise SGLangConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
+        raise BackendConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
 
 
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
@@ -322,19 +322,19 @@ def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
     except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
         if given is not None:  # a proxy may serve nothing but /generate
             return given
-        raise SGLangConnectionError(
+        raise BackendConnectionError(
             f"what answers at {base_url!r} is not an SGLang server: GET /get_model_info gives {error}; correct the "
             "address"
         ) from error
     except OSError as error:
-        raise SGLangConnectionError(
+        raise BackendConnectionError(
             f"no SGLang server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct the "
             "address"
         ) from error
     if given is not None:
         return given
     if not isinstance(info, dict):
-        raise SGLangConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
+        raise BackendConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
     path = info.get("tokenizer_path") or info.get("model_path")
     if not path:
         raise ValueError(f"{url} names no tokenizer; give one with --tokenizer (tokenizer=)")

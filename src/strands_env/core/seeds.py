@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
+
+from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.trajectory import FinishType
 
 from .current import Bound
 from .types import Action
@@ -66,45 +69,42 @@ def seeded(action: Action) -> AbstractContextManager[object]:
     return RolloutSeed(seed).active()
 
 
-class SeededClient:
-    """What speaks the generate contract, with a `sampling_seed` for every call that brings none.
+class SeededBackend(BackendWrapper):
+    """A backend with a `sampling_seed` for every call that brings none.
 
     The seed of a call depends on the model's seed, on the prompt and on how often this prompt came before. So turns and
     repeated questions differ, and calls that run side by side need no order. A call that continues what the server
     aborted has the seed of the call it continues.
 
     Args:
-        client: The client; everything else is asked of it.
+        inner: What is wrapped.
         seed: The seed of the model.
     """
 
-    def __init__(self, client: Any, seed: int) -> None:
-        self._client = client
+    def __init__(self, inner: Any, seed: int) -> None:
+        super().__init__(inner)
         self._seed = seed
         self._prompts: Counter[bytes] = Counter()
         self._partial: dict[bytes, int] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        """The client's answer."""
-        params = fields.get("sampling_params") or {}
-        if params.get("sampling_seed") is not None:
-            answer: dict[str, Any] = await self._client.generate(input_ids, **fields)
-            return answer
-        prompt = _digest(input_ids)
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        """The answer of the backend."""
+        if request.sampling_params.get("sampling_seed") is not None:
+            return await self.inner.ask(request)
+        prompt = _digest(request.prompt)
         seed = self._partial.pop(prompt, None)
         if seed is None:
             self._prompts[prompt] += 1
             seed = derive_seed(self._seed, prompt, self._prompts[prompt])
-        fields["sampling_params"] = {**params, "sampling_seed": seed}
-        answer = await self._client.generate(input_ids, **fields)
-        finish = (answer.get("meta_info") or {}).get("finish_reason") or {}
-        if finish.get("type") == "abort":
-            self._partial[_digest([*input_ids, *(answer.get("output_ids") or ())])] = seed
+        params = {**request.sampling_params, "sampling_seed": seed}
+        answer = await self.inner.ask(replace(request, sampling_params=params))
+        if answer.finish.type is FinishType.ABORT:
+            self._partial[_digest(request.prompt.followed_by(answer.output_ids))] = seed
         return answer
 
 
-def _digest(ids: list[int]) -> bytes:
-    return hashlib.blake2b(array("q", ids).tobytes(), digest_size=16).digest()
+def _digest(prompt: PromptIds) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for chunk in prompt.chunks:
+        digest.update(chunk)
+    return digest.digest()

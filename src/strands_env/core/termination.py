@@ -19,10 +19,10 @@ from strands.types.exceptions import (
 )
 
 from strands_sglang.exceptions import (
-    SGLangAbortedError,
-    SGLangConnectionError,
-    SGLangContextLengthError,
-    SGLangThrottledError,
+    BackendAbortedError,
+    BackendConnectionError,
+    BackendContextLengthError,
+    BackendThrottledError,
     StrandsSGLangError,
     TokenBudgetReachedError,
 )
@@ -283,12 +283,12 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
     (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, (MaxToolIterationsReachedError,)),
     (TerminationReason.MAX_TOOL_CALLS_REACHED, (MaxToolCallsReachedError,)),
     (TerminationReason.TOKEN_BUDGET_REACHED, (TokenBudgetReachedError, MaxTotalTokensReachedError)),
-    (TerminationReason.CONTEXT_WINDOW_OVERFLOW, (ContextWindowOverflowException, SGLangContextLengthError)),
+    (TerminationReason.CONTEXT_WINDOW_OVERFLOW, (ContextWindowOverflowException, BackendContextLengthError)),
     (TerminationReason.MAX_TOKENS_REACHED, (MaxTokensReachedException,)),
-    (TerminationReason.ABORTED, (SGLangAbortedError,)),
-    (TerminationReason.THROTTLED, (ModelThrottledException, SGLangThrottledError)),
+    (TerminationReason.ABORTED, (BackendAbortedError,)),
+    (TerminationReason.THROTTLED, (ModelThrottledException, BackendThrottledError)),
     (TerminationReason.TIMEOUT, (TimeoutError,)),
-    (TerminationReason.CONNECTION_ERROR, (SGLangConnectionError, ConnectionError)),
+    (TerminationReason.CONNECTION_ERROR, (BackendConnectionError, ConnectionError)),
     (TerminationReason.TOOL_ERROR, (ToolProviderException, MCPClientInitializationError)),
     (TerminationReason.RECURSION_DEPTH_EXCEEDED, (RecursionError,)),
     (TerminationReason.CANCELLED, (WorkCancelledError, asyncio.CancelledError)),

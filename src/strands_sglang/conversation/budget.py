@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from ..trajectory import LengthLimit
 
+DEFAULT_MAX_NEW_TOKENS = 2048
+"""`max_new_tokens` of a call that nothing bounds."""
+
 
 class Bounds(NamedTuple):
     """The bounds on the length of one turn, each in remaining tokens; None where unbounded.
@@ -17,19 +20,31 @@ class Bounds(NamedTuple):
     Attributes:
         reply: `max_new_tokens` of the request.
         trajectory: What is left of the budget of the path.
-        sampled: What is left of the budget of the episode, where it may be the tightest.
+        response: What is left of the budget of the path behind its first prompt.
         context: Room in the context.
+        sampled: What is left of the budget of the episode, where it may be the tightest.
     """
 
     reply: int | None
     trajectory: int | None
-    sampled: int | None
+    response: int | None
     context: int | None
+    sampled: int | None = None
+
+    def least(self) -> int | None:
+        """The tightest; None where there is none."""
+        return min((bound for bound in self if bound is not None), default=None)
+
+    def most_tokens(self) -> int:
+        """`max_new_tokens` to ask for."""
+        least = self.least()
+        return DEFAULT_MAX_NEW_TOKENS if least is None else max(0, least)
 
     def tightest(self, asked: int) -> LengthLimit:
         """The bound that made a call ask for so many tokens; where several are equal, the one that ends the episode."""
         for limit, bound in (
             (LengthLimit.TRAJECTORY_BUDGET, self.trajectory),
+            (LengthLimit.TRAJECTORY_BUDGET, self.response),
             (LengthLimit.SAMPLED_BUDGET, self.sampled),
             (LengthLimit.CONTEXT, self.context),
         ):

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Unpack, cast
 from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
-from ..backends.sglang.sampling import validate_sampling_params
+from ..backends import Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
 from ..media import ImageExpander, image_expander
 from ..messages import ChatMessage, SystemPrompt, image_blocks, image_url, system_text
@@ -46,7 +46,6 @@ from ..trajectory import (
 from .backend import LONG_TEXT
 from .budget import SharedBudget
 from .cancel import CallCancelled, run_until_cancelled
-from .generation import GenerateClient
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .prompts import Dialect, PromptBuilder
 from .reply import MalformedCalls, ReadReply, Reply, read_reply, without_stop
@@ -69,7 +68,7 @@ class TurnRequest:
         tools: Strands tool specs.
         params: Sampling parameters of this call alone; they take precedence over the configured ones.
         constraints: Grammar of this call, e.g. `{"json_schema": text}`; the turn is marked as constrained.
-        fields: Further top-level fields of the request.
+        fields: Fields of the backend's own, see `Backend.check_fields`.
         agent: Name of who asks, for the record.
         agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
         attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
@@ -145,7 +144,8 @@ class Conversation:
 
     Args:
         tokenizer: Hugging Face style tokenizer of the served model.
-        client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake.
+        client: What samples: a `strands_sglang.backends.Backend` such as `SGLangClient`, or anything with `generate`
+            (the embedded engine, a scripted fake).
         base_url: URL of a server, instead of `client`; the conversation then makes a client of its own.
         tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
             one that reads back what the chat template prints, and refuses tools when none does.
@@ -165,7 +165,7 @@ class Conversation:
         self,
         *,
         tokenizer: Any,
-        client: GenerateClient | None = None,
+        client: Any = None,
         base_url: str | None = None,
         tool_parser: ToolParser | str | None = None,
         chat_template: str | None = None,
@@ -177,18 +177,18 @@ class Conversation:
         if (client is None) == (base_url is None):
             raise TypeError("exactly one of client= and base_url= is needed")
         parser = as_tool_parser(tool_parser)
-        if client is not None and not hasattr(client, "generate"):
-            raise TypeError(f"got client={client!r}, expected something with `generate`; an address is a base_url=")
+        if isinstance(client, str):
+            raise TypeError(f"got client={client!r}, expected a Backend; an address is a base_url=")
         if tokenizer is None or isinstance(tokenizer, str):
             name = tokenizer or "Qwen/Qwen3-8B"
             raise TypeError(f"got tokenizer={tokenizer!r}, expected a tokenizer, such as get_tokenizer({name!r})")
-        self.client: GenerateClient = client if client is not None else _http_client(cast(str, base_url))
+        self.client: Any = client if client is not None else _http_client(cast(str, base_url))
         self.config: SGLangConfig = self._merged(DEFAULTS, options)
         self.forest = TrajectoryForest()
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)
         self._expander: ImageExpander | None = (
-            getattr(self.client, "image_expander", None) if processor is None else image_expander(processor)
+            self.backend.image_expander if processor is None else image_expander(processor)
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self._expander)
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
@@ -215,6 +215,11 @@ class Conversation:
     def tokenizer(self) -> Any:
         """The tokenizer that was given."""
         return self._tokens.tokenizer
+
+    @property
+    def backend(self) -> Backend:
+        """The client as a backend. Another client may take its place between calls."""
+        return as_backend(self.client)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -250,11 +255,7 @@ class Conversation:
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
 
     def _merged(self, current: SGLangConfig, changes: SGLangConfig) -> SGLangConfig:
-        return merge_options(current, changes, extra_sampling_keys=self._extra_sampling_keys)
-
-    @property
-    def _extra_sampling_keys(self) -> Sequence[str]:
-        return getattr(self.client, "extra_sampling_keys", ())
+        return merge_options(current, changes, self.backend)
 
     # ---- a turn ------------------------------------------------
 
@@ -273,7 +274,7 @@ class Conversation:
             TokenBudgetReachedError: A token budget was used up before this call.
             MessageConversionError: A block has no place in a chat template.
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
-            SGLangClientError: The call failed.
+            BackendError: The call failed.
         """
         if self._expander is not None:
             await self.read_images(request.messages)
@@ -337,18 +338,19 @@ class Conversation:
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
-        request, call = prepared.request, prepared.call
-        # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for the block's end.
-        waits = {"require_reasoning": True} if request.constraints and prepared.opens_reasoning else {}
+        request, call, backend = prepared.request, prepared.call, self.backend
+        params = backend.check_sampling_params(request.params) if request.params else {}
         with self._budget.share() as share:
             answer = self._sampler.sample(
-                self.client,
+                backend,
                 call,
                 self.config,
                 share,
                 routing_key=self.config["routing_key"] or self._routing_key,
-                constraints={**self._checked(request.params), **request.constraints},
-                fields={**waits, **request.fields},
+                params={**params, **request.constraints},
+                fields=request.fields,
+                # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
+                constrain_answer_only=bool(request.constraints) and prepared.opens_reasoning,
             )
             completion = await run_until_cancelled(answer, cancel_signal)
             if cancel_signal is not None and cancel_signal.is_set():
@@ -413,9 +415,6 @@ class Conversation:
                 location.agent,
                 count,
             )
-
-    def _checked(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return validate_sampling_params(params, extra_keys=self._extra_sampling_keys) if params else params
 
     def _dialect(self, tools: Sequence[ToolSpec], key: bytes) -> Dialect:
         return self._prompts.dialect(key, tools, self._template_kwargs, self.config)
@@ -511,7 +510,7 @@ def _image_data(block: Mapping[str, Any]) -> Any:
     return data if isinstance(data, bytes | str) else None
 
 
-def _http_client(base_url: str) -> GenerateClient:
+def _http_client(base_url: str) -> Backend:
     from ..backends.sglang import SGLangClient  # loads the HTTP stack, which other clients do without
 
     return SGLangClient(base_url)

@@ -1,65 +1,29 @@
-"""One model call: a request, its answer, and the resumption of what the server aborted."""
+"""One model call: a request, its answers, and the resumption of what the server aborted."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import re
 import time
 from array import array
-from collections.abc import Collection, Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
-from ..backends.http.retry import pauses
-from ..backends.sglang.answer import GenerateAnswer, ScoredPrompt, read_answer
-from ..backends.sglang.request import GenerateRequest
-from ..exceptions import SGLangAbortedError, SGLangClientError, SGLangConnectionError, SGLangDecodingError
+from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
+from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
 from ..media import Medium, collapsed_values, expanded_ids, growth_of
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
-from .experts import ExpertRows
 from .options import AbortPolicy
-from .stops import StopRule
 from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between an abort and the attempt to resume
-
-
-class GenerateClient(Protocol):
-    """Anything that speaks the generate contract: the HTTP client, the embedded engine, a scripted fake."""
-
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
-        """Sample a continuation of `input_ids`; the answer is that of SGLang's native `/generate`."""
-
-
-async def ask(client: GenerateClient, request: GenerateRequest) -> GenerateAnswer:
-    """The checked answer to a request, from any client.
-
-    A client with a method `ask` takes the request as it is and answers with a checked value. Every other one is given
-    a list of ids and keywords, and its answer is checked here.
-
-    Raises:
-        SGLangClientError: The call failed, or the answer is not what it should be.
-    """
-    if _takes_requests(client):
-        answer: GenerateAnswer = await client.ask(request)  # type: ignore[attr-defined]
-        return answer
-    payload = await client.generate(request.prompt.tolist(), **request.keywords())
-    return read_answer(payload, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
-
-
-def _takes_requests(client: Any) -> bool:
-    """Whether `ask` may stand in for `generate`: not where a subclass or a patch replaced `generate` alone."""
-    if "generate" in getattr(client, "__dict__", ()):
-        return False
-    for cls in type(client).__mro__:
-        if "ask" in vars(cls):
-            return True
-        if "generate" in vars(cls):
-            return False
-    return False
+_CELL = 4  # bytes of an int32
 
 
 class CallPlan(NamedTuple):
@@ -92,7 +56,7 @@ class CallPlan(NamedTuple):
     stop_ids: Collection[int]
 
 
-async def generate(client: GenerateClient, request: GenerateRequest, plan: CallPlan) -> Completion:
+async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -> Completion:
     """Run a model call to its end.
 
     An aborted request is continued from its partial tokens (policy `resume`): the ids already sampled become part of
@@ -100,78 +64,80 @@ async def generate(client: GenerateClient, request: GenerateRequest, plan: CallP
     whatever the server does in between.
 
     Args:
-        client: What speaks the generate contract.
+        backend: What samples.
         request: The request, with an explicit `max_new_tokens`.
         plan: How its answers are read.
 
     Raises:
-        SGLangAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
-        SGLangConnectionError: The client was closed meanwhile.
-        SGLangClientError: The request failed.
+        BackendAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
+        BackendConnectionError: The client was closed meanwhile.
+        BackendError: The request failed.
     """
-    output = _Output(request, plan)
-    budget: int = request.fields["sampling_params"]["max_new_tokens"]
-    waits: Iterator[float] | None = None
+    output = _Output(request, plan, backend)
+    budget: int = request.sampling_params["max_new_tokens"]
+    pause = _FIRST_PAUSE
     deadline: float | None = None
-    closings = getattr(client, "closings", None)
+    closings = backend.closings
     while True:
         before = len(output.ids)
-        answer = await ask(client, output.next_request() if before or deadline is not None else request)
+        answer = await backend.ask(output.next_request() if before or deadline is not None else request)
         if request.growth:
-            _check_expansion(answer, request.prompt_tokens + before, plan.proof)
+            _check_expansion(answer, request.prompt_tokens + before, plan.proof, backend)
         output.append(answer)
         if answer.finish.type is not FinishType.ABORT:
             return output.completion(answer.finish)
-        stops = StopRule(plan.tokens, request.fields["sampling_params"], plan.stop_ids)
+        stops = StopRule(plan.tokens, request.sampling_params, plan.stop_ids)
         if (ended := _own_end(output, stops, before, budget)) is not None:
             return output.completion(ended)
         if plan.abort_policy == AbortPolicy.SURFACE:
             return output.completion(answer.finish)
         now = time.monotonic()
-        if len(output.ids) > before or deadline is None or waits is None:
-            waits = pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
+        if len(output.ids) > before or deadline is None:
+            pause = _FIRST_PAUSE
             deadline = now + (math.inf if plan.abort_timeout is None else plan.abort_timeout)
         if now >= deadline:
-            raise SGLangAbortedError(
+            raise BackendAbortedError(
                 f"the server kept aborting the request for {plan.abort_timeout:g} s "
                 f"({answer.finish.message or 'no reason given'})",
                 dict(answer.payload),
             )
-        pause = next(waits)
         logger.debug("sampled=<%d>, pause=<%.2f> | request aborted by the server, resuming", len(output.ids), pause)
         await asyncio.sleep(pause)
-        if getattr(client, "closings", None) != closings:
-            raise SGLangConnectionError("the client was closed while a request that the server aborted was resumed")
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        if backend.closings != closings:
+            raise BackendConnectionError("the client was closed while a request that the server aborted was resumed")
 
 
-def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | None) -> None:
+def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | None, backend: Backend) -> None:
     """Refuse an answer to another prompt than ours: a server that expands images differently, or tokenises again.
 
     Args:
         answer: The answer.
         expected: Length of the expanded prompt, tokens sampled in earlier attempts included.
         proof: The expanded prompt of the first attempt, where the server was asked to show it.
+        backend: What answered.
 
     Raises:
-        SGLangDecodingError: Length or ids differ, or the server does not say.
+        BackendAnswerError: Length or ids differ, or the server does not say.
     """
-    length = answer.payload["meta_info"].get("prompt_tokens")
+    length, hints = answer.prompt_tokens, backend.capabilities
     if length is None and answer.finish.type is FinishType.ABORT:
         return  # aborted before it was looked at
     if length != expected:
-        raise SGLangDecodingError(
-            f"the server's prompt has {length} tokens, expected {expected} with the images expanded: it expands them "
-            "differently, or tokenised the prompt again (SGLANG_MM_AVOID_RETOKENIZE)"
+        raise BackendAnswerError(
+            f"the server's prompt has {length} tokens, expected {expected} with the images expanded"
+            + hints.hint("images")
         )
     if proof is None:
         return
-    shown = answer.payload.get("prompt_token_ids")
+    shown = answer.prompt_ids
     if shown is None:
-        raise SGLangDecodingError(
-            "the server does not show prompt_token_ids, so nothing proves how it expands images: SGLang 0.5.23 does"
+        raise BackendAnswerError(
+            "the server does not show prompt_token_ids, so nothing proves how it expands images"
+            + hints.hint("show_prompt")
         )
     if list(shown[: len(proof)]) != proof.tolist():
-        raise SGLangDecodingError("the server expanded the images to other ids, or changed ids beside them")
+        raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")
 
 
 def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Finish | None:
@@ -192,11 +158,11 @@ def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Fini
 class _Output:
     """What has been sampled so far, over all attempts of one call."""
 
-    def __init__(self, request: GenerateRequest, plan: CallPlan) -> None:
+    def __init__(self, request: GenerateRequest, plan: CallPlan, backend: Backend) -> None:
         self.ids: array[int] = array(TOKEN_TYPECODE)
         self._request = request
         self._plan = plan
-        self._fields = request.fields
+        self._backend = backend
         self._experts = ExpertRows(plan.held, plan.expert_row_bytes)
         self._logprobs: array[float] | None = array(LOGPROB_TYPECODE)
         self._prompt_logprobs: array[float] | None = None
@@ -208,25 +174,27 @@ class _Output:
 
     def next_request(self) -> GenerateRequest:
         """The request that goes on where the last answer was aborted."""
-        params = dict(self._fields["sampling_params"])
+        first = self._request
+        params = dict(first.sampling_params)
         params["max_new_tokens"] -= len(self.ids)
         if params.get("min_new_tokens"):
             params["min_new_tokens"] = max(0, params["min_new_tokens"] - len(self.ids))
-        changed: dict[str, Any] = {"sampling_params": params}
-        if self.ids and "logprob_start_len" in self._fields:
-            changed["logprob_start_len"] = -1
-        if "routed_experts_start_len" in self._fields:
-            changed["routed_experts_start_len"] = self._experts.start
-        return self._request.with_prompt(self._request.prompt.followed_by(self.ids), **changed)
+        return replace(
+            first,
+            prompt=first.prompt.followed_by(self.ids),
+            sampling_params=params,
+            score_from=None if self.ids else first.score_from,
+            experts_from=None if first.experts_from is None else self._experts.start,
+        )
 
     def append(self, answer: GenerateAnswer) -> None:
         """Append an answer.
 
         Raises:
-            SGLangClientError: A field that was asked for is missing, or belongs to other tokens.
+            BackendError: A field that was asked for is missing, or belongs to other tokens.
         """
         offset = len(self.ids)
-        if answer.output_logprobs is None and self._fields.get("return_logprob") and answer.output_ids:
+        if answer.output_logprobs is None and self._request.logprobs and answer.output_ids:
             logger.warning("request_id=<%s> | log-probabilities were requested and not returned", answer.rid)
         self.ids.extend(answer.output_ids)
         if answer.output_logprobs is None or self._logprobs is None:
@@ -251,9 +219,9 @@ class _Output:
         # A request aborted before it ran has scored nothing; the next attempt is asked again.
         if self._plan.score_prompt and self._prompt_logprobs is None and (answer.scored_prompt or not aborted):
             self._prompt_logprobs = _prompt_logprobs(answer.scored_prompt, self._plan)
-        if self._fields.get("return_routed_experts"):
+        if self._request.experts_from is not None:
             self._append_experts(answer.routed_experts, aborted)
-        if self._fields.get("return_sampling_mask"):
+        if self._request.sampling_mask:
             self._append_kept(answer.sampling_mask, len(answer.output_ids))
 
     def _rows_end(self) -> int:
@@ -264,24 +232,17 @@ class _Output:
     def _append_experts(self, rows: bytes | None, aborted: bool) -> None:
         if rows is not None:
             self._experts.append(rows, self._rows_end())
-        elif (
-            self._plan.experts_required and not aborted
-        ):  # those in the queue have none; the next attempt brings all missing
-            raise _MissingFieldError(
-                "routed_experts",
-                "return_routed_experts was requested, but the server returned none: "
-                "start it with --enable-return-routed-experts, and mind that some routers drop the field",
-            )
+        elif self._plan.experts_required and not aborted:  # those in the queue have none; the next attempt has all
+            raise self._missing("routed_experts", "the routed experts that are required")
 
     def _append_kept(self, kept: SamplingMask | None, count: int) -> None:
-        if kept is None:
-            if count:
-                raise _MissingFieldError(
-                    "output_token_sampling_mask",
-                    "return_sampling_mask was requested, but the server returned none: it needs SGLang 0.5.18 or newer",
-                )
-        else:
+        if kept is not None:
             self._kept = kept if self._kept is None else SamplingMask.join([self._kept, kept])
+        elif count:
+            raise self._missing("sampling_mask", "the sampling mask that was asked for")
+
+    def _missing(self, name: str, what: str) -> BackendAnswerError:
+        return BackendAnswerError(f"the answer lacks {what}{self._backend.capabilities.hint(name)}")
 
     def cut(self, length: int) -> None:
         """Forget the tokens after the first `length`."""
@@ -306,7 +267,6 @@ class _Output:
             if spans and spans[-1].end == span.start and spans[-1].version == span.version:
                 span = WeightSpan(version=span.version, start=spans.pop().start, end=span.end)
             spans.append(span)
-        with_experts = self._fields.get("return_routed_experts")
         return Completion(
             output_ids=self.ids,
             output_logprobs=self._logprobs,
@@ -316,7 +276,7 @@ class _Output:
             request_ids=tuple(self._rids),
             cached_tokens=self._cached_tokens,
             latency=self._latency,
-            routed_experts=self._experts.rows_up_to(self._rows_end()) if with_experts else None,
+            routed_experts=None if self._request.experts_from is None else self._experts.rows_up_to(self._rows_end()),
             sampling_mask=self._kept,
         )
 
@@ -337,15 +297,145 @@ def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float
             ids[place - first] = expected[place]
         shift += medium.growth
     if ids != expected[first:]:
-        raise SGLangDecodingError("input_token_logprobs do not belong to the ids that were sent")
+        raise BackendAnswerError("the log-probabilities of the prompt do not belong to the ids that were sent")
     return collapsed_values(values, plan.media, math.nan)
 
 
-class _MissingFieldError(SGLangClientError, KeyError):
-    """A requested field is missing from the answer."""
+# ---- routed experts -----------------------------------------------------------------------------------------------
 
-    def __init__(self, field_name: str, message: str) -> None:
-        super().__init__(field_name, message)
 
-    def __str__(self) -> str:
-        return f"{self.args[0]}: {self.args[1]}"
+class ExpertRows:
+    """One row a token that was fed: all of a sequence but the last.
+
+    Args:
+        held: Length of the held path. The row of its last token, which was not fed, comes with this call.
+        row_bytes: Bytes of a row on the held path, or None if unknown.
+    """
+
+    def __init__(self, held: int, row_bytes: int | None) -> None:
+        self.start = max(held - 1, 0)
+        """Position of the first row that is not known yet."""
+        self._row_bytes = row_bytes
+        self._data = bytearray()
+
+    def append(self, data: bytes, end: int) -> None:
+        """Append the rows `start` to `end` of an answer.
+
+        Args:
+            data: Rows of int32. Servers that cannot start elsewhere send the rows from position 0 on; those that are
+                known already are left out.
+            end: Position after the last row.
+
+        Raises:
+            BackendAnswerError: The size is neither.
+        """
+        rows = end - self.start
+        if self._row_bytes is None:
+            self._row_bytes = _row_bytes(len(data), rows) or _row_bytes(len(data), end)
+        width = self._row_bytes or 0
+        if data and width and len(data) == end * width:
+            data = data[self.start * width :]
+        if len(data) != rows * width or (rows and not width):
+            expected = f"of {width} bytes each" if width else f"of whole int32 ({_CELL} bytes)"
+            raise BackendAnswerError(
+                f"routed_experts holds {len(data)} bytes, expected {rows} rows {expected}, one for each position from "
+                f"{self.start} to {end - 1}; the experts would belong to other tokens"
+            )
+        self._data += data
+        self.start = end
+
+    def cut(self, end: int) -> None:
+        """Forget the rows from position `end` on."""
+        if end < self.start:
+            del self._data[len(self._data) - (self.start - end) * (self._row_bytes or 0) :]
+            self.start = end
+
+    def rows_up_to(self, end: int) -> bytes | None:
+        """All rows, or None if those up to `end` are not complete."""
+        return bytes(self._data) if self.start == end else None
+
+
+def _row_bytes(size: int, rows: int) -> int | None:
+    return size // rows if rows and size and size % (_CELL * rows) == 0 else None
+
+
+# ---- stops ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The end of a turn.
+
+    Attributes:
+        length: Number of ids up to and including the one that ends it.
+        matched: The stop token's id, or the stop string or pattern.
+    """
+
+    length: int
+    matched: int | str
+
+
+class StopRule:
+    """What ends a request besides its length.
+
+    Below `min_new_tokens` nothing is different: the server bans stop tokens there, and one that comes all the same (an
+    end of sequence that only the model's configuration names) ends the request.
+
+    Args:
+        tokens: The tokenizer.
+        params: Sampling parameters of the request.
+        seen: Stop tokens that ended earlier turns; the engine may know more than the tokenizer does.
+    """
+
+    def __init__(self, tokens: TokenizerAdapter, params: Mapping[str, Any], seen: Collection[int] = ()) -> None:
+        self._tokens = tokens
+        self._seen = seen
+        self._ids = frozenset(params.get("stop_token_ids") or ())
+        self._uses_ids = not params.get("ignore_eos", False)  # which switches `stop_token_ids` off, too
+        self._strings = _listed(params.get("stop"))
+        self._patterns = _listed(params.get("stop_regex"))
+
+    def first_stop(self, ids: Sequence[int], start: int) -> Stop | None:
+        """The first stop in `ids[start:]`, the output of one request; None if it holds none.
+
+        Tokens can follow a stop where several are decoded at a time (speculative decoding).
+        """
+        found = [stop for stop in (self._by_text(ids, start), self._by_id(ids, start)) if stop is not None]
+        return min(found, key=lambda stop: stop.length, default=None)
+
+    def _by_id(self, ids: Sequence[int], start: int) -> Stop | None:
+        if not self._uses_ids or len(ids) == start:
+            return None
+        stops = self._ids | self._tokens.stop_ids
+        stops |= {token for token in self._seen if self._tokens.is_control(token)}
+        for position in range(start, len(ids)):
+            if ids[position] in stops:
+                return Stop(length=position + 1, matched=ids[position])
+        return None
+
+    def _by_text(self, ids: Sequence[int], start: int) -> Stop | None:
+        if not (self._strings or self._patterns):
+            return None
+        matched = self._match(self._tokens.decode(ids[start:]))
+        if matched is None:
+            return None
+        end = len(ids)
+        while end - 1 > start and (earlier := self._match(self._tokens.decode(ids[start : end - 1]))) is not None:
+            end, matched = end - 1, earlier
+        return Stop(length=end, matched=matched)
+
+    def _match(self, text: str) -> str | None:
+        for string in self._strings:
+            if string and string in text:
+                return string
+        for pattern in self._patterns:
+            try:
+                if re.search(pattern, text):
+                    return pattern
+            except re.error:  # the server refuses it; nothing was sampled under it
+                continue
+        return None
+
+
+def _listed(value: str | Sequence[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())

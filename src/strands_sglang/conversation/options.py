@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
-from ..backends.sglang.sampling import SAMPLING_KEYS, validate_sampling_params
+from ..backends import Backend, SamplingParams
 from ..exceptions import did_you_mean
 from ..template import ControlTokens, DroppedContent
 
@@ -48,7 +48,7 @@ class SGLangConfig(TypedDict, total=False):
     context_window_limit: int | None
     """Context length in tokens; None asks the client."""
     sampling_params: Mapping[str, Any]
-    """SGLang sampling parameters, e.g. `{"temperature": 1.0, "max_new_tokens": 1024}`."""
+    """`strands_sglang.backends.SamplingParams`, e.g. `{"temperature": 1.0, "max_new_tokens": 1024}`."""
     return_logprob: bool
     """Ask for log-probabilities of sampled tokens (default True); the prefix cache stays usable."""
     return_prompt_logprobs: bool | Literal["appended"]
@@ -86,13 +86,18 @@ class SGLangConfig(TypedDict, total=False):
     """Budget of sampled tokens over the episode (until `reset`)."""
     max_trajectory_tokens: int | None
     """Budget of tokens of one path, prompt included."""
+    max_response_tokens: int | None
+    """Budget of tokens of one path behind its first prompt, tool results included."""
     routing_key: str | None
     """Session affinity key for routers; None makes one an episode."""
     max_image_pixels: int | None
     """Images of more pixels are resized, once, before anything is made of them: every later turn sends the same bytes.
     None (default) leaves that to the model's processor."""
+    prove_images: Literal["first", "always"]
+    """When the server has to show how it expanded the images of a prompt: in the first call of a path with images
+    (default), or in each."""
     request_fields: Mapping[str, Any]
-    """Further top-level fields of every request, e.g. `{"priority": 1}`."""
+    """Fields of the backend's own in every request, e.g. `{"priority": 1}`."""
 
 
 DEFAULTS: SGLangConfig = {
@@ -115,11 +120,21 @@ DEFAULTS: SGLangConfig = {
     "abort_timeout": 600.0,
     "max_sampled_tokens": None,
     "max_trajectory_tokens": None,
+    "max_response_tokens": None,
     "routing_key": None,
     "max_image_pixels": None,
+    "prove_images": "first",
     "request_fields": {},
 }
 
+_TOKEN_COUNTS = frozenset(
+    {
+        "context_window_limit",
+        "prompt_logprobs_limit",
+        "max_sampled_tokens",
+        "max_trajectory_tokens",
+    }
+)
 _CHOICES: dict[str, type[StrEnum]] = {
     "reasoning_policy": ReasoningPolicy,
     "control_tokens": ControlTokens,
@@ -128,36 +143,14 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "abort_policy": AbortPolicy,
 }
 
-_OWN_FIELDS = frozenset(
-    [
-        "input_ids",
-        "text",
-        "input_embeds",
-        "sampling_params",
-        "rid",
-        "stream",
-        "return_logprob",
-        "logprob_start_len",
-        "return_routed_experts",
-        "routed_experts_start_len",
-        "return_sampling_mask",
-        "image_data",
-    ]
-)
 
-
-_INEXACT_FIELDS = frozenset(["video_data", "audio_data"])
-
-
-def merge_options(
-    current: SGLangConfig, changes: Mapping[str, Any], *, extra_sampling_keys: Collection[str] = ()
-) -> SGLangConfig:
+def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend) -> SGLangConfig:
     """A new configuration with some options changed.
 
     Args:
         current: The configuration so far.
         changes: Options to change.
-        extra_sampling_keys: Sampling parameters to let through unchecked.
+        backend: What samples; it checks what is its own.
 
     Raises:
         TypeError: An option does not exist; the message names the nearest one.
@@ -166,12 +159,14 @@ def merge_options(
     merged = dict(current)
     for name, value in changes.items():
         if name not in DEFAULTS:
-            if name in SAMPLING_KEYS:
+            if name in SamplingParams.__annotations__:
                 raise TypeError(f"{name!r} is a sampling parameter: write sampling_params={{{name!r}: {value!r}}}")
             hint = did_you_mean(name, DEFAULTS) or f"; known are {', '.join(sorted(DEFAULTS))}"
             raise TypeError(f"unknown option {name!r}{hint}")
         if name == "sampling_params":
-            merged[name] = validate_sampling_params(value or {}, extra_keys=extra_sampling_keys)
+            merged[name] = backend.check_sampling_params(value or {})
+        elif name == "request_fields" and isinstance(value, Mapping):
+            merged[name] = backend.check_fields(value)
         else:
             merged[name] = _check(name, value)
     return merged  # type: ignore[return-value]
@@ -181,27 +176,23 @@ def _check(name: str, value: Any) -> Any:
     if name in ("chat_template_kwargs", "request_fields"):
         if not isinstance(value, Mapping | None):
             raise ValueError(f"{name} must be a mapping, got {value!r}")
-        fields = dict(value or {})
-        if name == "request_fields" and (media := sorted(_INEXACT_FIELDS & fields.keys())):
-            raise ValueError(
-                f"request_fields may not hold {media}: with video or audio in a request SGLang decodes the ids and "
-                "tokenises them again; send frames as image blocks, or a transcript as text"
-            )
-        own = _OWN_FIELDS & fields.keys() if name == "request_fields" else frozenset()
-        if own:
-            raise ValueError(f"request_fields may not hold {sorted(own)}: the model sets these itself")
-        return fields
+        return dict(value or {})
     if name in _CHOICES:
         return _member(_CHOICES[name], name, value)
+    if name == "prove_images" and value not in ("first", "always"):
+        raise ValueError(f"prove_images must be 'first' or 'always', got {value!r}")
     if name == "return_prompt_logprobs" and value == "appended":
         return value
     if name.startswith(("return_", "require_")):
         if not isinstance(value, bool):
             choices = "True, False or 'appended'" if name == "return_prompt_logprobs" else "True or False"
             raise ValueError(f"{name} must be {choices}, got {value!r}")
-    elif name in ("context_window_limit", "prompt_logprobs_limit", "max_sampled_tokens", "max_trajectory_tokens"):
+    elif name in _TOKEN_COUNTS:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive number of tokens or None, got {value!r}")
+    elif name == "max_response_tokens":
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ValueError(f"{name} must be a number of tokens or None, got {value!r}")
     elif name == "max_image_pixels":
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"max_image_pixels must be a positive number of pixels or None, got {value!r}")

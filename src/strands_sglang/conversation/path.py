@@ -1,4 +1,4 @@
-"""What a call needs of the path it extends, grown turn by turn, so that a call costs what is new."""
+"""Incremental prompt cache of one path: a call costs what is new."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from collections import OrderedDict
 from typing import NamedTuple
 
-from ..backends.sglang.request import PromptIds
+from ..backends import PromptIds
 from ..media import Medium, moved
 from ..trajectory import Turn
 
@@ -25,6 +25,7 @@ class HeldPath(NamedTuple):
         ids: Their ids, prompts and outputs.
         media: Images of their prompts in order; positions are those in `ids`.
         growth: Tokens by which those images make the path longer for the server.
+        first_prompt: Length of the first prompt as the server counts it, or None for the empty path.
         stop_ids: Stop tokens that ended them.
         expert_row_bytes: Bytes of routed experts of one token, or None if unknown.
     """
@@ -32,6 +33,7 @@ class HeldPath(NamedTuple):
     ids: PromptIds = PromptIds()
     media: tuple[Medium, ...] = ()
     growth: int = 0
+    first_prompt: int | None = None
     stop_ids: frozenset[int] = frozenset()
     expert_row_bytes: int | None = None
 
@@ -54,6 +56,7 @@ class HeldPath(NamedTuple):
             ids=prompt.followed_by(done.output_ids),
             media=self.media + moved(turn.media, len(self.ids)),
             growth=turn.growth,
+            first_prompt=len(prompt) + turn.growth if self.first_prompt is None else self.first_prompt,
             stop_ids=self.stop_ids if stop is None else self.stop_ids | {stop},
             expert_row_bytes=len(experts) // rows if experts and rows else self.expert_row_bytes,
         )

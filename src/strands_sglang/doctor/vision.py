@@ -51,7 +51,7 @@ async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander)
             tokenizer=tokenizer,
             processor=expander,
             sampling_params={"max_new_tokens": 8, "logit_bias": {str(token): -100.0 for token in expander.media_ids}},
-            request_fields={"return_prompt_token_ids": True},
+            prove_images="always",
         )
         messages: list[Any] = []
         for number, sizes in enumerate(_TURNS):

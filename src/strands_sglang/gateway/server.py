@@ -25,7 +25,6 @@ from aiohttp import web
 
 from ..backends.sglang.sampling import SAMPLING_KEYS
 from ..conversation import Conversation
-from ..conversation.generation import GenerateClient
 from ..conversation.options import DEFAULTS
 from ..exceptions import did_you_mean, refuse_unknown
 from ..installation import install_command
@@ -92,7 +91,7 @@ class Gateway:
     def __init__(
         self,
         *,
-        client: GenerateClient,
+        client: Any,
         tokenizer: Any,
         host: str | None = "127.0.0.1",
         port: int = 0,

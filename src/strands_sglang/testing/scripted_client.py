@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.sglang.request import GenerateRequest, PromptIds
+from ..backends import PromptIds
+from ..backends.sglang.request import WireRequest
 from .replies import Reply, build_answer
 
 Entry = Reply | str | Sequence[int] | Mapping[str, Any] | BaseException | Callable[..., Any]
@@ -75,7 +76,7 @@ class ScriptedClient:
 
     async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
         """The next reply of the script as a server's answer, or its exception."""
-        request = GenerateRequest.checked(PromptIds.of(input_ids), fields, vocab_size=self._vocab_size)
+        request = WireRequest.checked(PromptIds.of(input_ids), fields, vocab_size=self._vocab_size)
         checked = request.keywords()
         rid = request.rid or uuid.uuid4().hex
         prompt = list(input_ids)

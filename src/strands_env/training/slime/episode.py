@@ -9,17 +9,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
-from numpy.typing import NDArray
 
 from strands_env.core import StepResult
 from strands_env.training.slime.fill import CallRecord, kept_sets_of
 from strands_env.training.slime.prompt import Pictures
-from strands_sglang.exceptions import SGLangAbortedError, TokenBudgetReachedError
+from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
+from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
+from strands_sglang.trajectory import FinishType
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ class RolloutControl:
     Attributes:
         is_aborted: Whether slime has asked to stop.
         suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
-        budget: Tokens of the response of one path, tool results included; None for no limit.
         sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
         sampled: Tokens sampled so far.
         sample: slime's sample, for its trace.
@@ -48,7 +46,6 @@ class RolloutControl:
 
     is_aborted: Callable[[], bool]
     suspends: bool = False
-    budget: int | None = None
     sampled_limit: int | None = None
     sampled: int = 0
     sample: Any = None
@@ -63,12 +60,28 @@ class RolloutControl:
         if self.paused or self.is_aborted():
             raise _HeldError
 
-    async def gate(self, input_ids: Sequence[int]) -> None:
-        """Pass, wait for the resumption, or raise `SGLangAbortedError`."""
+    def left_to_sample(self) -> int | None:
+        """Tokens that the rollout may still sample; None for no limit.
+
+        Raises:
+            TokenBudgetReachedError: There are none left.
+        """
+        if self.sampled_limit is None:
+            return None
+        if self.sampled >= self.sampled_limit:
+            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, self.sampled)
+        return self.sampled_limit - self.sampled
+
+    async def gate(self, prompt: Callable[[], Sequence[int]]) -> None:
+        """Pass, wait for the resumption, or raise `BackendAbortedError`.
+
+        Args:
+            prompt: Gives the ids of the call, which are noted where it waits.
+        """
         while self.paused or self.is_aborted():
             if not self.suspends:
-                raise SGLangAbortedError("slime ended the rollout step; no further turn is started")
-            self.held.append(list(input_ids))
+                raise BackendAbortedError("slime ended the rollout step; no further turn is started")
+            self.held.append(list(prompt()))
             self.resume.clear()
             self.stopping.set()
             await self.resume.wait()
@@ -88,11 +101,11 @@ _COUNTED = (
 """Fields of `meta_info` that are summed up over the answers of a rollout."""
 
 
-class RolloutClient:
-    """Speaks the generate contract for one rollout, over the client that all rollouts share.
+class RolloutBackend(BackendWrapper):
+    """The backend of one rollout: the shared client under slime's control.
 
     Args:
-        client: The shared client.
+        inner: The client that all rollouts share.
         control: State of the rollout.
         records: Where answers with top-p data are kept.
         counters: Where `meta_info` is summed up.
@@ -101,97 +114,60 @@ class RolloutClient:
 
     def __init__(
         self,
-        client: Any,
+        inner: Any,
         control: RolloutControl,
         records: list[CallRecord],
         counters: Counter[str],
         pictures: Pictures | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(inner)
         self._control = control
         self._records = records
         self._counters = counters
         self._pictures = pictures
-        self._roots: list[NDArray[np.int32]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)  # what the model asks of a client: context length, vocabulary
-
-    async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
-        """One model call, unless slime is stopping or the budget of the response is used up.
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        """One model call, unless slime is stopping or the rollout has sampled what it may.
 
         Raises:
-            SGLangAbortedError: slime is stopping.
-            TokenBudgetReachedError: The response of this path has `max_new_tokens` tokens already, tool results
-                included, or all paths together have sampled what a rollout may.
+            BackendAbortedError: slime is stopping.
+            TokenBudgetReachedError: All paths together have sampled what a rollout may.
         """
         while True:
-            await self._control.gate(self._seen(input_ids, fields))
+            await self._control.gate(lambda: self._seen(request))
             with contextlib.suppress(_HeldError):  # stopped before a token came: it starts over after the resumption
-                return await self._generate(input_ids, **fields)
+                return await self._ask(request)
 
-    def _seen(self, input_ids: Sequence[int], fields: Mapping[str, Any]) -> Sequence[int]:
+    def _seen(self, request: GenerateRequest) -> Sequence[int]:
         """The prompt as the model sees it and trajectories hold it, images expanded."""
-        images = fields.get("image_data")
-        return input_ids if not images or self._pictures is None else self._pictures.expanded(input_ids, images)
+        ids = request.prompt.tolist()
+        return ids if not request.images or self._pictures is None else self._pictures.expanded(ids, request.images)
 
-    async def _generate(
-        self, input_ids: Sequence[int], *, sampling_params: Mapping[str, Any] | None = None, **fields: Any
-    ) -> dict[str, Any]:
-        from strands_sglang.backends.sglang import before_attempt
-
-        prompt = np.array(self._seen(input_ids, fields), dtype=np.int32)
-        params = dict(sampling_params or {})
-        room = self._room(prompt)
-        if room is not None:
-            params["max_new_tokens"] = min(params.get("max_new_tokens", room), room)
-            if "min_new_tokens" in params:  # a server refuses a minimum above the maximum
-                params["min_new_tokens"] = min(params["min_new_tokens"], params["max_new_tokens"])
-        resumptions = self._control.resumptions
-        token = before_attempt.set(self._control.check)
-        try:
-            with _traced(self._control.sample, params) as note:
-                answer: dict[str, Any] = await self._client.generate(input_ids, sampling_params=params, **fields)
-                meta = answer.get("meta_info") or {}
-                note(meta)
-        finally:
-            before_attempt.reset(token)
-        if not answer.get("output_ids") and (meta.get("finish_reason") or {}).get("type") == "abort":
-            self._control.check()  # stopped before its first token: asked again later, and no abort to the model
+    async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
+        control = self._control
+        left = control.left_to_sample()
+        request = replace(request if left is None else request.limited_to(left), before_attempt=control.check)
+        resumptions = control.resumptions
+        with _traced(control.sample, request) as note:
+            answer = await self.inner.ask(request)
+            meta = answer.payload.get("meta_info") or {}
+            note(meta)
+        if not answer.output_ids and answer.finish.type is FinishType.ABORT:
+            control.check()  # stopped before its first token: asked again later, and no abort to the model
         for name in _COUNTED:
             value = meta.get(name)
             self._counters[name] += int(value) if isinstance(value, int | float) else 0
-        output = np.array(answer.get("output_ids") or (), dtype=np.int32)
-        self._control.sampled += len(output)
-        if resumptions != self._control.resumptions:  # begun before the suspension, ended after it
-            self._control.held.append([*prompt.tolist(), *output.tolist()])
-        kept = kept_sets_of(meta, len(output))
+        control.sampled += len(answer.output_ids)
+        if resumptions != control.resumptions:  # begun before the suspension, ended after it
+            control.held.append([*self._seen(request), *answer.output_ids])
+        kept = kept_sets_of(meta, len(answer.output_ids))
         if kept is not None:
-            self._records.append(CallRecord(prompt=prompt, output=output, kept=kept))
+            self._records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, kept=kept))
         return answer
-
-    def _room(self, prompt: NDArray[np.int32]) -> int | None:
-        """Tokens left in the response of the path this prompt belongs to, and in the rollout."""
-        budget, sampled_limit, sampled = self._control.budget, self._control.sampled_limit, self._control.sampled
-        if sampled_limit is not None and sampled >= sampled_limit:
-            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", sampled_limit, sampled)
-        left = None if sampled_limit is None else sampled_limit - sampled
-        if budget is None:
-            return left
-        for root in reversed(self._roots):
-            if len(root) <= len(prompt) and np.array_equal(root, prompt[: len(root)]):
-                used = len(prompt) - len(root)
-                break
-        else:
-            self._roots.append(prompt)
-            used = 0
-        if used >= budget:
-            raise TokenBudgetReachedError("rollout_max_response_len", budget, used)
-        return budget - used if left is None else min(budget - used, left)
 
 
 @contextlib.contextmanager
-def _traced(sample: Any, params: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
+def _traced(sample: Any, request: GenerateRequest) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
     """A span `sglang_generate` in slime's trace of the sample, from which slime makes its `perf/*` metrics of requests.
 
     Yields:
@@ -202,7 +178,7 @@ def _traced(sample: Any, params: Mapping[str, Any]) -> Iterator[Callable[[Mappin
     except ImportError:
         yield lambda meta: None
         return
-    with trace.trace_span(sample, "sglang_generate", attrs={"max_new_tokens": params.get("max_new_tokens")}) as span:
+    with trace.trace_span(sample, "sglang_generate", attrs={"max_new_tokens": request.max_new_tokens}) as span:
         # slime yields its target instead of a span where it cannot trace.
         update = getattr(span, "update", lambda attrs: None)
         yield lambda meta: update(trace.build_sglang_meta_trace_attrs(meta))

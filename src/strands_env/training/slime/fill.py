@@ -26,14 +26,14 @@ class CallRecord:
     """What one answer said beyond the trajectory.
 
     Attributes:
-        prompt: int32, ids of the request.
-        output: int32, sampled ids.
+        prompt: Ids of the request as the model saw them.
+        output: Sampled ids.
         kept: Top-p survivors of the sampled ids, or None.
     """
 
-    prompt: NDArray[np.int32]
-    output: NDArray[np.int32]
-    kept: SamplingMask | None
+    prompt: Sequence[int]
+    output: Sequence[int]
+    kept: SamplingMask
 
 
 def kept_sets_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
@@ -75,7 +75,7 @@ def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) 
         on_path = np.array_equal(token_ids[:start], record.prompt) and np.array_equal(
             token_ids[start:end], record.output
         )
-        if on_path and record.kept is not None:
+        if on_path:
             sets.update(zip(range(start, end), np.split(record.kept.ids, record.kept.offsets[1:-1]), strict=False))
     if not sets:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.slime import fill, outcome
-from strands_env.training.slime.episode import Episode, RolloutClient, RolloutControl
+from strands_env.training.slime.episode import Episode, RolloutBackend, RolloutControl
 from strands_env.training.slime.failures import STREAK, FailureStreakError, is_swallowed, raise_in_the_run
 from strands_env.training.slime.prompt import Pictures, action_of, has_media, prompt_images
 from strands_env.training.slime.settings import Call, SlimeConfigError, sampling_params_of
@@ -52,7 +52,7 @@ def _make(call: Call, episode: Episode, params: Mapping[str, Any], tokenizer: An
     args, sample, settings = call.args, call.sample, call.settings
     by_key = getattr(args, "router_policy", None) == "consistent_hashing"
     pictures = Pictures.of(call)
-    client = RolloutClient(
+    client = RolloutBackend(
         get_client_from_slime_args(args, **settings.client_options),
         episode.control,
         episode.records,
@@ -62,6 +62,7 @@ def _make(call: Call, episode: Episode, params: Mapping[str, Any], tokenizer: An
     options: dict[str, Any] = {
         "sampling_params": dict(params),
         "max_sampled_tokens": call.sampled_limit or None,
+        "max_response_tokens": params.get("max_new_tokens"),
         "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
         "context_window_limit": call.context_limit,
         "chat_template_kwargs": {
@@ -212,11 +213,10 @@ def _resumed(call: Call) -> Episode | None:
 
 
 def _start(call: Call, images: Sequence[bytes]) -> Episode:
-    params, budget = sampling_params_of(call.sampling_params)
+    params = sampling_params_of(call.sampling_params)
     control = RolloutControl(
         is_aborted=lambda: _is_stopping(call),
         suspends=call.partial,
-        budget=budget,
         sampled_limit=call.sampled_limit,
         sample=call.sample,
     )

@@ -201,15 +201,11 @@ def load(path: str) -> Any:
         ) from error
 
 
-def sampling_params_of(params: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """Sampling parameters of one model call, and the budget of the whole response. The given ones are not touched.
-
-    slime's own are `None` where unset. Special tokens stay in the text, for the tool parser.
-    """
+def sampling_params_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters of one model call; the given ones are not touched. slime's own are None where unset."""
     own = {key: copy.deepcopy(value) for key, value in params.items() if value is not None}
-    own.pop("skip_special_tokens", None)
-    budget = own.get("max_new_tokens")
-    return own, None if budget is None else int(budget)
+    own.pop("skip_special_tokens", None)  # special tokens stay in the text
+    return own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

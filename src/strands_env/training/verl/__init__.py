@@ -15,10 +15,10 @@ class StrandsLoop(make_agent_loop(make_env)):
 from __future__ import annotations
 
 from .agent_loop import agent_loop_output, make_agent_loop, register_advantage, run_rollout
-from .client import ServerManagerClient
+from .backend import ServerManagerBackend
 
 __all__ = [
-    "ServerManagerClient",
+    "ServerManagerBackend",
     "agent_loop_output",
     "make_agent_loop",
     "register_advantage",

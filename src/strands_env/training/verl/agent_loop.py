@@ -16,7 +16,7 @@ from strands_env.training.build import samples_from_step, status_of
 from strands_env.training.export import full_logprobs, image_inputs, one_row, trained_mask
 from strands_env.training.prompt import Prompt
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.verl.client import ServerManagerClient, stop_token_ids
+from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
 from strands_sglang.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
@@ -192,10 +192,10 @@ async def run_rollout(
     stops = stop_token_ids(tokenizer)
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
     make_model = partial(_model, tokenizer, response_length, options)
-    make_model(ServerManagerClient(server_manager, sampling_params, stops))  # wrong options raise before any attempt
+    make_model(ServerManagerBackend(server_manager, sampling_params, stops))  # wrong options raise before any attempt
     seconds = 0.0
     for attempt in range(1 + retries):
-        client = ServerManagerClient(server_manager, sampling_params, stops, response_length)
+        client = ServerManagerBackend(server_manager, sampling_params, stops)
         result, failure = await _attempt(make_environment, partial(make_model, client), prompt, context)
         seconds += client.seconds
         status = SampleStatus.FAILED if result is None else status_of(result.termination_reason)
@@ -233,7 +233,7 @@ async def run_rollout(
     )
 
 
-def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], client: ServerManagerClient) -> Any:
+def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], client: ServerManagerBackend) -> Any:
     from strands_sglang import SGLangModel
 
     return SGLangModel(
@@ -241,6 +241,7 @@ def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], cli
         client=client,
         sampling_params={"max_new_tokens": response_length},
         max_sampled_tokens=response_length,
+        max_response_tokens=response_length,
         **options,
     )
 

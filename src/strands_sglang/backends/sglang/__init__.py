@@ -5,21 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..http.retry import RetryBudget, RetryClass, RetryPolicy
-    from .answer import GenerateAnswer, read_answer
+    from .answer import read_answer
     from .client import NON_RETRYABLE_STATUS_CODES, SGLangClient
-    from .request import GenerateRequest, PromptIds, before_attempt
     from .shared import get_client, get_client_from_slime_args, get_tokenizer
 
 __all__ = [
     "NON_RETRYABLE_STATUS_CODES",
-    "GenerateAnswer",
-    "GenerateRequest",
-    "PromptIds",
     "RetryBudget",
     "RetryClass",
     "RetryPolicy",
     "SGLangClient",
-    "before_attempt",
     "get_client",
     "get_client_from_slime_args",
     "get_tokenizer",
@@ -27,8 +22,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    ".answer": ("GenerateAnswer", "read_answer"),
-    ".request": ("GenerateRequest", "PromptIds", "before_attempt"),
+    ".answer": ("read_answer",),
     "..http.retry": ("RetryBudget", "RetryClass", "RetryPolicy"),
     ".shared": ("get_client", "get_client_from_slime_args", "get_tokenizer"),
     ".client": ("NON_RETRYABLE_STATUS_CODES", "SGLangClient"),

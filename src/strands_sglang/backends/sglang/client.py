@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ...exceptions import SGLangConnectionError, SGLangHTTPError
+from ...exceptions import BackendConnectionError, BackendHTTPError
+from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
 from ..http.attempts import FAILURES, Attempt, Failure, client_closed, translate
 from ..http.connections import Target
 from ..http.http_errors import http_error
@@ -32,10 +33,10 @@ from ..http.options import (
 from ..http.retry import RetryBudget, RetryPolicy, classify, parse_retry_after
 from ..http.routers import ROUTING_KEY_HEADER, dropped_fields
 from ..http.transport import LoopTransport, LoopTransports
+from ..prompt import PromptIds, check_vocabulary
 from . import server_info
-from .answer import GenerateAnswer, check_belongs, parse_answer, read_answer
-from .request import GenerateRequest, PromptIds, before_attempt
-from .sampling import check_vocabulary
+from .answer import check_belongs, parse_answer, read_answer
+from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ _READ_IN_THREAD = 1 << 21
 class _Call:
     """What all attempts of a call share: the request, its fields as JSON, its headers."""
 
-    request: GenerateRequest
+    request: WireRequest
     fields: bytes
     headers: bytes
 
@@ -59,7 +60,7 @@ def _new_rid() -> str:
     return os.urandom(16).hex()  # which no seed and no fork repeats
 
 
-class SGLangClient:
+class SGLangClient(Backend):
     """Client of an SGLang server or router; safe to share between tasks, threads and event loops.
 
     Every call is checked before it is sent, repeated by a table (`RetryPolicy`) where repeating can help, and aborted
@@ -154,6 +155,12 @@ class SGLangClient:
             worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
         )
         self._reported: set[str] = set()
+        self._info: BackendInfo | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What `/generate` can do."""
+        return CAPABILITIES
 
     @property
     def extra_sampling_keys(self) -> frozenset[str]:
@@ -193,29 +200,29 @@ class SGLangClient:
             and `meta_info`. A request aborted on the server is an answer too: `finish_reason.type` is `"abort"`.
 
         Raises:
-            SGLangRequestError: The request is wrong; nothing was sent.
-            SGLangContextLengthError: The prompt, or prompt plus `max_new_tokens`, exceeds the context.
-            SGLangHTTPError: The server answered with an error (`SGLangThrottledError` for 429 and 503).
-            SGLangConnectionError: No answer: refused, reset, timed out, or the client was closed.
-            SGLangDecodingError: The answer is not what it should be (`SGLangAnswerLimitError`: it is too large, or
+            BackendRequestError: The request is wrong; nothing was sent.
+            BackendContextLengthError: The prompt, or prompt plus `max_new_tokens`, exceeds the context.
+            BackendHTTPError: The server answered with an error (`BackendThrottledError` for 429 and 503).
+            BackendConnectionError: No answer: refused, reset, timed out, or the client was closed.
+            BackendAnswerError: The answer is not what it should be (`BackendAnswerLimitError`: it is too large, or
                 compressed).
         """
-        request = GenerateRequest.checked(
+        request = WireRequest.checked(
             PromptIds.of(input_ids),
             {**fields, "routing_key": routing_key},
             vocab_size=self._probes.vocab_size,
             extra_sampling_keys=self._extra_sampling_keys,
         )
-        return dict((await self.ask(request)).payload)
+        return dict((await self._answer_to(request)).payload)
+
+    generate.calls_ask = True  # type: ignore[attr-defined]  # for `as_backend`: nothing but a view of `ask`
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """What `generate` does, for a request that was checked before; the answer is a checked value, too.
-
-        Raises:
-            SGLangClientError: As `generate`.
-            SGLangRequestError: The routing key or the fields cannot be sent.
-        """
+        """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
         check_vocabulary(request.prompt.highest, self._probes.vocab_size)
+        return await self._answer_to(WireRequest.of(request))
+
+    async def _answer_to(self, request: WireRequest) -> GenerateAnswer:
         call = _Call(
             request=request,
             fields=request.encode_fields(),
@@ -255,8 +262,8 @@ class SGLangClient:
         async with transport.slots:
             if transport.closed.is_set():
                 return client_closed(rid)
-            if (check := before_attempt.get()) is not None:
-                check()
+            if call.request.before_attempt is not None:
+                call.request.before_attempt()
             if last is None:
                 budget.begin()
             elif budget.is_over:
@@ -317,7 +324,7 @@ class SGLangClient:
         return (await asyncio.to_thread(read) if len(payload) > _READ_IN_THREAD else read()), answer.headers
 
     @staticmethod
-    def _classify_http_error(status: int, body: str) -> SGLangHTTPError:
+    def _classify_http_error(status: int, body: str) -> BackendHTTPError:
         """The typed error of an error answer."""
         return http_error(status, body)
 
@@ -334,14 +341,14 @@ class SGLangClient:
             Whether a server took the call. It does not say that there was such a request.
         """
         transport = self._transport()
-        with contextlib.suppress(SGLangConnectionError), transport.closing.block(f"abort of {rid}"):
+        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort(rid)
         return False
 
     async def abort_everywhere(self, rid: str) -> int:
         """Ask `base_url` and every worker behind it to stop a request; returns how many took the call."""
         transport = self._transport()
-        with contextlib.suppress(SGLangConnectionError), transport.closing.block(f"abort of {rid}"):
+        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort_everywhere(rid)
         return 0
 
@@ -366,6 +373,23 @@ class SGLangClient:
     async def get_server_info(self) -> dict[str, Any]:
         """`GET /server_info` (at routers and servers before 0.5.6 `/get_server_info`)."""
         return await self._probes.read(self._transport(), self.retry_policy, *server_info.SERVER_INFO)
+
+    async def info(self) -> BackendInfo:
+        """Context length and vocabulary, each asked for until it is known."""
+        if self._info is None or self._info.context_length is None or self._info.vocab_size is None:
+            self._info = BackendInfo(
+                context_length=await self.max_model_len(),
+                vocab_size=await self.vocab_size(),
+            )
+        return self._info
+
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        """Check as the server would; see `docs/errors-and-retries.md`."""
+        return check_sampling_params(params, extra_keys=self._extra_sampling_keys, vocab_size=vocab_size)
+
+    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Any field of `/generate` but those that a conversation sets."""
+        return check_request_fields(fields)
 
     async def max_model_len(self) -> int | None:
         """Context length of the served model in tokens, from `/v1/models`; of the shortest worker behind a router.
@@ -408,7 +432,7 @@ class SGLangClient:
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
 
-        Calls in flight raise `SGLangConnectionError`. A later call opens new connections. Connections of a process
+        Calls in flight raise `BackendConnectionError`. A later call opens new connections. Connections of a process
         of which this one is a fork stay open there.
         """
         await self._loops.close()

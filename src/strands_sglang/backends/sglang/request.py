@@ -1,94 +1,85 @@
-"""One `/generate` request: a prompt and its fields, checked once where they enter, then sent as they are.
-
-A prompt is held as the JSON text in which it is sent. A path grows by appending text, so a turn costs what is new, and
-ids that were checked once are not looked at again.
-"""
+"""A request as SGLang's `/generate` takes it: the names of its fields, their checks, the body."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from ...exceptions import SGLangRequestError
-from .sampling import check_vocabulary, validate_fields, validate_input_ids, validate_sampling_params
+from ...exceptions import BackendRequestError
+from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind, PromptScoring
+from ..prompt import PromptIds, check_vocabulary
+from .sampling import CONTEXT_RESERVE, validate_fields, validate_sampling_params
 
-before_attempt: ContextVar[Callable[[], None] | None] = ContextVar("before_attempt", default=None)
-"""Called just before each attempt of a call, retries included, once it has its turn: what it raises ends the call.
+CAPABILITIES = Capabilities(
+    logprobs=LogprobKind.TEMPERED,
+    prompt_scoring=PromptScoring.CACHED,
+    routed_experts=True,
+    sampling_mask=True,
+    images=True,
+    constraints=CONSTRAINTS,
+    weight_versions=True,
+    session_affinity=True,
+    context_reserve=CONTEXT_RESERVE,
+    hints={
+        "routed_experts": "start the server with --enable-return-routed-experts, and mind that some routers drop the "
+        "field",
+        "sampling_mask": "it needs SGLang 0.5.18 or newer",
+        "show_prompt": "SGLang 0.5.23 does",
+        "images": "it expands them differently, or tokenised the prompt again (SGLANG_MM_AVOID_RETOKENIZE)",
+    },
+)
+"""What `/generate` of SGLang can do."""
 
-So a caller that may not sample any more (a trainer updates the weights) stops a call between its attempts.
-"""
+_SET_BY_US = frozenset(
+    {
+        "input_ids",
+        "text",
+        "input_embeds",
+        "sampling_params",
+        "rid",
+        "stream",
+        "return_logprob",
+        "logprob_start_len",
+        "return_routed_experts",
+        "routed_experts_start_len",
+        "return_sampling_mask",
+        "image_data",
+    }
+)
+_INEXACT = frozenset({"video_data", "audio_data"})
 
 
-_PIECES = 32
-"""Pieces of a prompt's text that are kept apart; more are joined."""
+def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that a user adds to every request, checked.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptIds:
-    """Token ids of a prompt, each known to be an integer of at least 0.
-
-    Attributes:
-        pieces: The ids in JSON, without the brackets, in pieces: a longer prompt shares those of the shorter one.
-        length: Number of ids.
-        highest: The largest id, or -1 where there is none: what a vocabulary is compared with.
-        size: Bytes of all pieces.
+    Raises:
+        BackendRequestError: One is set by the conversation, or makes the prompt inexact.
     """
+    if inexact := sorted(_INEXACT & fields.keys()):
+        raise BackendRequestError(
+            f"request_fields may not hold {inexact}: with video or audio in a request SGLang decodes the ids and "
+            "tokenises them again; send frames as image blocks, or a transcript as text"
+        )
+    if ours := sorted(_SET_BY_US & fields.keys()):
+        raise BackendRequestError(f"request_fields may not hold {ours}: the model sets these itself")
+    return dict(fields)
 
-    pieces: tuple[bytes, ...] = ()
-    length: int = 0
-    highest: int = -1
-    size: int = 0
 
-    @classmethod
-    def of(cls, ids: Sequence[int] | array[int] | Any) -> PromptIds:
-        """Check ids and write them as JSON.
-
-        Args:
-            ids: A list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
-
-        Raises:
-            SGLangRequestError: No ids, something else than integers, or a negative one.
-        """
-        plain: Any = ids.tolist() if isinstance(ids, array) else ids
-        highest = validate_input_ids(plain)
-        plain = plain.tolist() if hasattr(plain, "tolist") else plain
-        text = orjson.dumps(plain)[1:-1]
-        return cls((text,), len(plain), highest, len(text))
-
-    def followed_by(self, ids: array[int]) -> PromptIds:
-        """These ids and further ones; only the further ones are checked and encoded.
-
-        Raises:
-            SGLangRequestError: One of the further ids is negative.
-        """
-        if not ids:
-            return self
-        values = ids.tolist()
-        text = orjson.dumps(values)
-        if b"-" in text:
-            PromptIds.of(ids)  # says what is wrong
-        piece = b",%b" % text[1:-1] if self.length else text[1:-1]
-        pieces = (*self.pieces, piece)
-        if len(pieces) > _PIECES:
-            pieces = (b"".join(pieces),)
-        return PromptIds(pieces, self.length + len(values), max(self.highest, max(values)), self.size + len(piece))
-
-    def __len__(self) -> int:
-        return self.length
-
-    def tolist(self) -> list[int]:
-        """The ids as a fresh list."""
-        ids: list[int] = orjson.loads(b"".join((b"[", *self.pieces, b"]")))
-        return ids
+def check_sampling_params(
+    params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
+) -> dict[str, Any]:
+    """`validate_sampling_params` for a call that has one answer."""
+    checked = validate_sampling_params(params, extra_keys=extra_keys, vocab_size=vocab_size)
+    if checked.get("n", 1) != 1:
+        raise BackendRequestError(f"sampling_params['n']={checked['n']}: a call has one answer")
+    return checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest:
+class WireRequest:
     """A checked `/generate` request. `checked` makes one of anything; the constructor trusts what it is given.
 
     Attributes:
@@ -97,7 +88,7 @@ class GenerateRequest:
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None.
         vocab_size: Number of ids the model has, or None if unknown; the answer is checked against it.
-        growth: Tokens by which the server's prompt is longer than the ids that are sent: what images expand to.
+        before_attempt: Called before each attempt.
     """
 
     prompt: PromptIds
@@ -105,7 +96,7 @@ class GenerateRequest:
     rid: str | None = None
     routing_key: str | None = None
     vocab_size: int | None = None
-    growth: int = 0
+    before_attempt: Callable[[], None] | None = None
 
     @classmethod
     def checked(
@@ -115,8 +106,7 @@ class GenerateRequest:
         *,
         vocab_size: int | None = None,
         extra_sampling_keys: Collection[str] = (),
-        growth: int = 0,
-    ) -> GenerateRequest:
+    ) -> WireRequest:
         """Check the fields of a request.
 
         Args:
@@ -125,40 +115,62 @@ class GenerateRequest:
                 out.
             vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
             extra_sampling_keys: Sampling parameters to let through unchecked.
-            growth: Tokens by which images make the server's prompt longer.
 
         Raises:
-            SGLangRequestError: A field of the wrong type or out of range, an unknown sampling parameter, or a token id
+            BackendRequestError: A field of the wrong type or out of range, an unknown sampling parameter, or a token id
                 outside the vocabulary.
         """
         check_vocabulary(prompt.highest, vocab_size)
-        checked = validate_fields(fields, len(prompt) + growth, vocab_size)
+        checked = validate_fields(fields, len(prompt), vocab_size)
         if "sampling_params" in checked:
-            params = validate_sampling_params(
+            checked["sampling_params"] = check_sampling_params(
                 checked["sampling_params"], extra_keys=extra_sampling_keys, vocab_size=vocab_size
             )
-            if params.get("n", 1) != 1:
-                raise SGLangRequestError(f"sampling_params['n']={params['n']}: a call has one answer")
-            checked["sampling_params"] = params
         rid, routing_key = checked.pop("rid", None), checked.pop("routing_key", None)
-        return cls(
-            prompt=prompt, fields=checked, rid=rid, routing_key=routing_key, vocab_size=vocab_size, growth=growth
-        )
+        return cls(prompt=prompt, fields=checked, rid=rid, routing_key=routing_key, vocab_size=vocab_size)
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt as the server counts it."""
-        return len(self.prompt) + self.growth
+    @classmethod
+    def of(cls, request: GenerateRequest) -> WireRequest:
+        """A request of a conversation. Its own fields are checked, for users write them; the rest was before.
+
+        Raises:
+            BackendRequestError: One of its own fields is of the wrong type or out of range.
+        """
+        params = {"skip_special_tokens": False, **request.sampling_params}
+        fields: dict[str, Any] = {"sampling_params": params, "return_logprob": request.logprobs}
+        if request.logprobs:
+            # -1 leaves the whole prefix cache usable; a start inside the prompt caps the cache there. The first scored
+            # position has no value, so scoring starts one early: at the last sampled token, whose key and value were
+            # never computed, so that this costs no cache either.
+            fields["logprob_start_len"] = -1 if request.score_from is None else max(request.score_from - 1, 0)
+        fields["return_routed_experts"] = request.experts_from is not None
+        if request.experts_from is not None:
+            fields["routed_experts_start_len"] = request.experts_from
+        if request.sampling_mask:
+            fields["return_sampling_mask"] = True
+        if request.images:
+            fields["image_data"] = list(request.images)
+        if request.show_prompt:
+            fields["return_prompt_token_ids"] = True
+        if request.constrain_answer_only:
+            fields["require_reasoning"] = True
+        if request.fields:
+            fields = {**validate_fields(request.fields, request.prompt_tokens, request.vocab_size), **fields}
+        check_vocabulary(request.prompt.highest, request.vocab_size)
+        return cls(
+            prompt=request.prompt,
+            fields=fields,
+            rid=request.rid,
+            routing_key=request.routing_key,
+            vocab_size=request.vocab_size,
+            before_attempt=request.before_attempt,
+        )
 
     @property
     def max_new_tokens(self) -> int | None:
         """Most tokens that may be sampled; None where the request leaves it to the server."""
         limit = (self.fields.get("sampling_params") or {}).get("max_new_tokens")
         return limit if isinstance(limit, int) else None
-
-    def with_prompt(self, prompt: PromptIds, **fields: Any) -> GenerateRequest:
-        """The same request for another prompt, with some fields replaced; both are trusted."""
-        return replace(self, prompt=prompt, fields={**self.fields, **fields})
 
     def keywords(self) -> dict[str, Any]:
         """The arguments of `generate` besides the ids, for clients that take it in that form."""
@@ -169,18 +181,18 @@ class GenerateRequest:
         """The fields in JSON, without the closing brace.
 
         Raises:
-            SGLangRequestError: They hold something that JSON cannot represent.
+            BackendRequestError: They hold something that JSON cannot represent.
         """
         try:
             return orjson.dumps({**self.fields, "stream": False}, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         except orjson.JSONEncodeError as error:
-            raise SGLangRequestError(f"the request cannot be written as JSON: {error}") from error
+            raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
 
     def body(self, rid: str, encoded_fields: bytes) -> tuple[bytes, ...]:
-        """The whole request in JSON, in pieces, so that the prompt is copied once, into what is sent.
+        """The whole request in JSON, in parts, so that the prompt is copied once, into what is sent.
 
         Args:
             rid: Id of the attempt.
             encoded_fields: What `encode_fields` returned, which all attempts share.
         """
-        return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', *self.prompt.pieces, b"]}"
+        return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', *self.prompt.chunks, b"]}"

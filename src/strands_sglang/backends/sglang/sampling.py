@@ -1,4 +1,4 @@
-"""Check a request before it leaves the process: sampling parameters, input ids, `max_new_tokens`, top-level fields.
+"""Check a request before it leaves the process: sampling parameters and top-level fields.
 
 A server answers some of these mistakes with 400, ignores others, and dies of one (an id outside the vocabulary).
 Rules are those of SGLang's `SamplingParams` and of its request schema.
@@ -9,24 +9,18 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from ...exceptions import SGLangRequestError
+from ...exceptions import BackendRequestError
+from ..contract import CONSTRAINTS
 
 CONTEXT_RESERVE = 2
 """Tokens the server keeps free: with `max_new_tokens` equal to `context - prompt`, two fewer are sampled.
 
 Servers also refuse prompts within six tokens of the context (506 of 512, measured on 0.5.23), as context overflow.
 """
-
-DEFAULT_MAX_NEW_TOKENS = 2048
-"""`max_new_tokens` when neither it, nor the context length, nor a budget is known."""
-
-GRAMMAR_KEYS = ("json_schema", "regex", "ebnf", "structural_tag")
-"""Keys that constrain decoding; the server takes at most one."""
 
 _ALIASES = {
     "max_tokens": "max_new_tokens",
@@ -48,8 +42,8 @@ _ALIASES = {
 Check = Callable[[str, Any], Any]
 
 
-def _fail(key: str, value: Any, expected: str) -> SGLangRequestError:
-    return SGLangRequestError(f"sampling_params[{key!r}]={value!r}: expected {expected}")
+def _fail(key: str, value: Any, expected: str) -> BackendRequestError:
+    return BackendRequestError(f"sampling_params[{key!r}]={value!r}: expected {expected}")
 
 
 def _integer(low: int | None = None) -> Check:
@@ -202,24 +196,24 @@ def validate_sampling_params(
         vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
 
     Raises:
-        SGLangRequestError: An unknown key (the message names the nearest valid one), a wrong type or value, a token
+        BackendRequestError: An unknown key (the message names the nearest valid one), a wrong type or value, a token
             id outside the vocabulary, or more than one grammar.
     """
     if not isinstance(params, Mapping):
-        raise SGLangRequestError(f"sampling_params={params!r}: expected a mapping of parameter names to values")
+        raise BackendRequestError(f"sampling_params={params!r}: expected a mapping of parameter names to values")
     checked: dict[str, Any] = {}
     for key, value in params.items():
         if key in extra_keys:
             checked[key] = _copy_json(value)
         elif key not in _CHECKS:
-            raise SGLangRequestError(_unknown_key(key))
+            raise BackendRequestError(_unknown_key(key))
         elif value is not None:
             checked[key] = _CHECKS[key](key, value)
         elif key == "max_new_tokens":
             checked[key] = None
-    grammars = [key for key in GRAMMAR_KEYS if key in checked]
+    grammars = [key for key in checked if key in CONSTRAINTS]
     if len(grammars) > 1:
-        raise SGLangRequestError(f"sampling_params has {' and '.join(grammars)}: the server takes at most one grammar")
+        raise BackendRequestError(f"sampling_params has {' and '.join(grammars)}: the server takes at most one grammar")
     if checked.get("top_k") == 0 and checked.get("temperature") != 0:
         raise _fail("top_k", 0, "-1 (off) or an integer of at least 1")
     longest = checked.get("max_new_tokens")
@@ -236,88 +230,6 @@ def _unknown_key(key: Any) -> str:
     near = _ALIASES.get(key) or next(iter(difflib.get_close_matches(str(key), sorted(SAMPLING_KEYS), 1, 0.5)), None)
     hint = f"did you mean {near!r}?" if near else f"valid names are {', '.join(sorted(SAMPLING_KEYS))}"
     return f"sampling_params has no {key!r}; {hint}"
-
-
-def validate_input_ids(ids: Sequence[int] | array[int] | Any, vocab_size: int | None = None) -> int:
-    """Check prompt ids. An id outside the vocabulary kills an SGLang server and every request in flight.
-
-    Costs one pass in C; no Python code runs per token.
-
-    Args:
-        ids: Prompt ids: a list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
-        vocab_size: Rows of the embedding (ids are 0 to `vocab_size - 1`), or None if unknown.
-
-    Returns:
-        The largest id.
-
-    Raises:
-        SGLangRequestError: No ids, ids that are not integers, or ids outside the vocabulary.
-    """
-    if isinstance(ids, (list, tuple)):
-        kinds = set(map(type, ids))
-        if not kinds <= {int}:
-            where = next(i for i, item in enumerate(ids) if type(item) is not int)
-            raise SGLangRequestError(f"input_ids[{where}]={ids[where]!r}: expected an integer token id")
-    elif isinstance(ids, array):
-        if ids.typecode not in "bBhHiIlLqQ":
-            raise SGLangRequestError(f"input_ids is an array of type {ids.typecode!r}: expected integers")
-    elif hasattr(ids, "dtype") and hasattr(ids, "ndim"):  # an ndarray, without importing NumPy for it
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise SGLangRequestError(f"input_ids is a {ids.ndim}-d array of {ids.dtype}: expected 1-d integers")
-    else:
-        raise SGLangRequestError(f"input_ids is a {type(ids).__name__}: expected a list of integer token ids")
-    if not len(ids):
-        raise SGLangRequestError("input_ids is empty: expected at least one token id")
-    values: Any = ids
-    if hasattr(values, "ndim"):
-        values = values.tolist()
-    low, high = min(values), max(values)
-    if low < 0:
-        raise SGLangRequestError(f"input_ids has {low}: a negative id would kill the server")
-    check_vocabulary(high, vocab_size)
-    return int(high)
-
-
-def check_vocabulary(highest: int, vocab_size: int | None) -> None:
-    """Refuse prompt ids outside the vocabulary.
-
-    Args:
-        highest: The largest id of the prompt.
-        vocab_size: Rows of the embedding, or None if unknown.
-
-    Raises:
-        SGLangRequestError: The id is outside.
-    """
-    if vocab_size is not None and highest >= vocab_size:
-        raise SGLangRequestError(
-            f"input_ids has {highest}, outside the vocabulary of {vocab_size}: it would kill the server; "
-            "is this the tokenizer of the served model?"
-        )
-
-
-def bound_max_new_tokens(
-    requested: int | None,
-    prompt_len: int,
-    context_len: int | None,
-    remaining_budget: int | None = None,
-) -> int:
-    """The `max_new_tokens` to send: what was asked for, bounded by the context and by the remaining budget.
-
-    Prompt and new tokens together stay `CONTEXT_RESERVE` below the context length, which is all the server samples.
-
-    Args:
-        requested: What the caller asked for; None means all that fits.
-        prompt_len: Length of the prompt, in tokens.
-        context_len: Context length of the served model, or None if unknown.
-        remaining_budget: Tokens the caller may still sample, or None for no limit.
-
-    Returns:
-        Tokens to ask for; 0 when the context or the budget is used up, and nothing should be sent.
-    """
-    bounds = [bound for bound in (requested, remaining_budget) if bound is not None]
-    if context_len is not None:
-        bounds.append(context_len - prompt_len - CONTEXT_RESERVE)
-    return max(0, min(bounds)) if bounds else DEFAULT_MAX_NEW_TOKENS
 
 
 _BOOL_FIELDS = frozenset(
@@ -356,35 +268,35 @@ def validate_fields(
         vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
 
     Raises:
-        SGLangRequestError: A known field of the wrong type or out of range, or one this client cannot serve.
+        BackendRequestError: A known field of the wrong type or out of range, or one this client cannot serve.
     """
     checked = {key: value for key, value in fields.items() if value is not None}
     for key, value in checked.items():
         if key in _BOOL_FIELDS and not isinstance(value, bool):
-            raise SGLangRequestError(f"{key}={value!r}: expected True or False")
+            raise BackendRequestError(f"{key}={value!r}: expected True or False")
         low = _INT_FIELDS.get(key)
         if low is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-            raise SGLangRequestError(f"{key}={value!r}: expected an integer of at least {low}")
+            raise BackendRequestError(f"{key}={value!r}: expected an integer of at least {low}")
         if prompt_len is not None and key.endswith("_start_len") and isinstance(value, int) and value > prompt_len:
-            raise SGLangRequestError(f"{key}={value!r}: expected at most the prompt length, {prompt_len}")
+            raise BackendRequestError(f"{key}={value!r}: expected at most the prompt length, {prompt_len}")
     scored = checked.get("token_ids_logprob", [])
     if not isinstance(scored, (list, tuple)) or any(
         type(token) is not int or token < 0 or (vocab_size is not None and token >= vocab_size) for token in scored
     ):
         below = "" if vocab_size is None else f", below the vocabulary size, {vocab_size}"
-        raise SGLangRequestError(f"token_ids_logprob={scored!r:.200}: expected a list of token ids{below}")
+        raise BackendRequestError(f"token_ids_logprob={scored!r:.200}: expected a list of token ids{below}")
     if checked.get("stream"):
-        raise SGLangRequestError("stream=True: this client reads one whole answer per call; leave stream out")
+        raise BackendRequestError("stream=True: this client reads one whole answer per call; leave stream out")
     rid = checked.get("rid")
     if rid is not None and not (isinstance(rid, str) and rid):
-        raise SGLangRequestError(f"rid={rid!r}: expected a non-empty string")
+        raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
     try:
         (rid or "").encode()
     except UnicodeEncodeError as error:
-        raise SGLangRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
+        raise BackendRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
     for key in ("text", "input_embeds"):
         if key in checked:
-            raise SGLangRequestError(
+            raise BackendRequestError(
                 f"{key} is given besides input_ids: the server would use input_ids; leave {key} out"
             )
     return checked

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...exceptions import SGLangClientError, SGLangDecodingError
+from ...exceptions import BackendAnswerError, BackendError
+from ..answer import is_count
 from ..http.attempts import FAILURES, Attempt, translate
 from ..http.closing import closed_error
 from ..http.http_errors import http_error
@@ -21,7 +22,7 @@ from ..http.options import Secrets
 from ..http.retry import RetryBudget, RetryPolicy
 from ..http.routers import NOT_ROUTED
 from ..http.transport import LoopTransport
-from .answer import is_count, parse_answer
+from .answer import parse_answer
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _VOCAB_PAUSE_S = 600.0  # most servers do not tell; asking is not free
 class Probes:
     """Answers about one server or router, remembered.
 
-    All methods raise `SGLangConnectionError` when the client is closed meanwhile.
+    All methods raise `BackendConnectionError` when the client is closed meanwhile.
 
     Args:
         base_url: Server or router.
@@ -76,7 +77,7 @@ class Probes:
                     raise http_error(status, body)
                 parsed = parse_answer(body)
                 if not isinstance(parsed, dict):
-                    raise SGLangDecodingError(f"{remaining[0]} answered a JSON {type(parsed).__name__}, not an object")
+                    raise BackendAnswerError(f"{remaining[0]} answered a JSON {type(parsed).__name__}, not an object")
                 return parsed
             except FAILURES as error:
                 if transport.closed.is_set():
@@ -112,7 +113,7 @@ class Probes:
     async def _model_len_at(self, transport: LoopTransport, policy: RetryPolicy, base_url: str) -> int | None:
         try:
             listing = await self.read(transport, policy, "/v1/models", base_url=base_url)
-        except SGLangClientError as error:
+        except BackendError as error:
             if transport.closed.is_set():
                 raise
             logger.debug("base_url=<%s>, error=<%s> | no model list", base_url, error)
@@ -131,7 +132,7 @@ class Probes:
             if self.vocab_size is None and time.monotonic() >= self._vocab_again_at:
                 pause = _PAUSE_S
                 for paths in (MODEL_INFO, SERVER_INFO):
-                    with contextlib.suppress(SGLangClientError):
+                    with contextlib.suppress(BackendError):
                         info = await self.read(transport, once, *paths)
                         pause = _VOCAB_PAUSE_S
                         folder = info.get("model_path")

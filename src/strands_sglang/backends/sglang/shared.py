@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from strands_sglang.installation import install_command
 
-from ...exceptions import SGLangRequestError
+from ...exceptions import BackendRequestError
 from ..engine.own_models import (
     ModelLoadError,
     check_model_name,
@@ -77,11 +77,11 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> SGLangClient:
         **overrides: Options of `SGLangClient` that replace what slime's arguments say.
 
     Raises:
-        SGLangRequestError: The arguments name no router.
+        BackendRequestError: The arguments name no router.
     """
     host, port = getattr(args, "sglang_router_ip", None), getattr(args, "sglang_router_port", None)
     if not host or not port:
-        raise SGLangRequestError(
+        raise BackendRequestError(
             f"args.sglang_router_ip={host!r}, args.sglang_router_port={port!r}: expected the router's address, "
             "which slime fills in when its engines have started"
         )

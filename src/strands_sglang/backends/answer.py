@@ -1,0 +1,103 @@
+"""Checks of what any backend answers: ids, log-probabilities, weight versions, the length of the output."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from types import NoneType
+from typing import Any, TypeGuard
+
+from ..exceptions import BackendAnswerError
+from ..trajectory import Finish, FinishType, WeightSpan
+from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
+
+_ROUNDING = 1e-5
+"""A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer, and not a truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_ids(name: str, listed: Any) -> array[int]:
+    """Token ids as a compact array. A wrong one, sent back in the next prompt, would kill the server."""
+    if not isinstance(listed, list):
+        listed = listed.tolist() if hasattr(listed, "tolist") else list(listed)
+    if not set(map(type, listed)) <= {int}:
+        raise BackendAnswerError(f"{name}={listed!r:.200}: expected a list of token ids")
+    try:
+        ids = array(TOKEN_TYPECODE, listed)
+    except OverflowError as error:
+        raise BackendAnswerError(f"{name}={listed!r:.200}: expected token ids of 31 bits") from error
+    if ids and (lowest := min(ids)) < 0:
+        raise BackendAnswerError(f"{name} has {lowest}, expected ids from 0")
+    return ids
+
+
+def checked_logprobs(name: str, values: Sequence[Any]) -> array[float]:
+    """Log-probabilities as a compact array, NaN where there is none; a positive one contradicts itself."""
+    kinds = set(map(type, values))
+    if not kinds <= {float}:
+        if bool in kinds or not all(issubclass(kind, Real | NoneType) for kind in kinds):
+            raise BackendAnswerError(f"{name}={values!r:.200}: expected numbers or null as log-probabilities")
+        values = [math.nan if value is None else float(value) for value in values]
+    logprobs = array(LOGPROB_TYPECODE, values)
+    # No comparison with NaN holds, so `max` would overlook what stands beside one.
+    known = logprobs if (total := sum(logprobs)) == total else [value for value in logprobs if value == value]
+    if known and (positive := max(known)) > _ROUNDING:
+        raise BackendAnswerError(f"{name} has the log-probability {positive!r}: expected at most 0")
+    return logprobs
+
+
+def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightSpan, ...]:
+    """Spans that tile the output; the version is None where the answer does not say it in a readable way.
+
+    Args:
+        entries: A list of `{"version", "start", "end"}` in output positions, or anything else if there is none.
+        version_of_all: The version where there is no list.
+        count: Number of output tokens.
+    """
+    if not (isinstance(entries, list) and entries):
+        entries = [{"version": version_of_all, "start": 0, "end": count}]
+    spans: list[WeightSpan] = []
+    end = 0
+
+    def add(version: str | None, stop: int) -> None:
+        nonlocal end
+        if stop > end:
+            spans.append(WeightSpan(version=version, start=end, end=stop))
+            end = stop
+
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            continue
+        version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
+        if isinstance(version, str | int) and isinstance(first, int) and isinstance(last, int) and first < last:
+            add(None, min(first, count))
+            add(str(version), min(last, count))
+    add(None, count)
+    return tuple(spans)
+
+
+def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max_new_tokens: int | None) -> None:
+    """Check sampled ids against what was asked for.
+
+    Args:
+        ids: Sampled ids.
+        finish: How the answer ended. An aborted one may overshoot: several tokens a step were decoded, and nobody cut
+            them to the length.
+        vocab_size: Number of ids the model has, or None if unknown.
+        max_new_tokens: Most tokens that were asked for, or None if unknown.
+
+    Raises:
+        BackendAnswerError: An id is outside the vocabulary, or there are too many.
+    """
+    if vocab_size is not None and ids and max(ids) >= vocab_size:
+        raise BackendAnswerError(
+            f"output_ids has {max(ids)}, expected ids from 0 to {vocab_size - 1}, those of the vocabulary"
+        )
+    if max_new_tokens is not None and len(ids) > max_new_tokens and finish.type is not FinishType.ABORT:
+        raise BackendAnswerError(f"the answer holds {len(ids)} tokens, but max_new_tokens was {max_new_tokens}")

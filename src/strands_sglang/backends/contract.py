@@ -1,0 +1,307 @@
+"""The contract between a conversation and the backend that samples for it.
+
+A conversation hands a `GenerateRequest` to `Backend.ask` and records the checked `GenerateAnswer`. It reads what the
+backend can do from `Backend.capabilities`, and what it serves from `Backend.info()`. Names of a server's fields,
+checks of its parameters, its errors and its retries are the backend's alone. `docs/backends.md` has an example.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ..exceptions import BackendRequestError
+from ..trajectory import Finish, SamplingMask, WeightSpan
+from .prompt import PromptIds
+
+if TYPE_CHECKING:
+    from ..media import ImageExpander
+
+
+class LogprobKind(StrEnum):
+    """Which distribution the log-probabilities of sampled tokens belong to."""
+
+    RAW = "raw"
+    """The model's own, before temperature: off-policy for training unless everything is sampled at temperature 1."""
+    TEMPERED = "tempered"
+    """After temperature, penalties and grammar; not renormalised over what top-p and top-k leave."""
+    SAMPLED = "sampled"
+    """Exactly the distribution that was sampled from, renormalised over what top-p and top-k leave."""
+
+
+class PromptScoring(StrEnum):
+    """What log-probabilities of prompt tokens cost."""
+
+    NONE = "none"
+    """There are none."""
+    CACHED = "cached"
+    """Scoring from a position on leaves the prefix cache usable up to that position."""
+    UNCACHED = "uncached"
+    """Scoring any part computes the whole prompt again: never done unless asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do. A conversation asks for nothing else, and refuses an option that needs more.
+
+    Attributes:
+        logprobs: Distribution of the log-probabilities of sampled tokens; None if there are none.
+        prompt_scoring: Log-probabilities of prompt tokens.
+        routed_experts: It returns the experts that each token was routed to.
+        sampling_mask: It returns the ids that survived top-k and top-p.
+        images: It takes images beside the ids.
+        constraints: Sampling parameters that constrain decoding, a subset of `CONSTRAINTS`.
+        weight_versions: Answers name the version of the weights.
+        ordered_versions: These versions are integers that only grow.
+        session_affinity: `routing_key` keeps an episode on one worker.
+        context_reserve: Tokens of the context that are never sampled.
+        hints: By the name of a capability: how to switch it on, for errors.
+    """
+
+    logprobs: LogprobKind | None = None
+    prompt_scoring: PromptScoring = PromptScoring.NONE
+    routed_experts: bool = False
+    sampling_mask: bool = False
+    images: bool = False
+    constraints: frozenset[str] = frozenset()
+    weight_versions: bool = False
+    ordered_versions: bool = False
+    session_affinity: bool = False
+    context_reserve: int = 0
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+    def hint(self, name: str) -> str:
+        """The hint of a capability as the end of a sentence, or nothing."""
+        return f": {self.hints[name]}" if name in self.hints else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendInfo:
+    """What a backend serves. Weight versions are not here: they change, and every answer names its own.
+
+    Attributes:
+        model: Name of the model, or None if unknown.
+        context_length: Most tokens of prompt and reply, or None if unknown.
+        vocab_size: Rows of the model's embedding, or None if unknown: larger ids are never sent.
+    """
+
+    model: str | None = None
+    context_length: int | None = None
+    vocab_size: int | None = None
+
+
+CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
+"""Sampling parameters that constrain decoding."""
+
+
+class SamplingParams(TypedDict, total=False):
+    """Sampling parameters by the names that every backend understands, which are SGLang's.
+
+    A backend maps them to its own, and refuses one that it does not have.
+    """
+
+    max_new_tokens: int | None
+    min_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    stop_regex: str | Sequence[str]
+    ignore_eos: bool
+    logit_bias: Mapping[str, float]
+    sampling_seed: int
+    json_schema: str
+    regex: str
+    ebnf: str
+    structural_tag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One call: a prompt, how to continue it, and what to return beside the ids. Everything in it was checked.
+
+    Positions count tokens of the prompt as the model sees it, images expanded.
+
+    Attributes:
+        prompt: The prompt; an image is one placeholder.
+        sampling_params: `SamplingParams`, and what the backend lets through beyond them.
+        rid: Id of the first attempt, or None for a random one.
+        routing_key: Session affinity key, or None: requests with the same key belong on one worker.
+        logprobs: Return log-probabilities of the sampled tokens.
+        score_from: Return log-probabilities of the prompt from this position on; None for none.
+        experts_from: Return routed experts from this position on; None for none.
+        sampling_mask: Return the ids that survived top-k and top-p.
+        images: The images of the prompt in order, as data URLs.
+        show_prompt: Return the ids of the prompt as the model sees it.
+        constrain_answer_only: The prompt ends inside a reasoning block, and the constraint begins behind it.
+        fields: Fields of the backend's own, which `Backend.check_fields` has let through.
+        vocab_size: Number of ids the model has, or None if unknown; the answer is checked against it.
+        growth: Tokens by which the expanded prompt is longer than `prompt`.
+        before_attempt: Called before each attempt, retries included; what it raises ends the call.
+    """
+
+    prompt: PromptIds
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    rid: str | None = None
+    routing_key: str | None = None
+    logprobs: bool = True
+    score_from: int | None = None
+    experts_from: int | None = None
+    sampling_mask: bool = False
+    images: tuple[str, ...] = ()
+    show_prompt: bool = False
+    constrain_answer_only: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int | None = None
+    growth: int = 0
+    before_attempt: Callable[[], None] | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt as the model sees it."""
+        return len(self.prompt) + self.growth
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """Most tokens that may be sampled; None where the request leaves it to the backend."""
+        limit = self.sampling_params.get("max_new_tokens")
+        return limit if isinstance(limit, int) else None
+
+    def limited_to(self, tokens: int) -> GenerateRequest:
+        """The same request for at most so many tokens."""
+        params = dict(self.sampling_params)
+        params["max_new_tokens"] = min(tokens, params.get("max_new_tokens") or tokens)
+        if "min_new_tokens" in params:  # a server refuses a minimum above the maximum
+            params["min_new_tokens"] = min(params["min_new_tokens"], params["max_new_tokens"])
+        return replace(self, sampling_params=params)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoredPrompt:
+    """Log-probabilities of the last tokens of a prompt.
+
+    Attributes:
+        ids: The tokens, as the backend names them.
+        logprobs: One value a token; NaN where there is none.
+    """
+
+    ids: array[int]
+    logprobs: array[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GenerateAnswer:
+    """A checked answer: what is in it agrees with itself and with the request, and can be recorded.
+
+    Attributes:
+        output_ids: Sampled ids, the matched stop token included.
+        finish: How it ended.
+        output_logprobs: One value an output token (NaN = none), or None where the answer has none at all.
+        scored_prompt: Log-probabilities of the prompt, or None where the answer has none.
+        weight_spans: Weight versions over the output; the spans tile it.
+        routed_experts: Raw little-endian int32 rows from `experts_from`, or from position 0; or None.
+        sampling_mask: Ids that survived top-k and top-p per output token, or None.
+        rid: Request id, or None.
+        prompt_tokens: Length of the prompt as the model saw it, or None.
+        prompt_ids: That prompt, where it was asked for and is known.
+        cached_tokens: Prompt tokens that came from a prefix cache, or None.
+        latency: Seconds the backend took, or None.
+        payload: The answer as it came, for who knows the server.
+    """
+
+    output_ids: array[int]
+    finish: Finish
+    output_logprobs: array[float] | None = None
+    scored_prompt: ScoredPrompt | None = None
+    weight_spans: tuple[WeightSpan, ...] = ()
+    routed_experts: bytes | None = None
+    sampling_mask: SamplingMask | None = None
+    rid: str | None = None
+    prompt_tokens: int | None = None
+    prompt_ids: Sequence[int] | None = None
+    cached_tokens: int | None = None
+    latency: float | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Backend(ABC):
+    """What samples. A subclass defines `ask`; everything else has a default.
+
+    ```python
+    class Constant(Backend):
+        async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+            return GenerateAnswer(output_ids=array("i", [7]), finish=Finish(type=FinishType.STOP, matched=7))
+    ```
+    """
+
+    @abstractmethod
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        """Sample a continuation. Cancelling the call ends it at the backend, too.
+
+        An interruption by the server is an answer whose finish is an abort.
+
+        Raises:
+            BackendRequestError: The request is wrong; nothing was sent.
+            BackendError: The call failed, and nothing of it may be recorded. `BackendContextLengthError` where prompt
+                and reply do not fit, `BackendThrottledError`, `BackendConnectionError` and `BackendAnswerError` where
+                repeating did not help.
+        """
+
+    async def abort(self, rid: str) -> bool:
+        """End the request of this id with what it has sampled; whether anything took the call."""
+        return False
+
+    async def info(self) -> BackendInfo:
+        """What is served. Asked before every call, so it is remembered."""
+        return BackendInfo()
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Release connections; calls in flight fail."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return Capabilities()
+
+    @property
+    def closings(self) -> int:
+        """How often it was closed: what consists of several calls ends when the number changes."""
+        return 0
+
+    @property
+    def image_expander(self) -> ImageExpander | None:
+        """What expands images as the served model does, where the backend knows."""
+        return None
+
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        """A checked copy of sampling parameters, without those that are None.
+
+        Args:
+            params: The parameters.
+            vocab_size: Number of ids the model has, or None if unknown.
+
+        Raises:
+            BackendRequestError: One is unknown or out of range.
+        """
+        if unknown := sorted(set(params) - set(SamplingParams.__annotations__)):
+            raise BackendRequestError(f"sampling_params has unknown names {unknown}")
+        return {name: value for name, value in params.items() if value is not None}
+
+    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A checked copy of the backend's own fields of a request, those of the option `request_fields`.
+
+        Raises:
+            BackendRequestError: It has no such field.
+        """
+        if fields:
+            raise BackendRequestError(f"request_fields {sorted(fields)}: the backend has no fields of its own")
+        return {}

@@ -1,0 +1,80 @@
+# ruff: noqa: D102 - the methods are documented in `Backend`
+"""A client that has only `generate(input_ids, **fields)` as a backend."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
+from .answer import read_answer
+from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
+
+if TYPE_CHECKING:
+    from ...media import ImageExpander
+
+
+@dataclass(frozen=True)
+class GenerateAdapter(Backend):
+    """The generate contract of users' fakes, recordings and the embedded engine: lists and keywords, SGLang's names.
+
+    `max_model_len` and `vocab_size` of the client are numbers or coroutine functions, where it has them;
+    `extra_sampling_keys`, `image_expander`, `capabilities`, `closings`, `abort` and `close` are used where they are
+    there.
+
+    Args:
+        client: The client.
+    """
+
+    client: Any
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        wire = WireRequest.of(request)
+        if wire.before_attempt is not None:
+            wire.before_attempt()
+        payload = await self.client.generate(wire.prompt.tolist(), **wire.keywords())
+        return read_answer(payload, vocab_size=wire.vocab_size, max_new_tokens=wire.max_new_tokens)
+
+    async def abort(self, rid: str) -> bool:
+        return bool(await _called(self.client, "abort", rid))
+
+    async def info(self) -> BackendInfo:
+        context, vocabulary = [await _called(self.client, name) for name in ("max_model_len", "vocab_size")]
+        return BackendInfo(
+            context_length=context if isinstance(context, int) else None,
+            vocab_size=vocabulary if isinstance(vocabulary, int) else None,
+        )
+
+    async def close(self) -> None:
+        await _called(self.client, "close")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        known = getattr(self.client, "capabilities", None)
+        return known if isinstance(known, Capabilities) else CAPABILITIES
+
+    @property
+    def closings(self) -> int:
+        count = getattr(self.client, "closings", 0)
+        return count if isinstance(count, int) else 0
+
+    @property
+    def image_expander(self) -> ImageExpander | None:
+        return getattr(self.client, "image_expander", None)
+
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        extra = getattr(self.client, "extra_sampling_keys", ())
+        return check_sampling_params(params, extra_keys=extra, vocab_size=vocab_size)
+
+    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return check_request_fields(fields)
+
+
+async def _called(client: Any, name: str, *args: Any) -> Any:
+    """An attribute of the client, called and awaited where it can be; None where there is none."""
+    value = getattr(client, name, None)
+    if callable(value):
+        value = value(*args)
+    return await value if inspect.isawaitable(value) else value
