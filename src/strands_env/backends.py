@@ -5,6 +5,7 @@ A new backend is one entry here and a function that makes its model factory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -23,6 +24,7 @@ class ModelBackend:
             `sampling_params` and options.
         has_tokens: Its models keep exact token data; their sampling parameters and tool parsers are ours.
         needs: Options that it cannot do without.
+        key: Environment variable with the key that its client needs.
         ignores: Options that have no effect, each with the reason.
         loading: Sentence for a display while the model is made; `{base_url}` and `{model_id}` are filled in.
     """
@@ -31,6 +33,7 @@ class ModelBackend:
     make: str
     has_tokens: bool = False
     needs: tuple[str, ...] = ()
+    key: str | None = None
     ignores: Mapping[str, str] = field(default_factory=dict)
     loading: str | None = None
 
@@ -39,6 +42,8 @@ class ModelBackend:
         for name in self.needs:
             if not options.get(name):
                 return f"the backend {self.name!r} needs {_OPTIONS[name]}"
+        if self.key is not None and not os.environ.get(self.key):
+            return f"the backend {self.name!r} needs a key: set {self.key} (any text, for a server that asks for none)"
         return None
 
     def load(self) -> Callable[..., Any]:
@@ -77,6 +82,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
             name="openai",
             make="strands_env.core.models:openai_from_args",
             needs=("model_id",),
+            key="OPENAI_API_KEY",
             ignores=_no_tokens("openai"),
         ),
         ModelBackend(

@@ -126,7 +126,7 @@ def json_object(text: str) -> dict[str, Any]:
     source = text
     if not text.lstrip().startswith("{"):
         try:
-            source = Path(text).read_text(encoding="utf-8")
+            source = Path(text).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             raise argparse.ArgumentTypeError(
                 f"expected a JSON object or a file with one, got {text!r} ({getattr(error, 'strerror', error)})"
@@ -188,6 +188,12 @@ def run_command_line(
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
+    for argument in given:
+        if not argument.isascii() and re.search("[\ud800-\udfff]", argument):
+            encoding = sys.getfilesystemencoding()
+            parser.error(
+                f"the argument {argument!r} is no text in this locale's encoding ({encoding}): set PYTHONUTF8=1"
+            )
     chosen = next((argument for argument in given if not argument.startswith("-")), None)
     if chosen is None or chosen not in parsers:
         return _without_command(parser, parsers, chosen, given)
@@ -209,7 +215,7 @@ def run_command_line(
 
 def _show_any_text(stream: TextIO | None) -> None:
     """Let what a terminal's encoding lacks be shown as escapes, as Python does on the standard error."""
-    if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+    if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="backslashreplace")
 
 

@@ -237,6 +237,15 @@ def test_filters(options, count, graded, tmp_path):
     assert len(rows(tmp_path / "x.jsonl")) == count
 
 
+def test_an_export_is_not_overwritten_unasked(graded, tmp_path, capsys):
+    target = tmp_path / "o.jsonl"
+    target.write_text("mine")
+    assert main(["export", graded, "--format", "trl", "-o", str(target)]) == 2
+    assert "--overwrite" in capsys.readouterr().err and target.read_text() == "mine"
+    assert main(["export", graded, "--format", "trl", "-o", str(target), "--overwrite"]) == 0
+    assert target.read_text() != "mine"
+
+
 def test_the_neutral_file_is_what_load_samples_reads(graded, tmp_path):
     pytest.importorskip("pyarrow")
     from strands_env.training import load_samples

@@ -153,6 +153,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
         default="grpo",
         help="grpo: reward less the group's mean, by its deviation; dr_grpo: not divided (default: grpo)",
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     parser.add_argument("--json", action="store_true", help="counts as JSON")
 
 

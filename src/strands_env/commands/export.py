@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
                 f"{_other_formats(target)}"
             )
+        if target.exists() and not args.overwrite:
+            raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
         saved = SavedRun.of(args.run)
         left: Counter[str] = Counter()
         with ResultReader(saved.paths.results) as reader:

@@ -68,7 +68,7 @@ class BrowseCompEvaluator(Benchmark):
             yield from csv.DictReader(io.StringIO(text))
         elif Path(self.data_path).suffix == ".csv":
             try:
-                with open(self.data_path, encoding="utf-8", newline="") as file:
+                with open(self.data_path, encoding="utf-8-sig", newline="") as file:
                     yield from csv.DictReader(file)
             except OSError as error:
                 raise DatasetError(f"found no data file at {str(self.data_path)!r}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -113,12 +114,13 @@ def read_lines(file: Path) -> Iterator[Row]:
     """
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line
             if line.strip():
                 yield _object(line, f"line {number} of {str(file)!r}")
 
 
 def _json_list(file: Path) -> Iterator[Row]:
-    listed = json.loads(file.read_text(encoding="utf-8"))
+    listed = json.loads(file.read_text(encoding="utf-8-sig"))
     if not isinstance(listed, list):
         raise DatasetError(f"{str(file)!r} must hold a JSON list of objects, got {type(listed).__name__}")
     for number, row in enumerate(listed, 1):
