@@ -6,40 +6,29 @@ import argparse
 import asyncio
 import json
 import logging
-import os
-import re
 import signal
 import sys
-import sysconfig
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 from strands_env.commands.progress import make_display
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
-from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
-from strands_env.core.jsonable import name_of
-from strands_env.core.rollout import EnvFactory, make_environment, takes_action
-from strands_env.eval import EvalError, EvalSample, ScoreTable, StoreError, summarize
+from strands_env.core import Environment
+from strands_env.core.rollout import EnvFactory
+from strands_env.eval import EvalError, ScoreTable, StoreError, summarize
+from strands_env.eval.rescore import Rescored, rescore, whole_or_nothing
 from strands_env.eval.run.groups import read_scores
-from strands_env.eval.run.progress import GuardedProgress, ProgressState
-from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
+from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
-
-_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-PREVIOUS = "previous_reward"
-"""Where the info of a new reward holds the old one."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,22 +41,26 @@ def run(args: argparse.Namespace) -> int:
             raise FileNotFoundError(None, None, str(saved.paths.results))
         factory = _scorer(saved, args)
         target = _target(saved, args.output)
-        with _whole_or_nothing(target) as partial:
-            rescoring = _Rescoring(
-                saved=saved,
-                target=target,
-                partial=partial,
-                factory=factory,
-                max_concurrency=args.max_concurrency,
+        complaint = None
+        with _interrupted_by_sigterm(), whole_or_nothing(target) as new:
+            display = make_display(quiet=args.quiet or args.json)
+            scoring = rescore(
+                saved.paths,
+                new,
+                factory,
                 reward=args.reward,
+                max_concurrency=args.max_concurrency,
+                progress=display,
             )
-            changes = asyncio.run(rescoring.run(make_display(quiet=args.quiet or args.json)))
-            after = read_scores(partial.results)
-            if changes.samples and not changes.all_failed and not summarize(after).scored:
-                _, changes.complaint = nothing_scored(partial.results, changes.samples)
-            if changes.is_useful:
-                _move(partial, target)
-        return _show(saved, target, changes, after, args)
+            changes = asyncio.run(scoring)
+            after = read_scores(new.paths.results)
+            if changes.all_failed:
+                complaint = "the reward failed for every sample, with the error above: nothing was written; fix it"
+            elif changes.samples and not summarize(after).scored:
+                complaint = f"{nothing_scored(new.paths.results, changes.samples)[1]}; nothing was written"
+            else:
+                new.keep()
+        return _show(saved, target, changes, after, complaint, args)
     except KeyboardInterrupt:
         complain("rescore", "interrupted: nothing was written")
         return Exit.INTERRUPTED
@@ -79,127 +72,6 @@ def run(args: argparse.Namespace) -> int:
     except (EvalError, ValueError, TypeError) as error:
         complain("rescore", error)
         return Exit.USAGE
-
-
-@dataclass(slots=True, kw_only=True)
-class Changes:
-    """What scoring again has changed.
-
-    Attributes:
-        samples: All samples.
-        changed: Those with another reward, or with one where there was none, or the other way round.
-        failed: Those that the new reward could not score.
-        error: What the new reward raised first.
-        complaint: Why nothing was scored, if nothing was.
-    """
-
-    samples: int = 0
-    changed: int = 0
-    failed: int = 0
-    error: ErrorRecord | None = None
-    complaint: str | None = None
-
-    @property
-    def all_failed(self) -> bool:
-        """Whether the new reward could score none of them."""
-        return 0 < self.samples == self.failed
-
-    @property
-    def is_useful(self) -> bool:
-        """Whether there are new scores to keep."""
-        return not self.all_failed and self.complaint is None
-
-
-def unscored(sample: EvalSample) -> EvalSample:
-    """A copy of a sample as it was before it was scored."""
-    result = sample.step_result.model_copy(update={"reward": None})
-    result.observation = result.observation.model_copy(update={"metrics": dict(result.observation.metrics)})
-    ended = result.observation.metrics.pop("loop_termination_reason", None)
-    if result.error is not None and result.error.where is Phase.REWARD:
-        result.error = None
-        result.termination_reason = TerminationReason(ended or TerminationReason.TASK_COMPLETE)
-    return sample.model_copy(update={"step_result": result})
-
-
-class _Rescoring:
-    def __init__(
-        self,
-        *,
-        saved: SavedRun,
-        target: StorePaths,
-        partial: StorePaths,
-        factory: EnvFactory,
-        max_concurrency: int,
-        reward: str | None,
-    ) -> None:
-        self._saved = saved
-        self._target = target
-        self._partial = partial
-        self._factory = factory
-        self._takes_action = takes_action(factory)
-        self._max_concurrency = max_concurrency
-        self._reward = reward
-        self._changes = Changes()
-        self._state = ProgressState(name=f"rescore {saved.name}")
-
-    async def run(self, display: Any) -> Changes:
-        progress = GuardedProgress(display)
-        with ResultReader(self._saved.paths.results) as reader:
-            self._state.total = len(reader.entries)
-            config = self._config()
-            writer = ResultWriter(ResultLog(self._partial))
-            progress.start(self._state)
-            try:
-                await writer.run(lambda: config.check(has_results=False))
-                samples = (reader.read(entry, with_tokens=True) for entry in reader.entries)
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self._max_concurrency):
-                        group.create_task(self._work(samples, writer, progress))
-            finally:
-                await writer.close()
-                progress.finish(self._state)
-        return self._changes
-
-    async def _work(self, samples: Iterator[EvalSample], writer: ResultWriter, progress: GuardedProgress) -> None:
-        for sample in samples:
-            scored = sample if sample.aborted else await self._scored(sample)
-            self._note(sample, scored)
-            await writer.append(scored)
-            progress.update(self._state)
-
-    async def _scored(self, sample: EvalSample) -> EvalSample:
-        scored = unscored(sample)
-        action = scored.action.model_copy(deep=True)
-        env: Environment = await make_environment(self._factory, action, self._takes_action)
-        await env.score(action, scored.step_result)
-        reward = scored.step_result.reward
-        if isinstance(reward, RewardResult):
-            scored.step_result.reward = reward.model_copy(update={"info": {**reward.info, PREVIOUS: sample.reward}})
-        return scored
-
-    def _note(self, before: EvalSample, after: EvalSample) -> None:
-        self._changes.samples += 1
-        self._changes.changed += before.reward != after.reward
-        error = after.step_result.error
-        if error is not None and error.where is Phase.REWARD and not after.aborted:
-            self._changes.failed += 1
-            self._changes.error = self._changes.error or error
-        self._state.done += 1
-        self._state.count(after)
-
-    def _config(self) -> RunConfig:
-        document = self._saved.document
-        reward = self._reward or name_of(getattr(self._factory, "reward_fn", None) or self._factory)
-        config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
-        about = {
-            **(document.get("about") or {}),
-            "options": {**self._saved.options, "output": str(self._target.results.parent)},
-            "rescored": {"from": str(self._saved.paths.results), "reward": reward},
-        }
-        made = RunConfig(self._partial.run, config, about)
-        environment = document.get("environment")
-        made.environment = None if environment is None else {**environment, "reward_fn": reward}
-        return made
 
 
 def _target(saved: SavedRun, output: str | None) -> StorePaths:
@@ -214,34 +86,15 @@ def _target(saved: SavedRun, output: str | None) -> StorePaths:
 
 
 @contextmanager
-def _whole_or_nothing(target: StorePaths) -> Iterator[StorePaths]:
-    """Temporary files beside the new run's while it is scored; those not moved are removed, on SIGTERM too."""
-    folder = target.results.parent
-    is_new = not folder.exists()
-    partial = StorePaths.of(folder / f".{target.results.stem}.{uuid.uuid4().hex}.jsonl")
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, so that nothing is left behind."""
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main else None
     try:
-        yield partial
+        yield
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)
-        for path in (partial.results, partial.tokens, partial.run):
-            path.unlink(missing_ok=True)
-        if is_new:
-            with suppress(OSError):  # it holds the new run
-                folder.rmdir()
-
-
-def _move(partial: StorePaths, target: StorePaths) -> None:
-    """Give the files of a finished run their names, the results last: with them it is there."""
-    for source, place in (
-        (partial.tokens, target.tokens),
-        (partial.run, target.run),
-        (partial.results, target.results),
-    ):
-        if source.exists():
-            os.replace(source, place)
 
 
 def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
@@ -282,7 +135,14 @@ def _no_model() -> Any:
     raise RuntimeError("scoring again calls no model")
 
 
-def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTable, args: argparse.Namespace) -> int:
+def _show(
+    saved: SavedRun,
+    target: StorePaths,
+    changes: Rescored,
+    scores: ScoreTable,
+    complaint: str | None,
+    args: argparse.Namespace,
+) -> int:
     options: dict[str, Any] = {
         "reward_threshold": saved.threshold(args.reward_threshold),
         "prices": saved.prices(vars(args)),
@@ -291,7 +151,7 @@ def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTa
     after = summarize(scores, **options)
     if args.json:
         shown: Mapping[str, Any] = {
-            "results": str(target.results) if changes.is_useful else None,
+            "results": str(target.results) if complaint is None else None,
             "changed": changes.changed,
             "failed": changes.failed,
             "before": before.to_dict(),
@@ -302,28 +162,13 @@ def _show(saved: SavedRun, target: StorePaths, changes: Changes, scores: ScoreTa
         say("\n".join(summary_lines(after, title=f"{saved.name}, scored again")))
         old, new = format_number(before.mean_reward.value), format_number(after.mean_reward.value)
         say(f"changed     {changes.changed} of {changes.samples} rewards; mean reward {old} before, {new} now")
-        if changes.is_useful:
+        if complaint is None:
             say(f"results     {target.results}  (the old scores stay in {saved.paths.results})")
-    if changes.error is not None:
-        _say_where(changes.error, verbose=args.verbose)
-    if changes.all_failed:
-        complain("rescore", "the reward failed for every sample, with the error above: nothing was written; fix it")
-    elif changes.complaint is not None:
-        complain("rescore", f"{changes.complaint}; nothing was written")
-    return Exit.OK if changes.is_useful else Exit.USAGE
-
-
-def _say_where(error: ErrorRecord, *, verbose: bool) -> None:
-    """The line of the user's reward that raised; with `verbose` the traceback."""
-    if verbose:
-        complain("rescore", f"the reward raised:\n{error.traceback.rstrip()}")
-    elif frames := [found for found in _FRAME.findall(error.traceback) if not _is_foreign(found[0])]:
-        path, line, name = frames[-1]
-        complain("rescore", f"the reward raised {error.type} at {path}:{line}, in {name} (-v shows the traceback)")
-
-
-def _is_foreign(path: str) -> bool:
-    """Whether a file belongs to this package, to another installed one, or to Python."""
-    parts = Path(path).parts
-    is_installed = "site-packages" in parts or path.startswith(("<", sysconfig.get_path("stdlib")))
-    return is_installed or Path(path).is_relative_to(Path(__file__).parents[1])
+    if changes.error is not None and args.verbose:
+        complain("rescore", f"the reward raised:\n{changes.error.traceback.rstrip()}")
+    elif changes.error is not None and changes.error.raised_at is not None:
+        error = changes.error
+        complain("rescore", f"the reward raised {error.type} at {error.raised_at} (-v shows the traceback)")
+    if complaint is not None:
+        complain("rescore", complaint)
+    return Exit.USAGE if complaint is not None else Exit.OK

@@ -62,7 +62,7 @@ class ErrorRecord:
         message: Its text.
         traceback: Its traceback, causes included.
         where: The part of the episode it came from.
-        raised_at: The line of the user's own code that raised it, as `path:line in name`; None without one.
+        raised_at: The line of the user's own code that raised it, as `path:line, in name`; None without one.
     """
 
     type: str

@@ -12,7 +12,7 @@ _LINK = re.compile(r"^[ |]*(?:The above exception was|During handling of the abo
 
 
 def user_line(traceback: str) -> str | None:
-    """Where the user's code raised, as `path:line in name`; None where none of it is in the traceback.
+    """Where the user's code raised, as `path:line, in name`; None where none of it is in the traceback.
 
     The innermost frame of the first exception counts that is neither in Python, nor in an installed package, nor in
     this one.
@@ -24,7 +24,7 @@ def user_line(traceback: str) -> str | None:
         frames = [found for found in _FRAME.findall(part) if not _is_foreign(found[0])]
         if frames:
             path, line, name = frames[-1]
-            return f"{path}:{line} in {name}"
+            return f"{path}:{line}, in {name}"
     return None
 
 
@@ -35,7 +35,7 @@ def user_lines(stacks: str) -> list[str]:
         frames = [found for found in _FRAME.findall(stack) if not _is_foreign(found[0])]
         if frames:  # `faulthandler` writes the innermost first
             path, line, name = frames[0]
-            lines.append(f"{path}:{line} in {name}")
+            lines.append(f"{path}:{line}, in {name}")
     return list(dict.fromkeys(lines))
 
 

@@ -1,0 +1,180 @@
+"""Rescoring: another reward for saved rollouts, as a new run. Nothing is sampled again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
+from strands_env.core.jsonable import name_of
+from strands_env.core.rollout import EnvFactory, make_environment, takes_action
+from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, load_run
+
+PREVIOUS = "previous_reward"
+"""Where the info of a new reward holds the old one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rescored:
+    """The outcome of rescoring.
+
+    Attributes:
+        samples: All samples.
+        changed: Those with another reward, or with one where there was none, or the other way round.
+        failed: Those that the new reward could not score.
+        error: The first error of the new reward.
+    """
+
+    samples: int = 0
+    changed: int = 0
+    failed: int = 0
+    error: ErrorRecord | None = None
+
+    @property
+    def all_failed(self) -> bool:
+        """The new reward could score none of them."""
+        return 0 < self.samples == self.failed
+
+    def add(self, before: EvalSample, after: EvalSample) -> None:
+        """Count a sample."""
+        self.samples += 1
+        self.changed += before.reward != after.reward
+        error = after.step_result.error
+        if error is not None and error.where is Phase.REWARD and not after.aborted:
+            self.failed += 1
+            self.error = self.error or error
+
+
+class NewRun:
+    """The files of a run while it is made.
+
+    Args:
+        target: Where they will be.
+
+    Attributes:
+        paths: Where they are until `keep`.
+    """
+
+    def __init__(self, target: StorePaths) -> None:
+        self.target = target
+        self.paths = StorePaths.of(target.results.with_name(f".{target.results.stem}.{uuid.uuid4().hex}.jsonl"))
+
+    def keep(self) -> None:
+        """Give the files their names, the results last: with them the run is there."""
+        for source, place in (
+            (self.paths.tokens, self.target.tokens),
+            (self.paths.run, self.target.run),
+            (self.paths.results, self.target.results),
+        ):
+            if source.exists():
+                os.replace(source, place)
+
+
+@contextmanager
+def whole_or_nothing(target: StorePaths) -> Iterator[NewRun]:
+    """A new run beside its target; what is not kept is removed at the end, the folder too if it was made for it."""
+    folder = target.results.parent
+    is_new = not folder.exists()
+    run = NewRun(target)
+    try:
+        yield run
+    finally:
+        for path in (run.paths.results, run.paths.tokens, run.paths.run):
+            path.unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # it holds the new run
+                folder.rmdir()
+
+
+async def rescore(
+    source: StorePaths,
+    new: NewRun,
+    env_factory: EnvFactory,
+    *,
+    reward: str | None = None,
+    max_concurrency: int = 10,
+    progress: Progress | None = None,
+) -> Rescored:
+    """Score every sample of a saved run again; each keeps its old reward as `info["previous_reward"]`.
+
+    Args:
+        source: The run.
+        new: The files to write.
+        env_factory: Makes environments that score.
+        reward: Name of the reward for the configuration; that of the factory's if None.
+        max_concurrency: Samples scored at a time.
+        progress: A display.
+
+    Raises:
+        StoreError: The run cannot be read, or the new one not be written.
+    """
+    display, outcome = GuardedProgress(progress), Rescored()
+    document = load_run(source.run) or {}
+    config = _config(document, source, new, reward or name_of(getattr(env_factory, "reward_fn", None) or env_factory))
+    name = (document.get("config") or {}).get("benchmark") or source.results.stem
+    with_action = takes_action(env_factory)
+    with ResultReader(source.results) as reader:
+        state = ProgressState(name=f"rescore {name}", total=len(reader.entries))
+        writer = ResultWriter(ResultLog(new.paths))
+        samples = (reader.read(entry, with_tokens=True) for entry in reader.entries)
+
+        async def work() -> None:
+            for sample in samples:
+                scored = sample if sample.aborted else await _scored(sample, env_factory, with_action)
+                outcome.add(sample, scored)
+                state.done += 1
+                state.count(scored)
+                await writer.append(scored)
+                display.update(state)
+
+        display.start(state)
+        try:
+            await writer.run(lambda: config.check(has_results=False))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(max_concurrency):
+                    group.create_task(work())
+        finally:
+            await writer.close()
+            display.finish(state)
+    return outcome
+
+
+def unscored(sample: EvalSample) -> EvalSample:
+    """A copy of a sample as it was before it was scored."""
+    result = sample.step_result.model_copy(update={"reward": None})
+    result.observation = result.observation.model_copy(update={"metrics": dict(result.observation.metrics)})
+    ended = result.observation.metrics.pop("loop_termination_reason", None)
+    if result.error is not None and result.error.where is Phase.REWARD:
+        result.error = None
+        result.termination_reason = TerminationReason(ended or TerminationReason.TASK_COMPLETE)
+    return sample.model_copy(update={"step_result": result})
+
+
+async def _scored(sample: EvalSample, env_factory: EnvFactory, with_action: bool) -> EvalSample:
+    scored = unscored(sample)
+    action = scored.action.model_copy(deep=True)
+    env: Environment = await make_environment(env_factory, action, with_action)
+    await env.score(action, scored.step_result)
+    reward = scored.step_result.reward
+    if isinstance(reward, RewardResult):
+        scored.step_result.reward = reward.model_copy(update={"info": {**reward.info, PREVIOUS: sample.reward}})
+    return scored
+
+
+def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: str) -> RunConfig:
+    """The configuration of the source, with the reward that scores now."""
+    about = document.get("about") or {}
+    config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
+    options = {**(about.get("options") or {}), "output": str(new.target.results.parent)}
+    about = {**about, "options": options, "rescored": {"from": str(source.results), "reward": reward}}
+    made = RunConfig(new.paths.run, config, about)
+    environment = document.get("environment")
+    made.environment = None if environment is None else {**environment, "reward_fn": reward}
+    return made
