@@ -461,10 +461,10 @@ def test_a_sample_that_is_not_there_is_answered_with_those_that_are(tmp_path, ca
 def test_a_run_compared_with_itself_is_called_that(tmp_path, capsys):
     run = saved(tmp_path, sampled(1.0), sampled(0.0, prompt="q"))
     assert main(["compare", run, str(tmp_path / "results.jsonl")]) == 0
-    assert "the same run" in capsys.readouterr().err
+    assert "the same run" in capsys.readouterr().out
     other = saved(tmp_path / "other", sampled(1.0), sampled(0.0, prompt="q"))
     assert main(["compare", run, other]) == 0
-    assert "the same run" not in capsys.readouterr().err
+    assert "the same run" not in capsys.readouterr().out
 
 
 def test_curves():

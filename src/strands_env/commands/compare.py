@@ -44,9 +44,6 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         complain("compare", error)
         return Exit.USAGE
-    for path in args.others:
-        if StorePaths.of(path).results.resolve() == StorePaths.of(args.first).results.resolve():
-            complain("compare", f"note: {path!r} is the same run as {args.first!r}")
     verdicts = [_is_significant(result, args.level) for result in results]
     if args.json:
         shown = [
@@ -93,6 +90,8 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
         say(f"{what} over {paired} prompts scored in both runs")
         say(f"first       {format_number(result.first)}  {args.first}")
         say(f"second      {format_number(result.second)}  {second}")
+        if StorePaths.of(second).results.resolve() == StorePaths.of(args.first).results.resolve():
+            say("note        both are the same run")
         say(f"difference  {interval(result.difference)}  ({args.level:.0%} interval over prompts)")
         say(f"prompts     {result.wins} better, {result.losses} worse, {result.ties} equal")
         kind = "exact" if result.is_exact else f"{args.resamples} sampled sign flips"

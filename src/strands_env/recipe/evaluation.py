@@ -180,8 +180,6 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
         why = "the backend 'scripted' has no model and no server"
         ignored = dict.fromkeys(("model_id", "base_url", "tokenizer", "tool_parser"), why)
     else:
-        if (missing := BACKENDS[backend].missing(options)) is not None:
-            raise EvalError(missing)
         why = "it is for --backend scripted"
         ignored = {"script": why, "script_delay": why, **BACKENDS[backend].ignores}
     if not issubclass(kind, Benchmark):
@@ -194,6 +192,8 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
     for name, reason in ignored.items():
         if given.get(name) is not None:
             raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
+    if backend != "scripted" and (missing := BACKENDS[backend].missing(options)) is not None:
+        raise EvalError(missing)
 
 
 def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
