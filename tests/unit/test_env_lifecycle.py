@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +19,7 @@ from strands_env.core import deadline as deadline_module
 from strands_env.core.deadline import to_the_end, within
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.types import EpisodeTimeoutError, Phase, TerminationReason
-from strands_env.testing import ScriptedModel, call
+from strands_env.testing import ScriptedModel, call, reply
 
 ACTION = Action(message="hi")
 SOON = 0.05
@@ -323,3 +326,63 @@ async def test_work_keeps_to_the_task_factory_of_its_loop() -> None:
     asyncio.get_running_loop().set_task_factory(factory)
     await to_the_end(asyncio.sleep(0), LONG, Phase.CLEANUP)
     assert len(made) == 1
+
+
+# ---- one thread for what belongs to a thread -----------------------------------------------------------------------
+
+
+class Database(Environment):
+    """A plain `reset`: SQLite refuses every thread but the one that opened it."""
+
+    def reset(self) -> None:  # type: ignore[override]
+        self.rows = sqlite3.connect(":memory:")
+        self.rows.execute("create table t (x)")
+
+    def get_tools(self) -> list[Any]:
+        @tool
+        def insert(x: int) -> str:
+            """Insert a number."""
+            self.rows.execute("insert into t values (?)", (x,))
+            return "inserted"
+
+        @tool
+        def hang() -> str:
+            """Never return in time."""
+            time.sleep(1.0)
+            return "late"
+
+        return [insert, hang]
+
+    def cleanup(self) -> None:  # type: ignore[override]
+        self.rows.close()
+
+
+async def test_a_plain_reset_and_synchronous_tools_and_rewards_share_a_thread() -> None:
+    def total(action: Action, result: StepResult) -> float:
+        return float(env.rows.execute("select sum(x) from t").fetchone()[0])
+
+    before = threading.active_count()
+    env = Database(
+        model_factory=lambda: ScriptedModel([reply("", call("insert", x=1), call("insert", x=2)), "done"]),
+        reward_fn=total,
+    )
+    for _ in range(2):
+        result = await env.rollout(Action(message="go"))
+        assert result.tool_errors == [] and result.cleanup_error is None, result
+        assert result.reward is not None and result.reward.reward == 3.0
+    async with asyncio.timeout(10):
+        while threading.active_count() > before:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_tool_that_hangs_holds_up_its_own_environment_alone() -> None:
+    def env() -> Database:
+        script = [call("hang"), call("insert", x=1), "done"]
+        return Database(model_factory=lambda: ScriptedModel(script), tool_timeout=0.2)
+
+    other = Database(model_factory=lambda: ScriptedModel([call("insert", x=1), "done"]))
+    hung, fine = await asyncio.gather(env().rollout(Action(message="go")), other.rollout(Action(message="go")))
+    assert fine.tool_errors == [] and fine.cleanup_error is None
+    assert hung.termination_reason is TerminationReason.TASK_COMPLETE
+    assert "did not finish" in str(hung.observation.messages[2]) and "busy" in str(hung.observation.messages[4])
+    assert hung.cleanup_error is None  # it waits for the thread

@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Never, Self
@@ -30,6 +31,7 @@ from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
+from .threads import OneThread, default_threads
 from .tokens import TokenObservation
 from .types import (
     Action,
@@ -131,6 +133,10 @@ class Environment:
         self.agent_name = agent_name
         self.tool_timeout = tool_timeout
         self.max_tool_output_chars = max_tool_output_chars
+        self._own_thread: OneThread | None = None
+        if not inspect.iscoroutinefunction(self.reset):
+            self._own_thread = OneThread()
+            weakref.finalize(self, self._own_thread.close)
         self._new_limiter()  # checks the limits
         for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout"):
             _check_deadline(name, getattr(self, name))
@@ -142,7 +148,12 @@ class Environment:
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 
     async def reset(self) -> None:
-        """Start an episode: start containers, open sessions. What this starts, `cleanup` ends."""
+        """Start an episode: start containers, open sessions. What this starts, `cleanup` ends.
+
+        As a plain function (`def reset(self)`) it runs on a thread of the environment's own, together with the
+        synchronous tools, a synchronous reward and a plain `cleanup`, one after the other: for SQLite, browsers and
+        whatever else belongs to the thread that opened it.
+        """
 
     async def cleanup(self) -> None:
         """End the episode and free its resources. Must work after a `reset` that failed half-way, and twice."""
@@ -256,7 +267,7 @@ class Environment:
             try:
                 try:
                     progress.phase = Phase.SETUP
-                    await within(self.reset(), self.setup_timeout, Phase.SETUP)
+                    await within(self._call(self.reset), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
                     result = self._failed(error, Phase.SETUP)
                 else:
@@ -271,7 +282,7 @@ class Environment:
             finally:
                 progress.phase = Phase.CLEANUP
                 try:
-                    await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
+                    await self._clean_up()
                 except Exception as error:
                     cleanup_error = ErrorRecord.from_exception(error, Phase.CLEANUP)
                     kind, message = cleanup_error.type, cleanup_error.message
@@ -281,7 +292,7 @@ class Environment:
 
     async def __aenter__(self) -> Self:
         try:
-            await within(self.reset(), self.setup_timeout, Phase.SETUP)
+            await within(self._call(self.reset), self.setup_timeout, Phase.SETUP)
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -291,7 +302,7 @@ class Environment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await to_the_end(self.cleanup(), self.cleanup_timeout, Phase.CLEANUP)
+            await self._clean_up()
         except Exception as failure:
             if error is None:
                 raise
@@ -325,6 +336,22 @@ class Environment:
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
 
+    async def _call(self, part: Callable[[], Any]) -> None:
+        """Run `reset` or `cleanup`, which may be plain functions."""
+        if inspect.iscoroutinefunction(part):
+            made = part()
+        else:
+            made = await (self._own_thread or default_threads).run(part)
+        if inspect.isawaitable(made):
+            await made
+
+    async def _clean_up(self) -> None:
+        try:
+            await to_the_end(self._call(self.cleanup), self.cleanup_timeout, Phase.CLEANUP)
+        finally:
+            if self._own_thread is not None:
+                self._own_thread.close()
+
     def _new_limiter(self) -> EpisodeLimiter:
         return EpisodeLimiter(
             max_tool_iters=self.max_tool_iters,
@@ -354,7 +381,9 @@ class Environment:
         """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
         if isinstance(tool, LimitedTool) or tool.tool_type == "agent":
             return tool
-        return with_limits(tool, timeout=self.tool_timeout, max_output_chars=self.max_tool_output_chars)
+        return with_limits(
+            tool, timeout=self.tool_timeout, max_output_chars=self.max_tool_output_chars, threads=self._own_thread
+        )
 
     async def _run(
         self, agent: Agent, action: Action, scope: StepScope
@@ -463,7 +492,9 @@ class Environment:
         try:
             if not self.is_scored(result.termination_reason):
                 return
-            computed = as_reward_function(self.reward_fn).compute(action=action, step_result=_copied(result))
+            computed = as_reward_function(self.reward_fn, self._own_thread).compute(
+                action=action, step_result=_copied(result)
+            )
             result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -103,6 +104,51 @@ class DaemonThreads:
                     continue  # that waiter's loop is gone
                 return
             self._running -= 1
+
+
+class OneThread(DaemonThreads):
+    """Runs every call in the same daemon thread, one after the other: for objects bound to a thread.
+
+    The thread starts with the first call; `close` ends it behind the calls that wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._calls: queue.SimpleQueue[Any] | None = None
+
+    async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call the function in the thread, in a copy of the current context.
+
+        A cancelled call that has not begun never begins; one that has begun holds up those behind it.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(self._calls,), name="strands-env-own", daemon=True).start()
+        with self._lock:
+            self._running += 1
+        self._calls.put((call, loop, future))
+        try:
+            return await future
+        finally:
+            del future  # as in `DaemonThreads.run`
+
+    def close(self) -> None:
+        """End the thread after the calls that wait. A later call starts another one."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.put(None)
+
+    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
+        while (item := calls.get()) is not None:
+            call, loop, future = item
+            if future.cancelled():
+                self._leave_place()
+            else:
+                self._call(call, loop, future)
+            del item, call, loop, future
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -37,7 +37,7 @@ from strands_sglang.trajectory import SamplingMask
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .threads import reward_threads
+from .threads import DaemonThreads, reward_threads
 from .tokens import TokenObservation, TokenSegment, WeightVersionSpan
 
 __all__ = [
@@ -459,9 +459,10 @@ class FunctionReward(RewardFunction):
 
     Args:
         function: Takes the action and the step result; returns a `RewardResult`, a number, or None to abstain.
+        threads: Threads of a synchronous one; those of all rewards if None.
     """
 
-    def __init__(self, function: RewardCallable) -> None:
+    def __init__(self, function: RewardCallable, threads: DaemonThreads | None = None) -> None:
         if not callable(function):
             raise TypeError(
                 f"a reward function has an async compute(action, step_result) or is a plain function, got {function!r}"
@@ -474,13 +475,14 @@ class FunctionReward(RewardFunction):
             name, takes = getattr(function, "__name__", repr(function)), inspect.signature(function)
             raise TypeError(f"a reward function takes (action, step_result), got {name}{takes}") from error
         self.function = function
+        self._threads = threads or reward_threads
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Call the function and give its value the right type."""
         if inspect.iscoroutinefunction(self.function):
             value = await self.function(action, step_result)
         else:
-            value = await reward_threads.run(self.function, action, step_result)
+            value = await self._threads.run(self.function, action, step_result)
             if inspect.isawaitable(value):
                 value = await value
         return as_reward_result(value)
@@ -504,12 +506,12 @@ def as_reward_result(value: Any) -> RewardResult:
     raise TypeError(f"a reward function must return a RewardResult, a number or None, got {value!r}")
 
 
-def as_reward_function(reward: Any) -> Any:
-    """Anything with a `compute` as it is, a plain function wrapped.
+def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:
+    """Anything with a `compute` as it is, a plain function wrapped: a synchronous one runs in these threads.
 
     Raises:
         TypeError: It is neither.
     """
     if inspect.isclass(reward) and hasattr(reward, "compute"):
         raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
-    return reward if hasattr(reward, "compute") else FunctionReward(reward)
+    return reward if hasattr(reward, "compute") else FunctionReward(reward, threads)
