@@ -17,7 +17,6 @@ from ..backends.engine.own_models import (
     check_model_name,
     is_own_model,
     only_from_cache,
-    own_tokenizer,
     why_not_loaded,
 )
 from ..exceptions import TemplateError
@@ -66,7 +65,9 @@ def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapp
         )
     try:
         if is_own_model(name):
-            source = _from_tokenizer(own_tokenizer(name))
+            from ..backends.engine.loader import load_tokenizer
+
+            source = _from_tokenizer(load_tokenizer(name))
         elif path.is_dir():
             source = _from_folder(path)
         elif path.is_file():

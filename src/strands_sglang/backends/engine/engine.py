@@ -24,10 +24,10 @@ import torch
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
 from strands_sglang.backends.engine.request import parse_request, prompt_ids, value_error
-from strands_sglang.backends.engine.runner import Runner, pack_linears
+from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision
-from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
+from strands_sglang.exceptions import MediaError, SGLangConnectionError, SGLangHTTPError
 from strands_sglang.media import ImageExpander
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,10 @@ class EmbeddedEngine:
         seen = None
         if self._vision is not None and (images := fields.pop("image_data", None)):
             vision, ids = self._vision, prompt_ids(input_ids, self.vocab_size)
-            seen = await self._call(lambda: vision.see(ids, images if isinstance(images, list) else [images]))
+            try:
+                seen = await self._call(lambda: vision.see(ids, images if isinstance(images, list) else [images]))
+            except MediaError as error:
+                raise value_error(str(error)) from error
             input_ids = seen.ids
         request = parse_request(
             input_ids,
@@ -375,8 +378,7 @@ class EmbeddedEngine:
         if wrong := [name for name in wrong if name not in tied]:
             raise value_error(f"The weights do not fit: {len(wrong)} missing, unknown or of another shape: {wrong[:5]}")
         self._model.load_state_dict(state, strict=False)
-        if self._model.device.type == "cpu":
-            pack_linears(self._model)
+        pack_again(self._model)
         if self._vision is not None:
             self._vision.forget()
 

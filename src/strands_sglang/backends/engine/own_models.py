@@ -1,11 +1,9 @@
-"""The package's own models by name, and the check of names, wherever one or its tokenizer is asked for."""
+"""Names of models: the package's own ones, the check of a name, and why a hub does not answer."""
 
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean
@@ -45,17 +43,6 @@ def check_model_name(name: str) -> None:
         raise UnknownModelError(f"{name!r} is neither a folder nor a hub id: {EXPECTED}")
     if "/" not in name and (hint := did_you_mean(name, OWN_MODELS)):
         raise UnknownModelError(f"unknown model {name!r}{hint}: {EXPECTED}")
-
-
-def own_tokenizer(name: str) -> Any:
-    """The tokenizer of one of our models (extra `local`); the default model is fetched if it is not cached.
-
-    Raises:
-        ModelLoadError: It cannot be fetched.
-        ModuleNotFoundError: The extra is not installed.
-    """
-    # By name: it needs torch, and is loaded only here.
-    return import_module("strands_sglang.backends.engine.loader").load_tokenizer(name)
 
 
 def why_no_answer(url: str, timeout: float) -> str | None:

@@ -207,7 +207,16 @@ def _row_multiple(model: Any) -> int:
 
 
 class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-checked here
-    """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight."""
+    """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight.
+
+    Args:
+        layer: The plain layer, whose weight and bias it shares.
+    """
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.pack()
 
     def pack(self) -> None:
         """Pack the weight again."""
@@ -218,19 +227,28 @@ class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-
         return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
 
 
-def pack_linears(model: Any) -> bool:
-    """Turn the plain linear layers of a model into packed ones, or pack them again; False where that is impossible."""
+def pack_linears(model: Any) -> None:
+    """Replace the plain linear layers of a model by packed ones, where this PyTorch can."""
     try:
         with torch.inference_mode():
-            for layer in linears(model):
-                PackedLinear.pack(layer)
-                PackedLinear.forward(layer, layer.weight.new_zeros(1, layer.in_features))
+            packed = {layer: PackedLinear(layer) for layer in linears(model)}
+            for layer in packed.values():
+                layer(layer.weight.new_zeros(1, layer.in_features))
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         logger.info("error=<%s> | no packed linear layers here, using plain ones", error)
-        return False
-    for layer in linears(model):
-        layer.__class__ = PackedLinear
-    return True
+        return
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if child in packed:
+                setattr(parent, name, packed[child])
+
+
+def pack_again(model: Any) -> None:
+    """Pack the layers that are packed after their weights have changed."""
+    with torch.inference_mode():
+        for layer in linears(model):
+            if isinstance(layer, PackedLinear):
+                layer.pack()
 
 
 def linears(model: Any) -> Iterator[Any]:

@@ -290,7 +290,7 @@ async def _update_weight_version(request: web.Request) -> web.Response:
 
 
 async def _update_weights(request: web.Request) -> web.Response:
-    from strands_sglang.backends.engine.loader import load_model
+    from strands_sglang.backends.engine.loader import load_model  # loads torch
 
     engine, body = request.app[ENGINE], await _body(request)
     folder, version = _field(body, "model_path", str, ""), body.get("weight_version")

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from strands_sglang.backends.engine.request import value_error
 from strands_sglang.exceptions import MediaError
 from strands_sglang.media import ProcessorExpander, expanded_ids, place_images
 
@@ -111,18 +110,15 @@ class Vision:
         """Expand the placeholders of a prompt and look at its images.
 
         Raises:
-            SGLangHTTPError: Status 400: images and placeholders do not agree, or an image cannot be read.
+            MediaError: Images and placeholders do not agree, or an image cannot be read.
         """
         urls = [_data_url(image) for image in images]
         found = sum(token == self.expander.placeholder_id for token in ids)
         if found != len(urls):
-            raise value_error(f"Prompt has {found} image placeholders but {len(urls)} image inputs were provided")
-        try:
-            packed = array("i", ids)
-            media = place_images(packed, urls, self.expander, {})
-            looked = [self._look(base64.b64decode(medium.data.partition(",")[2])) for medium in media]
-        except MediaError as error:
-            raise value_error(str(error)) from error
+            raise MediaError(f"Prompt has {found} image placeholders but {len(urls)} image inputs were provided")
+        packed = array("i", ids)
+        media = place_images(packed, urls, self.expander, {})
+        looked = [self._look(base64.b64decode(medium.data.partition(",")[2])) for medium in media]
         expanded = list(expanded_ids(packed, media))
         seen, grown = [], 0
         for medium, (digest, features, deep, _) in zip(media, looked, strict=True):
@@ -169,10 +165,10 @@ def _data_url(image: Any) -> str:
     if isinstance(image, dict):
         image = image.get("url")
     if not isinstance(image, str):
-        raise value_error("image_data: expected data URLs or base64")
+        raise MediaError("image_data: expected data URLs or base64")
     url = image if image.startswith("data:") else f"data:image/png;base64,{image}"
     try:
         base64.b64decode(url.partition(",")[2], validate=True)
     except (binascii.Error, ValueError):
-        raise value_error("image_data: expected data URLs or base64; nothing is fetched from elsewhere") from None
+        raise MediaError("image_data: expected data URLs or base64; nothing is fetched from elsewhere") from None
     return url

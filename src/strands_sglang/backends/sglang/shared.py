@@ -18,7 +18,6 @@ from ..engine.own_models import (
     check_model_name,
     is_own_model,
     only_from_cache,
-    own_tokenizer,
     why_not_loaded,
 )
 from .client import SGLangClient
@@ -109,7 +108,9 @@ def _count(args: Any, name: str) -> int | None:
 @functools.cache
 def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
     if is_own_model(path):
-        return own_tokenizer(path)
+        from ..engine.loader import load_tokenizer
+
+        return load_tokenizer(path)
     check_model_name(path)
     try:
         from transformers import AutoTokenizer
