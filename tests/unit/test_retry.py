@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.backends.http.http_errors import http_error
 from strands_sglang.backends.http.retry import (
     DEFAULT_LIMITS,
     RetryBudget,
     RetryClass,
     RetryPolicy,
-    classify,
     parse_retry_after,
 )
+from strands_sglang.backends.sglang.errors import classify, http_error
 from strands_sglang.exceptions import (
     SGLangConnectionError,
     SGLangContextLengthError,
@@ -274,7 +273,7 @@ def test_the_page_gives_every_status_its_error_and_class() -> None:
     for status in range(100, 600):
         error = http_error(status, "words")
         general = "server_error" if status >= 500 else "never"
-        name, kind = written.get(status, ("`SGLangHTTPError`", f"`{general}`"))
+        name, kind = written.get(status, ("`BackendHTTPError`", f"`{general}`"))
         if status != 200:
             assert f"`{type(error).__name__}`" == name, status
             assert f"`{classify(error)}`" == kind, status

@@ -7,13 +7,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
+from typing import Any
 
 import orjson
 
 from ...exceptions import SGLangAnswerLimitError
 from .closing import Closing
+from .options import is_address
 from .retry import pauses
-from .routers import worker_urls
 
 logger = logging.getLogger(__name__)
 
@@ -172,3 +173,13 @@ class Aborts:
                     self._forget(rid)
         lost = [rid for rid, task in self._tasks.items() if task.cancelled()]
         await asyncio.gather(*(self.abort(rid) for rid in lost))
+
+
+def worker_urls(listing: Any) -> list[str]:
+    """Worker addresses in the answer of `GET /workers` (`{"workers": [{"url": ...}]}`), without trailing slashes."""
+    entries = listing.get("workers", listing.get("urls", [])) if isinstance(listing, Mapping) else listing
+    if not isinstance(entries, list):
+        return []
+    urls = [entry.get("url") if isinstance(entry, Mapping) else entry for entry in entries]
+    # gRPC workers have no HTTP API to call; prefill/decode routers list a worker once per role.
+    return list(dict.fromkeys(url.rstrip("/") for url in urls if isinstance(url, str) and is_address(url)))

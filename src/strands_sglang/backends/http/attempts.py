@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...exceptions import (
@@ -12,7 +13,7 @@ from ...exceptions import (
 from .closing import closed_error
 from .connections import CannotConnectError, ConnectionLostError, NotHTTPError
 from .options import Secrets
-from .retry import RetryClass, classify
+from .retry import RetryClass
 
 FAILURES = (SGLangClientError, OSError)
 """What an attempt may raise that is a failure and not a programming error; time-outs are `OSError`s."""
@@ -72,51 +73,56 @@ class Failure:
         return self.kind in (RetryClass.STALE, RetryClass.DECODING)
 
 
-def translate(
-    error: BaseException,
-    attempt: Attempt,
-    base_url: str,
-    *,
-    age: float,
-    timeout: float | None,
-    secrets: Secrets,
-) -> Failure:
-    """The typed error and the class of what an attempt raised.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Makes typed failures of what attempts raise.
 
-    Args:
-        error: One of `FAILURES`.
-        attempt: The attempt.
-        base_url: Where it went, for the message.
-        age: Seconds since it was sent.
-        timeout: Seconds it had, for the message.
-        secrets: Keys that were sent, which the server may repeat.
+    Attributes:
+        classify: The retry class of a `SGLangClientError`.
+        secrets: Keys that are sent, which the server may repeat.
     """
-    typed: SGLangClientError
-    if isinstance(error, SGLangClientError):
-        secrets.hide_in(error)
-        return Failure(error=error, kind=classify(error), retry_after=attempt.retry_after)
-    if isinstance(error, CannotConnectError):
-        kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
-        typed = SGLangConnectionError(f"cannot connect to {base_url}: {_words(error)}")
-    elif isinstance(error, TimeoutError):
-        kind = RetryClass.TIMEOUT
-        limit = "in time" if timeout is None else f"within {timeout:g} s"
-        typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
-    elif isinstance(error, NotHTTPError):
-        kind = RetryClass.DECODING
-        received, error.received = secrets.hide(error.received.decode("utf-8", "backslashreplace")), b""
-        typed = SGLangDecodingError(
-            f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {attempt.rid})"
-        )
-    elif isinstance(error, ConnectionLostError) and error.has_begun:
-        kind = RetryClass.DECODING
-        typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
-    else:
-        kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
-        typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
-    typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
-    secrets.hide_in(typed)
-    return Failure(error=typed, kind=kind)
+
+    classify: Callable[[BaseException], RetryClass]
+    secrets: Secrets
+
+    def of(
+        self, error: BaseException, attempt: Attempt, base_url: str, *, age: float = 0.0, timeout: float | None = None
+    ) -> Failure:
+        """The failure of an attempt.
+
+        Args:
+            error: One of `FAILURES`.
+            attempt: The attempt.
+            base_url: Where it went, for the message.
+            age: Seconds since it was sent.
+            timeout: Seconds it had, for the message.
+        """
+        typed: SGLangClientError
+        if isinstance(error, SGLangClientError):
+            self.secrets.hide_in(error)
+            return Failure(error=error, kind=self.classify(error), retry_after=attempt.retry_after)
+        if isinstance(error, CannotConnectError):
+            kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
+            typed = SGLangConnectionError(f"cannot connect to {base_url}: {_words(error)}")
+        elif isinstance(error, TimeoutError):
+            kind = RetryClass.TIMEOUT
+            limit = "in time" if timeout is None else f"within {timeout:g} s"
+            typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
+        elif isinstance(error, NotHTTPError):
+            kind = RetryClass.DECODING
+            received, error.received = self.secrets.hide(error.received.decode("utf-8", "backslashreplace")), b""
+            typed = SGLangDecodingError(
+                f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {attempt.rid})"
+            )
+        elif isinstance(error, ConnectionLostError) and error.has_begun:
+            kind = RetryClass.DECODING
+            typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
+        else:
+            kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
+            typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
+        typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
+        self.secrets.hide_in(typed)
+        return Failure(error=typed, kind=kind)
 
 
 def client_closed(rid: str) -> Failure:

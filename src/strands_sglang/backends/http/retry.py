@@ -1,8 +1,9 @@
-"""What is retried, how often and after how long: one table and pure functions.
+"""The retry table: classes of failures, how often and after how long each is repeated. Pure functions.
 
-`docs/errors-and-retries.md` prints the table for readers. A failure belongs to exactly one `RetryClass`; the policy
-gives each class a number of retries and all of them together `max_retries` and a deadline. Programming errors
-(`TypeError` and the like) and cancellation belong to no class: they propagate at once.
+`docs/errors-and-retries.md` prints the table for readers. A backend gives each failure exactly one `RetryClass`: by the
+`docs/errors-and-retries.md` prints the table for readers. A backend gives each failure one `RetryClass`: by the
+of retries and all of them together `max_retries` and a deadline. Programming errors (`TypeError` and the like) and
+cancellation belong to no class: they propagate at once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from ...exceptions import SGLangAnswerLimitError, SGLangConnectionError, SGLangDecodingError, SGLangHTTPError
-from .http_errors import is_context_overflow, parse_error_body
+from ...exceptions import SGLangAnswerLimitError, SGLangConnectionError, SGLangDecodingError
 
 
 class RetryClass(StrEnum):
@@ -65,9 +65,6 @@ STATUS_CLASSES: Mapping[int, RetryClass] = MappingProxyType(
 )
 """Class of a status whose body says nothing more special. Other 5xx: `SERVER_ERROR`; everything else: `NEVER`."""
 
-WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_connection_failed"})
-"""`code` of the 500 that a router answers when a worker dies during a request."""
-
 DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
     {
         RetryClass.NEVER: 0,
@@ -86,10 +83,17 @@ DEFAULT_LIMITS: Mapping[RetryClass, int | None] = MappingProxyType(
 """Retries per class within one call; None means that only `max_retries` bounds them."""
 
 
-def classify(error: BaseException) -> RetryClass:
-    """The class of a failure, from its type, status and parsed body."""
-    if isinstance(error, SGLangHTTPError):
-        return _classify_http(error.status, error.body)
+def classify_status(status: int) -> RetryClass:
+    """The class of an error answer whose body says nothing more special."""
+    known = STATUS_CLASSES.get(status)
+    if known is not None:
+        return known
+    # 200 is an error object inside a successful answer that names no status of its own.
+    return RetryClass.SERVER_ERROR if status >= 500 or status == 200 else RetryClass.NEVER
+
+
+def classify_failure(error: BaseException) -> RetryClass:
+    """The class of a failure without an answer, or with one that cannot be read, by its type."""
     if isinstance(error, SGLangAnswerLimitError):
         return RetryClass.NEVER
     if isinstance(error, SGLangDecodingError):
@@ -98,23 +102,6 @@ def classify(error: BaseException) -> RetryClass:
         cause = error.__cause__
         return RetryClass.UNREACHABLE if cause is None else _classify_transport(cause)
     return _classify_transport(error, otherwise=RetryClass.NEVER)
-
-
-def _classify_http(status: int, body: str) -> RetryClass:
-    error = parse_error_body(body)
-    if error.retryable is False or is_context_overflow(status, error):
-        return RetryClass.NEVER
-    if status == 400 and error.message.lower().startswith("duplicate request id"):
-        return RetryClass.DUPLICATE_ID
-    if status == 500 and error.code in WORKER_LOST_CODES:
-        return RetryClass.WORKER_LOST
-    by_status = STATUS_CLASSES.get(status)
-    if by_status is None:
-        # 200 is an error object inside a successful answer that names no status of its own.
-        by_status = RetryClass.SERVER_ERROR if status >= 500 or status == 200 else RetryClass.NEVER
-    if by_status is RetryClass.NEVER and error.retryable:
-        return RetryClass.SERVER_ERROR
-    return by_status
 
 
 def _classify_transport(error: BaseException, otherwise: RetryClass = RetryClass.RESET) -> RetryClass:

@@ -15,7 +15,7 @@ from ...trajectory import Finish, FinishType, SamplingMask
 from ...trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
-from ..http.http_errors import embedded_error, http_error
+from .errors import embedded_error, http_error
 from .request import WireRequest
 
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster

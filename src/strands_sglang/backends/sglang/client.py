@@ -18,9 +18,8 @@ from typing import Any
 
 from ...exceptions import BackendConnectionError, BackendHTTPError
 from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
-from ..http.attempts import FAILURES, Attempt, Failure, client_closed, translate
+from ..http.attempts import FAILURES, Attempt, Failure, Failures, client_closed
 from ..http.connections import Target
-from ..http.http_errors import http_error
 from ..http.options import (
     Secrets,
     affinity_header,
@@ -30,13 +29,14 @@ from ..http.options import (
     checked_seconds,
     checked_url,
 )
-from ..http.retry import RetryBudget, RetryPolicy, classify, parse_retry_after
-from ..http.routers import ROUTING_KEY_HEADER, dropped_fields
+from ..http.retry import RetryBudget, RetryPolicy, parse_retry_after
 from ..http.transport import LoopTransport, LoopTransports
 from ..prompt import PromptIds, check_vocabulary
 from . import server_info
 from .answer import check_belongs, parse_answer, read_answer
+from .errors import classify, http_error
 from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
+from .routers import ROUTING_KEY_HEADER, dropped_fields
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class SGLangClient(Backend):
         self._extra_sampling_keys = frozenset(extra_sampling_keys)
         self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
         checked_headers({session_affinity_header: ""})
-        self._secrets = Secrets(self._headers, bearer(admin_api_key))
+        self._failures = Failures(classify=classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
         self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
         self._target = Target.of("POST", f"{self.base_url}/generate", checked_headers(self._headers))
         self._rng = random.Random()
@@ -144,7 +144,7 @@ class SGLangClient(Backend):
             base_url=self.base_url,
             vocab_size=checked_count("vocab_size", vocab_size, optional=True),
             rng=self._rng,
-            secrets=self._secrets,
+            failures=self._failures,
         )
         self._loops = LoopTransports(
             base_url=self.base_url,
@@ -291,7 +291,7 @@ class SGLangClient(Backend):
         if transport.closed.is_set():
             return client_closed(attempt.rid)
         age = transport.loop.time() - attempt.started
-        failure = translate(error, attempt, self.base_url, age=age, timeout=self.timeout, secrets=self._secrets)
+        failure = self._failures.of(error, attempt, self.base_url, age=age, timeout=self.timeout)
         if attempt.connected and failure.maybe_running:
             transport.abort_later(attempt.rid)
         return failure

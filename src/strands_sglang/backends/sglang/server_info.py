@@ -15,14 +15,13 @@ from typing import Any
 
 from ...exceptions import BackendAnswerError, BackendError
 from ..answer import is_count
-from ..http.attempts import FAILURES, Attempt, translate
+from ..http.attempts import FAILURES, Attempt, Failures
 from ..http.closing import closed_error
-from ..http.http_errors import http_error
-from ..http.options import Secrets
 from ..http.retry import RetryBudget, RetryPolicy
-from ..http.routers import NOT_ROUTED
 from ..http.transport import LoopTransport
 from .answer import parse_answer
+from .errors import http_error
+from .routers import NOT_ROUTED
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +42,15 @@ class Probes:
         base_url: Server or router.
         vocab_size: Rows of the embedding, if known.
         rng: Source of the jitter.
-        secrets: Keys that are sent, to be left out of errors.
+        failures: Makes typed failures of what a probe raises.
 
     Attributes:
         vocab_size: Rows of the embedding, once known, else None.
         max_model_len: Context length in tokens, once known, else None.
     """
 
-    def __init__(self, *, base_url: str, vocab_size: int | None, rng: random.Random, secrets: Secrets) -> None:
-        self._secrets = secrets
+    def __init__(self, *, base_url: str, vocab_size: int | None, rng: random.Random, failures: Failures) -> None:
+        self._failures = failures
         self.vocab_size = vocab_size
         self._base_url = base_url
         self._rng = rng
@@ -82,9 +81,7 @@ class Probes:
             except FAILURES as error:
                 if transport.closed.is_set():
                     raise
-                failure = translate(
-                    error, Attempt(rid=remaining[0]), where, age=0.0, timeout=None, secrets=self._secrets
-                )
+                failure = self._failures.of(error, Attempt(rid=remaining[0]), where)
             delay = budget.next_delay(failure.kind, failure.retry_after)
             if delay is None:
                 try:

@@ -1,15 +1,9 @@
-"""What a client must know about routers (sglang-router, smg) in front of SGLang: worker lists and dropped fields.
-
-Routers do not forward control calls such as `/abort_request`; each worker is called by its own address. They also
-re-serialise requests, and lose fields on the way without an error.
-"""
+"""Routers (sglang-router, smg) in front of SGLang: they re-serialise requests, and lose fields without an error."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from .options import is_address
 
 ROUTING_KEY_HEADER = "X-SMG-Routing-Key"
 """Header by which routers keep the requests of one episode on one worker (policies `manual`, `consistent_hashing`)."""
@@ -33,16 +27,6 @@ _SERVER_FLAGS = {
     "return_routed_experts": "--enable-return-routed-experts",
     "return_indexer_topk": "--enable-return-indexer-topk",
 }
-
-
-def worker_urls(listing: Any) -> list[str]:
-    """Worker addresses in the answer of `GET /workers` (`{"workers": [{"url": ...}]}`), without trailing slashes."""
-    entries = listing.get("workers", listing.get("urls", [])) if isinstance(listing, Mapping) else listing
-    if not isinstance(entries, list):
-        return []
-    urls = [entry.get("url") if isinstance(entry, Mapping) else entry for entry in entries]
-    # gRPC workers have no HTTP API to call; prefill/decode routers list a worker once per role.
-    return list(dict.fromkeys(url.rstrip("/") for url in urls if isinstance(url, str) and is_address(url)))
 
 
 def is_router(headers: Mapping[str, str]) -> bool:

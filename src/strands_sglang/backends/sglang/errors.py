@@ -1,4 +1,4 @@
-"""Turn an error answer of SGLang, or of a router in front of it, into a typed error.
+"""Error answers of SGLang and of routers in front of it: their typed errors and retry classes.
 
 Servers and routers speak at least eight dialects (`docs/errors-and-retries.md` lists them). All of them are read
 here, by structure: the status, then the parsed body, never a substring of the raw text.
@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ...exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangThrottledError
+from ..http.retry import RetryClass, classify_failure, classify_status
 
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `SGLangThrottledError`: the server is full, or asks to slow down."""
@@ -32,6 +33,8 @@ _QUOTES_THE_CALLER = re.compile(
     r"\d+ validation errors?:|unknown field|invalid (?:type|value)|failed to compile|invalid grammar|stop_regex",
     re.IGNORECASE,
 )
+WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_connection_failed"})
+"""`code` of the 500 that a router answers when a worker dies during a request."""
 _LONGEST_MESSAGE = 2000
 _OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 
@@ -134,3 +137,18 @@ def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
         return None
     code = str(parse_error_body(payload).code)
     return http_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, payload)
+
+
+def classify(error: BaseException) -> RetryClass:
+    """The retry class of a failure, from its type, status and parsed body."""
+    if not isinstance(error, SGLangHTTPError):
+        return classify_failure(error)
+    status, body = error.status, parse_error_body(error.body)
+    if body.retryable is False or is_context_overflow(status, body):
+        return RetryClass.NEVER
+    if status == 400 and body.message.lower().startswith("duplicate request id"):
+        return RetryClass.DUPLICATE_ID
+    if status == 500 and body.code in WORKER_LOST_CODES:
+        return RetryClass.WORKER_LOST
+    by_status = classify_status(status)
+    return RetryClass.SERVER_ERROR if by_status is RetryClass.NEVER and body.retryable else by_status
