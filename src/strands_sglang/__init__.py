@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
     from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
-    from .trajectory.experts import decode_routed_experts
+    from .trajectory.packed import decode_routed_experts
 
     # Names of strands-sglang 0.4 to 0.6, see docs/migration.md.
     LoopLimiter = ToolLimiter
@@ -97,7 +97,7 @@ __all__ = [
 
 _MODULES = {
     "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
-    "trajectory.experts": ("decode_routed_experts",),
+    "trajectory.packed": ("decode_routed_experts",),
     "model": ("SGLangModel",),
     "tool_limiter": (
         "MaxToolCallsReachedError",

@@ -8,7 +8,6 @@ import pytest
 
 from strands_env.core import (
     Action,
-    AgentTrajectory,
     ErrorRecord,
     Observation,
     Phase,
@@ -17,6 +16,7 @@ from strands_env.core import (
     TaskContext,
     TerminationReason,
     TokenObservation,
+    Trajectory,
 )
 from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample, read_results
@@ -84,8 +84,8 @@ def make_sample(number: int, index: int) -> EvalSample:
         termination_reason=TerminationReason.TIMEOUT if failed else TerminationReason.TASK_COMPLETE,
         error=error if failed else None,
         trajectories=[
-            AgentTrajectory(agent_name="agent", tokens=main),
-            AgentTrajectory(agent_name=HOSTILE, tokens=other, is_discarded=True),
+            Trajectory(agent_name="agent", tokens=main),
+            Trajectory(agent_name=HOSTILE, tokens=other, is_discarded=True),
         ],
     )  # fmt: skip
     return EvalSample(

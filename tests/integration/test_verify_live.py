@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strands_env.cli import main
-from strands_env.core import AgentTrajectory, TokenObservation
+from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from tests.integration.conftest import ServerFacts
 from tests.unit.eval_support import sample
@@ -54,7 +54,7 @@ def test_run_of_another_vocabulary_is_not_sent(
     made = sample(1.0)
     ids = [1, 2, 10_000_000 + sglang_vocab_size]
     tokens = TokenObservation(token_ids=ids, prompt_length=1, loss_mask=[0, 1, 1], logprobs=[None, -1.0, -1.0])
-    made.step_result.trajectories = [AgentTrajectory(agent_name="agent", tokens=tokens)]
+    made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens)]
     paths = StorePaths.of(tmp_path)
     RunConfig(paths.run, {"benchmark": "made", "model": {"model_id": "another"}}).check(has_results=False)
     log = ResultLog(paths)

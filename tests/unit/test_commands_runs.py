@@ -10,7 +10,7 @@ from strands_env.cli import main
 from strands_env.commands import verify
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.watch import Follower, curve
-from strands_env.core import AgentTrajectory, Environment, StepResult, TokenObservation
+from strands_env.core import Environment, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.rewards import ExactMatchReward
@@ -476,7 +476,7 @@ def test_curves():
 def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch):
     made = sample(1.0)
     tokens = TokenObservation(token_ids=[1, 2], prompt_length=1, loss_mask=[0, 1])
-    made.step_result.trajectories = [AgentTrajectory(agent_name="agent", tokens=tokens)]
+    made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens)]
     monkeypatch.setattr(verify, "_client", lambda args: Scorer())
     assert main(["verify", saved(tmp_path, made), "--server", "http://x"]) == 2
     assert "no log-probabilities were recorded" in capsys.readouterr().err

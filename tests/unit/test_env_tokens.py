@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from strands_env.core.types import TokenObservation, TokenSegment, WeightVersionSpan
+from strands_env.core.tokens import Segment, TokenObservation, WeightVersionSpan
 from strands_sglang.trajectory import TokenManager
 
 
@@ -52,7 +52,7 @@ def test_everything_of_a_token_manager_is_kept() -> None:
         WeightVersionSpan(version="7", start=3, end=5),
         WeightVersionSpan(version="8", start=6, end=7),
     )
-    assert tokens.segments[1] == TokenSegment(is_output=True, start=3, end=5, turn=0)
+    assert tokens.segments[1] == Segment(is_output=True, start=3, end=5, turn=0)
 
 
 def test_observation_does_not_follow_the_manager() -> None:
@@ -124,7 +124,7 @@ def test_unknown_key_of_a_dict_is_refused() -> None:
 def test_cut_bytes_are_refused(cut: int) -> None:
     tokens = TokenObservation.from_token_manager(manager())
     assert tokens is not None
-    with pytest.raises(ValueError, match="token observation"):
+    with pytest.raises(ValueError, match="token sequence"):
         TokenObservation.from_bytes(tokens.to_bytes()[:cut])
 
 

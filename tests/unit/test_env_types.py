@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from strands_env.core.jsonable import encode
 from strands_env.core.types import (
     Action,
-    AgentTrajectory,
     ErrorRecord,
     FunctionReward,
     Observation,
@@ -25,6 +24,7 @@ from strands_env.core.types import (
     TaskContext,
     TerminationReason,
     TokenObservation,
+    Trajectory,
     WeightVersionSpan,
     as_reward_function,
     as_reward_result,
@@ -64,7 +64,7 @@ def full_result() -> StepResult:
         error=ErrorRecord(type="ValueError", message="bad", traceback="Traceback ...", where=Phase.MODEL),
         cleanup_error=ErrorRecord(type="OSError", message="gone", traceback="", where=Phase.CLEANUP),
         trajectories=[
-            AgentTrajectory(
+            Trajectory(
                 agent_name="critic",
                 trainable=False,
                 tokens=tokens(),
@@ -261,7 +261,7 @@ def test_step_result_and_observation_survive_bytes() -> None:
 
 def test_bytes_of_a_long_result_are_compact() -> None:
     tokens = TokenObservation(token_ids=range(100_000), prompt_length=1)
-    trajectory = AgentTrajectory(agent_name="a", tokens=tokens, routed_experts=b"\x00\xff" * 100_000)
+    trajectory = Trajectory(agent_name="a", tokens=tokens, routed_experts=b"\x00\xff" * 100_000)
     result = StepResult(observation=Observation(tokens=tokens), trajectories=[trajectory])
     data = result.to_bytes()
     assert StepResult.from_bytes(data) == result

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from strands_env.cli import main
-from strands_env.core import AgentTrajectory, TokenObservation
+from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
@@ -105,11 +105,11 @@ def test_a_task_that_no_model_was_given_is_not_shown_as_a_message_to_it():
 
 
 def test_first_prompt_is_the_environments_own_agents():
-    def spoken(agent: str, prompt: str, *, is_main: bool = False) -> AgentTrajectory:
+    def spoken(agent: str, prompt: str, *, is_main: bool = False) -> Trajectory:
         ids = [*prompt.encode(), 33]
         mask = [0] * len(prompt) + [1]
         tokens = TokenObservation(token_ids=ids, prompt_length=len(prompt), loss_mask=mask)
-        return AgentTrajectory(agent_name=agent, tokens=tokens, is_main=is_main)
+        return Trajectory(agent_name=agent, tokens=tokens, is_main=is_main)
 
     class Bytes:
         def decode(self, ids, **options):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.core import TerminationReason
+from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
 from strands_env.eval.errors import ConfigMismatchError
 from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, files, load_run, verify_run
@@ -48,7 +48,7 @@ def test_equal_trajectories_are_stored_once(paths):
     made = with_token_data(0)
     made.step_result.trajectories *= 3
     made.step_result.trajectories = [
-        item.model_copy(update={"routed_experts": None}) for item in made.step_result.trajectories
+        Trajectory(agent_name=item.agent_name, tokens=item.tokens) for item in made.step_result.trajectories
     ]
     write(paths, made)
     single = paths.tokens.stat().st_size

@@ -438,17 +438,18 @@ def test_arrays_hold_what_the_lists_hold() -> None:
     episode.call([*stem, user("left")], "l")
     episode.call([*stem, user("right")], "r")
     for path in episode.forest.trajectories():
-        arrays = path.arrays()
-        assert arrays.token_ids.tolist() == path.token_ids
-        assert arrays.loss_mask.tolist() == path.loss_mask
-        assert arrays.output_mask.astype(bool).tolist() == path.output_mask
-        assert [None if value != value else value for value in arrays.logprobs.tolist()] == path.logprobs
-        assert [turn for _, length, turn in arrays.segments for _ in range(length)] == path.turn_indices
-        assert [(is_output, length) for is_output, length, _ in arrays.segments] == path.segment_info
-        assert (arrays.prompt_length, list(arrays.weight_versions)) == (
-            path.initial_prompt_length,
-            path.weight_versions,
-        )
+        turns = list(zip(path.turns, path.trained, strict=True))
+        prompts = [list(turn.prompt_ids) for turn, _ in turns]
+        outputs = [list(turn.completion.output_ids) for turn, _ in turns]
+        pairs = list(zip(prompts, outputs, strict=True))
+        assert path.tokens.token_ids_array.tolist() == [i for prompt, output in pairs for i in (*prompt, *output)]
+        assert path.loss_mask == [
+            mask
+            for (prompt, output), (_, trained) in zip(pairs, turns, strict=True)
+            for mask in (*[0] * len(prompt), *[int(trained)] * len(output))
+        ]
+        assert path.segment_info == [part for p, o in pairs for part in ((False, len(p)), (True, len(o))) if part[1]]
+        assert path.initial_prompt_length == len(prompts[0])
 
 
 def test_the_trajectory_with_the_current_turn_says_so() -> None:
@@ -457,9 +458,9 @@ def test_the_trajectory_with_the_current_turn_says_so() -> None:
     stem = [user("q"), answer("a")]
     episode.call([*stem, user("left")], "l")
     last = episode.call([*stem, user("right")], "r")
-    assert [path.is_current for path in episode.forest.trajectories()] == [False, True]
+    assert [path.is_main for path in episode.forest.trajectories()] == [False, True]
     episode.forest.discard(last)  # the path goes on to be shown up to the turn before
-    assert [path.is_current for path in episode.forest.trajectories()] == [True, False]
+    assert [path.is_main for path in episode.forest.trajectories()] == [True, False]
 
 
 def test_the_sampling_mask_of_a_path_is_that_of_its_turns() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from strands_env.commands.progress import announced
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
-from strands_env.core import AgentTrajectory
+from strands_env.core import Trajectory
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import trajectories_of
@@ -92,7 +92,7 @@ class Mismatch:
     _recorded: list[Any] = field(default_factory=list)
     _scored: list[Any] = field(default_factory=list)
 
-    def add(self, name: str, item: AgentTrajectory, scored: Any) -> None:
+    def add(self, name: str, item: Trajectory, scored: Any) -> None:
         """Take in a trajectory; `scored` is float64[tokens], NaN where there is nothing to compare."""
         recorded = item.tokens.logprobs_array
         places = np.flatnonzero(np.array(item.tokens.output_mask) & ~np.isnan(recorded) & ~np.isnan(scored))
@@ -193,7 +193,7 @@ def _client(args: argparse.Namespace) -> Any:
     return EmbeddedEngine(args.model)
 
 
-def _work(reader: ResultReader, limit: int | None) -> Iterator[tuple[str, AgentTrajectory]]:
+def _work(reader: ResultReader, limit: int | None) -> Iterator[tuple[str, Trajectory]]:
     for entry in reader.entries[:limit]:
         result = reader.read(entry, with_tokens=True).step_result
         for item in trajectories_of(result):
@@ -221,7 +221,7 @@ async def _vocab_size(client: Any, server: str, saved: SavedRun) -> int | None:
 
 
 async def _scorer(
-    client: Any, work: Iterator[tuple[str, AgentTrajectory]], mismatch: Mismatch, vocab_size: int | None
+    client: Any, work: Iterator[tuple[str, Trajectory]], mismatch: Mismatch, vocab_size: int | None
 ) -> None:
     for name, item in work:
         if vocab_size is not None and max(item.tokens.token_ids, default=0) >= vocab_size:
@@ -238,7 +238,7 @@ async def _scorer(
                 mismatch.skipped[f"{type(error).__name__}: {one_line(str(error))[:120]}"] += 1
 
 
-async def score_again(client: Any, item: AgentTrajectory) -> Any:
+async def score_again(client: Any, item: Trajectory) -> Any:
     """Log-probabilities of a trajectory's tokens under another engine: float64[tokens], NaN before the sampled ones.
 
     Args:

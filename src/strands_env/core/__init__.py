@@ -6,7 +6,6 @@ from .environment import Environment
 from .models import ModelFactory
 from .types import (
     Action,
-    AgentTrajectory,
     EpisodeTimeoutError,
     ErrorRecord,
     FunctionReward,
@@ -21,14 +20,13 @@ from .types import (
     TaskContext,
     TerminationReason,
     TokenObservation,
-    TokenSegment,
     ToolMetrics,
+    Trajectory,
     WeightVersionSpan,
 )
 
 __all__ = [
     "Action",
-    "AgentTrajectory",
     "Environment",
     "EpisodeTimeoutError",
     "ErrorRecord",
@@ -45,7 +43,7 @@ __all__ = [
     "TaskContext",
     "TerminationReason",
     "TokenObservation",
-    "TokenSegment",
     "ToolMetrics",
+    "Trajectory",
     "WeightVersionSpan",
 ]

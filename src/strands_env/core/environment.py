@@ -35,12 +35,12 @@ from .threads import OneThread, default_threads
 from .tokens import TokenObservation
 from .types import (
     Action,
-    AgentTrajectory,
     ModelFactory,
     Observation,
     RewardCallable,
     RewardFunction,
     StepResult,
+    Trajectory,
     as_reward_function,
     as_reward_result,
     tools_as_text,
@@ -444,7 +444,7 @@ class Environment:
             "cancelled_tool_calls": limiter.cancelled_tool_call_count,
         }
         tokens: TokenObservation | None = None
-        trajectories: list[AgentTrajectory] = []
+        trajectories: list[Trajectory] = []
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
             trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
             tokens = scope.models[0].observed(trajectories)

@@ -28,8 +28,7 @@ from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
 from .current import Bound
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .tokens import TokenObservation, token_sources
-from .types import AgentTrajectory
+from .tokens import TokenObservation, Trajectory, trajectories_of
 
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
@@ -55,31 +54,19 @@ class TrackedModel:
     trainable: bool
     is_main: bool = False
 
-    def trajectories(self) -> list[AgentTrajectory]:
-        """What the model holds now. Token data is found by name, so any provider may have it, or have none."""
-        sources = token_sources(self.model) or ()
-        return [trajectory for source in sources if (trajectory := self._export(source)) is not None]
+    def trajectories(self) -> list[Trajectory]:
+        """What the model holds now."""
+        return [
+            trajectory.labelled(
+                # Agents may share the main model: the path knows who asked. Others have the name they were made for.
+                agent_name=(trajectory.agent_name if self.is_main else None) or self.agent_name,
+                trainable=self.trainable,
+                is_main=self.is_main and trajectory.is_main,
+            )
+            for trajectory in trajectories_of(self.model) or ()
+        ]
 
-    def _export(self, source: Any) -> AgentTrajectory | None:
-        tokens = TokenObservation.from_token_manager(source)
-        if tokens is None:
-            return None
-        # Agents may share the main model; then the source knows who asked. Others have the name they were made for.
-        name = getattr(source, "agent_name", None) if self.is_main else None
-        return AgentTrajectory(
-            agent_name=name or self.agent_name,
-            trainable=self.trainable,
-            tokens=tokens,
-            # A lone token manager shows the path of the last call.
-            is_main=self.is_main and bool(getattr(source, "is_current", True)),
-            is_discarded=bool(getattr(source, "is_discarded", False)),
-            finish_reason=getattr(source, "finish_reason", None),
-            media=list(getattr(source, "media", ())),
-            routed_experts=getattr(source, "routed_experts", None),
-            sampling_mask=getattr(source, "sampling_mask", None),
-        )
-
-    def observed(self, trajectories: Sequence[AgentTrajectory]) -> TokenObservation | None:
+    def observed(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
         """The path of the last call, out of the exported ones where they hold it with all its loss.
 
         Args:

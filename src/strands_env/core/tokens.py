@@ -1,460 +1,49 @@
-"""Token-level observations: what the model read and sampled, in compact arrays.
-
-Nothing here is pydantic and no token is a Python object: 100,000 tokens are three numpy arrays (13 bytes a token) and
-lists are built only when a caller asks for them.
-"""
+"""The token types of `strands_sglang` under the names that results have for them."""
 
 from __future__ import annotations
 
-import json
-import math
-import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from strands_sglang.trajectory import Trajectory, WeightSpan
+from strands_sglang.trajectory.tokens import Segment, TokenSequence
 
-from strands_sglang.trajectory import SegmentSequence, TokenArrays, WeightSpan
+__all__ = ["Segment", "TokenObservation", "Trajectory", "WeightVersionSpan", "trajectories_of"]
 
-_MAGIC = b"STOK1\n"
-_HEADER = struct.Struct("<I")
-_FIELDS = frozenset(
-    ("token_ids", "prompt_length", "loss_mask", "logprobs", "segment_info", "segment_turns", "weight_versions")
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSegment:
-    """A run of tokens of one kind.
-
-    Attributes:
-        is_output: True when the model sampled the tokens.
-        start: Index of the first token.
-        end: Index after the last token.
-        turn: Index of the model call the tokens belong to; a prompt belongs to the call it prepares.
-    """
-
-    is_output: bool
-    start: int
-    end: int
-    turn: int
-
+TokenObservation: TypeAlias = TokenSequence
+"""The tokens of one path: the first prompt, then everything sampled and every tool result, in order."""
 
 WeightVersionSpan: TypeAlias = WeightSpan
 """Tokens `[start, end)` were sampled with weights of this version (None where the server reports none)."""
 
 
-class TokenObservation:
-    """One linear token trajectory: the first prompt, then everything sampled and every tool result, in order.
+def trajectories_of(model: Any) -> list[Trajectory] | None:
+    """The trajectories of a model; None where it has no token data.
 
-    All per-token sequences have the length of `token_ids`; the `rollout_*` ones start after the initial prompt, the way
-    trainers want a response.
-
-    Args:
-        token_ids: All token ids.
-        prompt_length: Number of tokens of the initial prompt.
-        loss_mask: 1 where the token carries loss, 0 elsewhere. Empty means all 0.
-        logprobs: Natural log-probability of each sampled token, None where there is none. Empty means none at all.
-        segment_info: `(is_output, length)` of every segment, in order. Derived from the loss mask when not given.
-        segment_turns: Index of the model call of every segment. Derived from `segment_info` when not given.
-        weight_versions: Weight versions of the sampled tokens.
-
-    Raises:
-        ValueError: Two lengths contradict each other.
+    Token data is found by name, so that any provider may have it: `trajectories`, or a `token_manager` alone, which
+    shows the path of the last call.
     """
-
-    __slots__ = ("_ids", "_logprobs", "_mask", "_prompt_length", "_segments", "_weights")
-
-    def __init__(
-        self,
-        *,
-        token_ids: Iterable[int] = (),
-        prompt_length: int = 0,
-        loss_mask: Iterable[int] = (),
-        logprobs: Iterable[float | None] = (),
-        segment_info: Iterable[tuple[bool, int]] | None = None,
-        segment_turns: Iterable[int] | None = None,
-        weight_versions: Iterable[WeightVersionSpan] = (),
-    ) -> None:
-        self._ids = _int_array(token_ids)
-        count = len(self._ids)
-        self._mask = _mask_array(loss_mask, count)
-        self._logprobs = _logprob_array(logprobs, count)
-        if not 0 <= prompt_length <= count:
-            raise ValueError(
-                f"prompt_length must be between 0 and {count}, the number of tokens, got {prompt_length!r}"
-            )
-        self._prompt_length = int(prompt_length)
-        self._segments = _segments(segment_info, segment_turns, self._mask, self._prompt_length)
-        self._weights = tuple(weight_versions)
-
-    @classmethod
-    def from_token_manager(cls, token_manager: Any) -> TokenObservation | None:
-        """Copy what a token manager (or an exported trajectory) holds now; None when it holds nothing.
-
-        Args:
-            token_manager: Anything with the read API of `strands_sglang.TokenManager`.
-        """
-        if len(token_manager) == 0:
+    exported = getattr(model, "trajectories", None)
+    if not isinstance(exported, list | tuple):
+        manager = getattr(model, "token_manager", None)
+        if manager is None:
             return None
-        if isinstance(token_manager, SegmentSequence):
-            return cls._of_arrays(token_manager.arrays())
-        return cls(
-            token_ids=token_manager.token_ids,
-            prompt_length=_prompt_length(token_manager),
-            loss_mask=token_manager.loss_mask,
-            logprobs=token_manager.logprobs,
-            segment_info=[(bool(is_output), int(length)) for is_output, length in token_manager.segment_info],
-            weight_versions=[
-                WeightVersionSpan(version=span.version, start=span.start, end=span.end)
-                for span in getattr(token_manager, "weight_versions", ())
-            ],
-        )
-
-    @classmethod
-    def _of_arrays(cls, arrays: TokenArrays) -> TokenObservation:
-        """An observation of arrays that belong together, without a second look at any token."""
-        made = cls.__new__(cls)
-        made._ids = _frozen(arrays.token_ids)
-        made._mask = _frozen(arrays.loss_mask)
-        made._logprobs = _frozen(arrays.logprobs)
-        made._prompt_length = arrays.prompt_length
-        ends = accumulate(length for _, length, _ in arrays.segments)
-        made._segments = tuple(
-            TokenSegment(is_output=is_output, start=end - length, end=end, turn=turn)
-            for (is_output, length, turn), end in zip(arrays.segments, ends, strict=True)
-        )
-        made._weights = arrays.weight_versions
-        return made
-
-    # Everything, one value a token
-
-    @property
-    def token_ids(self) -> list[int]:
-        """All token ids."""
-        return _int_list(self._ids)
-
-    @property
-    def prompt_length(self) -> int:
-        """Number of tokens of the initial prompt."""
-        return self._prompt_length
-
-    @property
-    def loss_mask(self) -> list[int]:
-        """1 where the token carries loss: the model sampled it and no other trajectory trains it."""
-        return _int_list(self._mask)
-
-    @property
-    def output_mask(self) -> list[bool]:
-        """True where the model sampled the token, trained here or not."""
-        listed: list[bool] = self.output_mask_array.view(np.bool_).tolist()
-        return listed
-
-    @property
-    def logprobs(self) -> list[float | None]:
-        """Natural log-probabilities, None where there is none."""
-        return _logprob_list(self._logprobs)
-
-    @property
-    def is_all_trained(self) -> bool:
-        """Whether every sampled token carries loss here."""
-        return bool(np.array_equal(self._mask, self.output_mask_array))
-
-    @property
-    def turn_index(self) -> list[int]:
-        """For every token the index of the model call it belongs to; a prompt belongs to the call it prepares."""
-        turns = np.zeros(len(self._ids), dtype=np.int32)
-        for segment in self._segments:
-            turns[segment.start : segment.end] = segment.turn
-        return turns.tolist()
-
-    @property
-    def segments(self) -> tuple[TokenSegment, ...]:
-        """The runs of prompt and sampled tokens, in order."""
-        return self._segments
-
-    @property
-    def segment_info(self) -> list[tuple[bool, int]]:
-        """`(is_output, number of tokens)` of every segment."""
-        return [(segment.is_output, segment.end - segment.start) for segment in self._segments]
-
-    @property
-    def turn_spans(self) -> dict[int, list[tuple[int, int]]]:
-        """The sampled tokens of every model call as `[start, end)` spans, by turn index."""
-        spans: dict[int, list[tuple[int, int]]] = {}
-        for segment in self._segments:
-            if segment.is_output:
-                spans.setdefault(segment.turn, []).append((segment.start, segment.end))
-        return spans
-
-    @property
-    def weight_versions(self) -> tuple[WeightVersionSpan, ...]:
-        """Weight versions of the sampled tokens, as spans over all tokens."""
-        return self._weights
-
-    # From the end of the initial prompt
-
-    @property
-    def initial_prompt_token_ids(self) -> list[int]:
-        """Ids of the initial prompt."""
-        return _int_list(self._ids[: self._prompt_length])
-
-    @property
-    def rollout_token_ids(self) -> list[int]:
-        """Ids after the initial prompt."""
-        return _int_list(self._ids[self._prompt_length :])
-
-    @property
-    def rollout_loss_mask(self) -> list[int]:
-        """Loss mask after the initial prompt."""
-        return _int_list(self._mask[self._prompt_length :])
-
-    @property
-    def rollout_logprobs(self) -> list[float | None]:
-        """Log-probabilities after the initial prompt."""
-        return _logprob_list(self._logprobs[self._prompt_length :])
-
-    # Without a copy, for exporters
-
-    @property
-    def token_ids_array(self) -> NDArray[np.int32]:
-        """Read-only int32[tokens]."""
-        return self._ids
-
-    @property
-    def loss_mask_array(self) -> NDArray[np.uint8]:
-        """Read-only uint8[tokens]."""
-        return self._mask
-
-    @property
-    def output_mask_array(self) -> NDArray[np.uint8]:
-        """uint8[tokens], 1 where the model sampled the token, trained here or not."""
-        mask = np.zeros(len(self._ids), dtype=np.uint8)
-        for segment in self._segments:
-            mask[segment.start : segment.end] = segment.is_output
-        return mask
-
-    @property
-    def logprobs_array(self) -> NDArray[np.float64]:
-        """Read-only float64[tokens]; NaN where there is no log-probability."""
-        return self._logprobs
-
-    # JSON and bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal observation back. Infinite log-probabilities are strings."""
-        return {
-            "token_ids": self.token_ids,
-            "prompt_length": self._prompt_length,
-            "loss_mask": self.loss_mask,
-            "logprobs": [str(value) if value is not None and math.isinf(value) else value for value in self.logprobs],
-            **self._structure(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TokenObservation:
-        """The observation that `to_dict` wrote; `token_ids`, `prompt_length`, `loss_mask`, `logprobs` suffice.
-
-        Raises:
-            ValueError: A key is unknown or two lengths contradict each other.
-        """
-        if unknown := sorted(set(data) - _FIELDS):
-            raise ValueError(f"unknown keys {unknown!r} of a token observation; known are {sorted(_FIELDS)!r}")
-        fields = dict(data)
-        fields["logprobs"] = [float(value) if isinstance(value, str) else value for value in data.get("logprobs", ())]
-        fields["weight_versions"] = [WeightVersionSpan(**span) for span in data.get("weight_versions", ())]
-        return cls(**fields)
-
-    def to_bytes(self) -> bytes:
-        """A compact binary form (about 13 bytes a token); `from_bytes` gives an equal observation back."""
-        header = {"count": len(self._ids), "prompt_length": self._prompt_length, **self._structure()}
-        encoded = json.dumps(header, separators=(",", ":")).encode()
-        arrays = (
-            self._ids.astype("<i4", copy=False).tobytes(),
-            self._logprobs.astype("<f8", copy=False).tobytes(),
-            self._mask.tobytes(),
-        )
-        return b"".join((_MAGIC, _HEADER.pack(len(encoded)), encoded, *arrays))
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> TokenObservation:
-        """The observation that `to_bytes` wrote.
-
-        Raises:
-            ValueError: The bytes are something else, or cut off.
-        """
-        view = memoryview(data)
-        start = len(_MAGIC) + _HEADER.size
-        if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-            raise ValueError(f"not a token observation: expected {_MAGIC!r} first, got {bytes(view[: len(_MAGIC)])!r}")
-        (length,) = _HEADER.unpack(view[len(_MAGIC) : start])
-        if len(view) < start + length:
-            raise ValueError(f"a token observation of {len(view)} bytes is cut off in its header")
-        header = json.loads(bytes(view[start : start + length]))
-        count = header.pop("count")
-        body = start + length
-        if len(view) != body + 13 * count:
-            raise ValueError(f"a token observation of {count} tokens has {body + 13 * count} bytes, got {len(view)}")
-        ids = np.frombuffer(view, dtype="<i4", count=count, offset=body)
-        logprobs = np.frombuffer(view, dtype="<f8", count=count, offset=body + 4 * count)
-        mask = np.frombuffer(view, dtype=np.uint8, count=count, offset=body + 12 * count)
-        weights = [WeightVersionSpan(**span) for span in header.pop("weight_versions", ())]
-        return cls(token_ids=ids, loss_mask=mask, logprobs=logprobs, weight_versions=weights, **header)
-
-    def _structure(self) -> dict[str, Any]:
-        return {
-            "segment_info": [list(pair) for pair in self.segment_info],
-            "segment_turns": [segment.turn for segment in self._segments],
-            "weight_versions": [
-                {"version": span.version, "start": span.start, "end": span.end} for span in self._weights
-            ],
-        }
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TokenObservation):
-            return NotImplemented
-        return (
-            self._prompt_length == other._prompt_length
-            and self._segments == other._segments
-            and self._weights == other._weights
-            and np.array_equal(self._ids, other._ids)
-            and np.array_equal(self._mask, other._mask)
-            and np.array_equal(self._logprobs, other._logprobs, equal_nan=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"TokenObservation(tokens={len(self._ids)}, prompt_length={self._prompt_length}, "
-            f"trained={int(self._mask.sum())}, segments={len(self._segments)})"
-        )
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic models hold an observation without looking inside: instances as they are, mappings parsed."""
-
-        def validate(value: Any) -> TokenObservation:
-            if isinstance(value, cls):
-                return value
-            if isinstance(value, Mapping):
-                return cls.from_dict(value)
-            raise ValueError(f"expected a TokenObservation or its dict, got {type(value).__name__}")
-
-        return core_schema.no_info_plain_validator_function(
-            validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
-        )
+        exported = [manager]
+    return [trajectory for source in exported if (trajectory := _trajectory(source)) is not None]
 
 
-def token_sources(model: Any) -> Sequence[Any] | None:
-    """The trajectories of a model, or its lone token manager, found by name; None where it has no token data."""
-    trajectories = getattr(model, "trajectories", None)
-    if isinstance(trajectories, list | tuple):
-        return trajectories
-    manager = getattr(model, "token_manager", None)
-    return None if manager is None else [manager]
-
-
-def _prompt_length(token_manager: Any) -> int:
-    length = getattr(token_manager, "initial_prompt_length", None)  # counts without making an object a token
-    return len(token_manager.initial_prompt) if length is None else int(length)
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
-def _int_array(values: Iterable[int]) -> NDArray[np.int32]:
-    raw = np.array(values if isinstance(values, Sequence | np.ndarray) else list(values))
-    if raw.size == 0:
-        return _frozen(np.zeros(0, dtype=np.int32))
-    if raw.dtype.kind not in "iu" or raw.ndim != 1:
-        raise ValueError(f"token_ids must be integers in one dimension, got dtype {raw.dtype} of shape {raw.shape}")
-    if raw.min() < -(2**31) or raw.max() >= 2**31:
-        raise ValueError(f"token_ids must fit 32 bits, got values from {raw.min()} to {raw.max()}")
-    return _frozen(raw.astype(np.int32))
-
-
-def _mask_array(values: Iterable[int], count: int) -> NDArray[np.uint8]:
-    raw = np.array(values if isinstance(values, Sequence | np.ndarray) else list(values))
-    if raw.size == 0:
-        return _frozen(np.zeros(count, dtype=np.uint8))
-    if len(raw) != count:
-        raise ValueError(f"loss_mask has {len(raw)} values for {count} tokens")
-    if not np.isin(raw, (0, 1)).all():
-        raise ValueError("loss_mask must hold 0 and 1 only")
-    return _frozen(raw.astype(np.uint8))
-
-
-def _logprob_array(values: Iterable[float | None], count: int) -> NDArray[np.float64]:
-    if not isinstance(values, np.ndarray):
-        listed = values if isinstance(values, Sequence) else list(values)
-        values = np.array(listed, dtype=np.float64)  # None becomes NaN
-    if values.size == 0:
-        return _frozen(np.full(count, np.nan))
-    if len(values) != count:
-        raise ValueError(f"logprobs has {len(values)} values for {count} tokens")
-    return _frozen(values.astype(np.float64))
-
-
-def _int_list(values: NDArray[Any]) -> list[int]:
-    listed: list[int] = values.tolist()
-    return listed
-
-
-def _logprob_list(values: NDArray[np.float64]) -> list[float | None]:
-    listed: list[float | None] = values.tolist()
-    for index in np.flatnonzero(np.isnan(values)).tolist():
-        listed[index] = None
-    return listed
-
-
-def _segments(
-    info: Iterable[tuple[bool, int]] | None,
-    turns: Iterable[int] | None,
-    mask: NDArray[np.uint8],
-    prompt_length: int,
-) -> tuple[TokenSegment, ...]:
-    if info is None:
-        info = _runs(mask, prompt_length)
-    pairs = [(bool(is_output), int(length)) for is_output, length in info]
-    listed = _derived_turns(pairs) if turns is None else [int(turn) for turn in turns]
-    if any(length < 0 for _, length in pairs):
-        raise ValueError(f"segment_info has a segment of {min(length for _, length in pairs)} tokens")
-    if len(listed) != len(pairs):
-        raise ValueError(f"segment_turns has {len(listed)} values for {len(pairs)} segments")
-    segments = []
-    start = 0
-    for (is_output, length), turn in zip(pairs, listed, strict=True):
-        segments.append(TokenSegment(is_output=is_output, start=start, end=start + length, turn=turn))
-        start += length
-    if start != len(mask):
-        raise ValueError(f"segment_info covers {start} tokens of {len(mask)}")
-    return tuple(segments)
-
-
-def _runs(mask: NDArray[np.uint8], prompt_length: int) -> list[tuple[bool, int]]:
-    if not len(mask):
-        return []
-    edges = {0, len(mask), *(np.flatnonzero(np.diff(mask)) + 1).tolist()}
-    edges.update({prompt_length} if 0 < prompt_length < len(mask) else ())
-    return [(bool(mask[start]), end - start) for start, end in pairwise(sorted(edges))]
-
-
-def _derived_turns(pairs: Sequence[tuple[bool, int]]) -> list[int]:
-    turns = []
-    turn = 0
-    for index, (is_output, _) in enumerate(pairs):
-        if index and pairs[index - 1][0] and not is_output:
-            turn += 1
-        turns.append(turn)
-    return turns
+def _trajectory(source: Any) -> Trajectory | None:
+    if isinstance(source, Trajectory):
+        return source
+    tokens = TokenSequence.from_token_manager(source)
+    if tokens is None:
+        return None
+    return Trajectory(
+        tokens=tokens,
+        agent_name=getattr(source, "agent_name", None),
+        is_main=bool(getattr(source, "is_main", True)),
+        is_discarded=bool(getattr(source, "is_discarded", False)),
+        finish_reason=getattr(source, "finish_reason", None),
+        media=getattr(source, "media", ()),
+        routed_experts=getattr(source, "routed_experts", None),
+        sampling_mask=getattr(source, "sampling_mask", None),
+    )

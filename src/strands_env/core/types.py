@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Never, Self, TypeAlias
 import numpy as np
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -27,22 +26,19 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from strands.models import Model
 
-from strands_sglang.media import PlacedMedium
 from strands_sglang.messages import format_tool_specs
-from strands_sglang.trajectory import SamplingMask
 
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .threads import DaemonThreads, reward_threads
-from .tokens import TokenObservation, TokenSegment, WeightVersionSpan
+from .tokens import TokenObservation, Trajectory, WeightVersionSpan
 
 __all__ = [
     "Action",
-    "AgentTrajectory",
     "EpisodeTimeoutError",
     "ErrorRecord",
     "FunctionReward",
@@ -60,20 +56,15 @@ __all__ = [
     "TaskContext",
     "TerminationReason",
     "TokenObservation",
-    "TokenSegment",
     "ToolErrorRecord",
     "ToolMetrics",
+    "Trajectory",
     "WeightVersionSpan",
     "as_reward_function",
     "as_reward_result",
     "shared_text",
     "tools_as_text",
 ]
-
-if TYPE_CHECKING:
-    MaskField: TypeAlias = SamplingMask | None
-else:
-    MaskField = Any  # arrays, which pydantic must not inspect
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
@@ -245,45 +236,6 @@ class Observation(StoredModel):
         return (answer.lstrip() if mark else texts[-1]) or None
 
 
-class AgentTrajectory(BaseModel):
-    """One token trajectory of one agent of the episode.
-
-    An episode has several where sub-agents ran, or where a history was rewritten or a call was sampled again. Every
-    sampled token carries loss in exactly one of a model's trajectories.
-
-    Attributes:
-        agent_name: Name of the agent that sampled it.
-        trainable: Whether its tokens are meant to be trained (a frozen sub-agent's are not).
-        tokens: The tokens.
-        is_main: It is the path of the last answer of the environment's own agent: the one that
-            `observation.tokens` shows and that rewards of turns and spans refer to. True for at most one of a step.
-        is_discarded: The last sample was thrown away (a retry, a cancelled answer) and is not in the episode's
-            messages.
-        finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
-        media: Images in order, each with its place in `tokens`.
-        routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
-            last, or None.
-        sampling_mask: The tokens that survived top-k and top-p at each position, or None. Not part of any file.
-    """
-
-    model_config = ConfigDict(**_JSON, extra="forbid", frozen=True)
-
-    agent_name: str
-    trainable: bool = True
-    tokens: TokenObservation
-    is_main: bool = False
-    is_discarded: bool = False
-    finish_reason: str | None = None
-    media: list[PlacedMedium] = Field(default_factory=list)
-    routed_experts: bytes | None = None
-    sampling_mask: MaskField = Field(default=None, exclude=True, repr=False)
-
-    @property
-    def images(self) -> list[str]:
-        """Data URLs of the images in order."""
-        return [medium.data for medium in self.media]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanReward:
     """A reward, a finite number, for the tokens `[start, end)` of `observation.tokens`."""
@@ -340,18 +292,12 @@ class StepResult(StoredModel):
     error: ErrorRecord | None = None
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
-    trajectories: list[AgentTrajectory] = Field(default_factory=list)
+    trajectories: list[Trajectory] = Field(default_factory=list)
 
     @property
-    def main_trajectory(self) -> AgentTrajectory | None:
-        """The path of the last answer of the environment's own agent, or None where it is not among the trajectories.
-
-        In results stored before `is_main` existed, it is recognised by its tokens.
-        """
-        for trajectory in self.trajectories:
-            if trajectory.is_main:
-                return trajectory
-        return next((item for item in self.trajectories if item.tokens == self.observation.tokens), None)
+    def main_trajectory(self) -> Trajectory | None:
+        """The path of the last answer of the environment's own agent, or None where there is none."""
+        return next((trajectory for trajectory in self.trajectories if trajectory.is_main), None)
 
     def to_json(self) -> str:
         """The whole result as JSON; `from_json` gives an equal result back. Same as `model_dump_json`."""
@@ -370,8 +316,8 @@ class StepResult(StoredModel):
         """The whole result in compact binary form, 13 bytes a token; `from_bytes` gives an equal result back."""
         blobs = [_token_bytes(self.observation.tokens)]
         for item in self.trajectories:
-            blobs += [_token_bytes(item.tokens), item.routed_experts]
-        exclude: Any = {"observation": {"tokens"}, "trajectories": {"__all__": {"tokens", "routed_experts"}}}
+            blobs += [to_json(item.facts()), item.tokens.to_bytes(), item.routed_experts]
+        exclude: Any = {"observation": {"tokens"}, "trajectories": True}
         return _pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
 
     @classmethod
@@ -384,8 +330,10 @@ class StepResult(StoredModel):
         record, blobs = _unpack(_RESULT, data)
         fields = from_json(record)
         fields["observation"]["tokens"] = _tokens(blobs[0])
-        for item, tokens, experts in zip(fields["trajectories"], blobs[1::2], blobs[2::2], strict=True):
-            item |= {"tokens": _tokens(tokens), "routed_experts": experts}
+        fields["trajectories"] = [
+            {**from_json(facts or b""), "tokens": _tokens(tokens), "routed_experts": experts}
+            for facts, tokens, experts in zip(blobs[1::3], blobs[2::3], blobs[3::3], strict=True)
+        ]
         return cls.model_validate(fields)
 
 

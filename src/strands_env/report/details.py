@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.core import AgentTrajectory, StepResult, TokenObservation
+from strands_env.core import StepResult, TokenObservation, Trajectory
 from strands_env.eval.sample import EvalSample
 from strands_sglang.drift import DriftTotals
 
@@ -185,12 +185,12 @@ def _shared(one: Any, two: Any) -> int:
     return int(differing[0]) if differing.size else length
 
 
-def trajectories_of(result: StepResult) -> list[AgentTrajectory]:
+def trajectories_of(result: StepResult) -> list[Trajectory]:
     """All token trajectories of a step; the observed one where the provider gives no others."""
     if result.trajectories:
         return result.trajectories
     tokens = result.observation.tokens
-    return [] if tokens is None else [AgentTrajectory(agent_name="agent", tokens=tokens)]
+    return [] if tokens is None else [Trajectory(agent_name="agent", tokens=tokens)]
 
 
 def task_of(text: str, truth: Any, characters: int) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def answer_of(result: StepResult) -> str:
     return result.observation.final_response or (result.error.message if result.error else "")
 
 
-def _prompt_text(item: AgentTrajectory, texts: TokenTexts) -> str | None:
+def _prompt_text(item: Trajectory, texts: TokenTexts) -> str | None:
     """The first prompt as the model read it, with what an environment put in front of the task; a token an image."""
     tokens = item.tokens
     if texts.tokenizer is None or not tokens.prompt_length:
@@ -246,7 +246,7 @@ _FIRST = ("reason", "reasoning", "judgment.reasoning", "judgment.verdict", "erro
 
 
 def _trajectory(
-    item: AgentTrajectory, texts: TokenTexts, vocabulary: dict[int, str], sample: EvalSample, pictures: Pictures
+    item: Trajectory, texts: TokenTexts, vocabulary: dict[int, str], sample: EvalSample, pictures: Pictures
 ) -> dict[str, Any]:
     tokens = item.tokens
     ids = tokens.token_ids

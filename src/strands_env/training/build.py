@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from strands_env.core.termination import TerminationReason
-from strands_env.core.tokens import TokenObservation, token_sources
-from strands_env.core.types import AgentTrajectory, RewardResult, StepResult
+from strands_env.core.tokens import TokenObservation, Trajectory, trajectories_of
+from strands_env.core.types import RewardResult, StepResult
 from strands_env.rewards.turns import Placement, token_rewards
 from strands_env.training.sample import SampleStatus, TrainingSample
 
@@ -68,25 +68,18 @@ def samples_from_step(
     }
     trajectories = result.trajectories
     if not trajectories and result.observation.tokens is not None:
-        trajectories = [AgentTrajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
+        trajectories = [Trajectory(agent_name="agent", tokens=result.observation.tokens, is_main=True)]
     main = result.main_trajectory if result.trajectories else trajectories[0] if trajectories else None
-    samples = []
-    for trajectory in trajectories:
-        if (trajectory.is_discarded and not include_discarded) or not (trajectory.trainable or include_untrainable):
-            continue
-        samples.append(
-            _sample(
-                trajectory,
-                trajectory.tokens,
-                trainable=trajectory.trainable,
-                experts_shape=experts_shape,
-                agent_name=trajectory.agent_name,
-                token_rewards=_token_rewards(result.reward, trajectory.tokens, placement)
-                if trajectory is main
-                else None,
-                **shared,
-            )
+    samples = [
+        _sample(
+            trajectory,
+            experts_shape=experts_shape,
+            token_rewards=_token_rewards(result.reward, trajectory.tokens, placement) if trajectory is main else None,
+            **shared,
         )
+        for trajectory in trajectories
+        if (include_discarded or not trajectory.is_discarded) and (include_untrainable or trajectory.trainable)
+    ]
     return _with_loss(samples)
 
 
@@ -120,54 +113,47 @@ def samples_from_model(
     Raises:
         TypeError: The model has no token data.
     """
-    exported = token_sources(model)
+    exported = trajectories_of(model)
     if exported is None:
         raise TypeError(f"{type(model).__name__} has no token data: expected trajectories or a token_manager")
     rollout = rollout_id or uuid.uuid4().hex
-    samples = []
-    for source in exported:
-        tokens = TokenObservation.from_token_manager(source)
-        if tokens is None or (getattr(source, "is_discarded", False) and not include_discarded):
-            continue
-        samples.append(
-            _sample(
-                source,
-                tokens,
-                trainable=trainable,
-                experts_shape=experts_shape,
-                agent_name=getattr(source, "agent_name", None) or agent_name,
-                reward=reward,
-                group_id=group_id,
-                rollout_id=rollout,
-                status=status,
-                metadata=dict(metadata or {}),
-            )
+    samples = [
+        _sample(
+            trajectory.labelled(
+                agent_name=trajectory.agent_name or agent_name, trainable=trainable, is_main=trajectory.is_main
+            ),
+            experts_shape=experts_shape,
+            reward=reward,
+            group_id=group_id,
+            rollout_id=rollout,
+            status=status,
+            metadata=dict(metadata or {}),
         )
+        for trajectory in exported
+        if include_discarded or not trajectory.is_discarded
+    ]
     return _with_loss(samples)
 
 
-def _sample(
-    source: Any, tokens: TokenObservation, *, trainable: bool, experts_shape: tuple[int, int] | None, **fields: Any
-) -> TrainingSample:
-    """The sample of one path; `source` is the trajectory of a result or of a model, or a bare token manager."""
-    logprobs = tokens.logprobs_array
-    has_logprobs = not len(logprobs) or not np.isnan(logprobs).all()
-    mask = tokens.loss_mask_array
+def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **fields: Any) -> TrainingSample:
+    tokens = trajectory.tokens
+    logprobs, mask = tokens.logprobs_array, tokens.loss_mask_array
     elsewhere = tokens.output_mask_array & (1 - mask)
     return TrainingSample(
         token_ids=tokens.token_ids_array,
         prompt_length=tokens.prompt_length,
-        loss_mask=mask if trainable else np.zeros_like(mask),
-        trained_elsewhere=elsewhere if trainable and elsewhere.any() else None,
-        logprobs=logprobs if has_logprobs else None,
+        loss_mask=mask if trajectory.trainable else np.zeros_like(mask),
+        trained_elsewhere=elsewhere if trajectory.trainable and elsewhere.any() else None,
+        logprobs=None if len(logprobs) and np.isnan(logprobs).all() else logprobs,
         weight_versions=tokens.weight_versions,
-        routed_experts=getattr(source, "routed_experts", None),
+        routed_experts=trajectory.routed_experts,
         experts_shape=experts_shape,
-        kept=getattr(source, "sampling_mask", None),
-        media=tuple(getattr(source, "media", ())),
-        trainable=trainable,
-        is_discarded=bool(getattr(source, "is_discarded", False)),
-        finish_reason=getattr(source, "finish_reason", None),
+        kept=trajectory.sampling_mask,
+        media=tuple(trajectory.media),
+        agent_name=trajectory.agent_name or "agent",
+        trainable=trajectory.trainable,
+        is_discarded=trajectory.is_discarded,
+        finish_reason=trajectory.finish_reason,
         **fields,
     )
 

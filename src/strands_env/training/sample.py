@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strands_env.core.tokens import WeightVersionSpan
 from strands_sglang.media import PlacedMedium
 from strands_sglang.trajectory import SamplingMask
-from strands_sglang.trajectory.experts import decode_routed_experts
+from strands_sglang.trajectory.packed import decode_routed_experts
 
 
 class SampleStatus(StrEnum):

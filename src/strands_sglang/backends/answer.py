@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from ..exceptions import BackendAnswerError
 from ..trajectory import Finish, FinishType, WeightSpan
-from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 
 _ROUNDING = 1e-5
 """A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""

@@ -16,7 +16,7 @@ from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
 from ..media import Medium, collapsed_values, expanded_ids, growth_of
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
-from ..trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .options import AbortPolicy
 from .tokenizer import TokenizerAdapter
 

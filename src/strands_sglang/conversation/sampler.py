@@ -19,7 +19,7 @@ from ..exceptions import (
 )
 from ..media import expanded_ids, moved
 from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn
-from ..trajectory.segments import TOKEN_TYPECODE
+from ..trajectory.packed import TOKEN_TYPECODE
 from .budget import Bounds, Share
 from .generation import CallPlan, generate
 from .options import AbortPolicy, SGLangConfig

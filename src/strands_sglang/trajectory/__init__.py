@@ -1,14 +1,15 @@
 """Exact token trajectories: turns, the forest they form, views and export. Pure data, no I/O."""
 
-from .export import Trajectory, join_routed_experts
 from .fingerprint import ReplyPrint, digest, encode_value
 from .forest import Location, TrajectoryForest
 from .history import RootReason
-from .manager import TokenManager
-from .segments import SamplingMask, Segment, SegmentSequence, Token, TokenArrays, WeightSpan, pack_ids, pack_logprobs
+from .packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, SamplingMask, Token, WeightSpan, pack_ids, pack_logprobs
 from .turn import Completion, Finish, FinishType, LengthLimit, ToolCall, Turn
+from .views import TokenManager, Trajectory, join_routed_experts
 
 __all__ = [
+    "LOGPROB_TYPECODE",
+    "TOKEN_TYPECODE",
     "Completion",
     "Finish",
     "FinishType",
@@ -17,10 +18,7 @@ __all__ = [
     "ReplyPrint",
     "RootReason",
     "SamplingMask",
-    "Segment",
-    "SegmentSequence",
     "Token",
-    "TokenArrays",
     "TokenManager",
     "ToolCall",
     "Trajectory",

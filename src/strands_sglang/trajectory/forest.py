@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
@@ -41,11 +41,10 @@ from typing import Any, ClassVar, NoReturn
 from ..exceptions import TrajectoryError
 from ..fast_paths import FastPath
 from ..media import Medium, growth_of
-from .export import Trajectory, export
 from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
-from .segments import Segment
 from .turn import Completion, ToolCall, Turn
+from .views import Trajectory
 
 
 class _Fate(StrEnum):
@@ -153,13 +152,6 @@ class TrajectoryForest:
         """The end of the current path: the turn committed last, or what was kept in its place."""
         return self._records.current
 
-    def current_segments(self) -> list[Segment]:
-        """Segments of the current path; each sampled token is marked as trained."""
-        current = self.current
-        if current is None:
-            return []
-        return [segment for i, turn in enumerate(current.path()) for segment in turn.segments(i)]
-
     @property
     def sampled_tokens(self) -> int:
         """Number of tokens sampled in all turns, thrown-away samples included."""
@@ -169,7 +161,7 @@ class TrajectoryForest:
         """Every path, with each sampled token trained in exactly one of them; thrown-away samples come last."""
         with self._lock:
             lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
-            return export(self._records.turns, discarded=lost, current=self._records.current)
+            return _export(self._records.turns, discarded=lost, current=self._records.current)
 
     # ---- locating ------------------------------------------------
 
@@ -460,3 +452,38 @@ class _Follower:
 
 def _turn_key(turn: Turn) -> bytes:
     return digest(b"turn", turn.index.to_bytes(8, "little"))
+
+
+def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn | None) -> list[Trajectory]:
+    """One trajectory for every path of used turns, then one for every discarded turn that nothing follows.
+
+    Each turn is trained in the first trajectory that holds it. A used turn is always held by a path of used turns, so
+    leaving the discarded trajectories out loses none of its tokens.
+
+    Args:
+        turns: All turns, parents before children.
+        discarded: Indices of the turns that were thrown away.
+        current: The end of the episode so far.
+    """
+    followed: set[int] = set()
+    followed_by_used: set[int] = set()
+    for turn in reversed(turns):
+        if turn.parent is not None:
+            followed.add(turn.parent.index)
+            if turn.index not in discarded or turn.index in followed_by_used:
+                followed_by_used.add(turn.parent.index)
+    used = [turn for turn in turns if turn.index not in discarded and turn.index not in followed_by_used]
+    thrown_away = [turn for turn in turns if turn.index in discarded and turn.index not in followed]
+    paths = [tuple(leaf.path()) for leaf in (*used, *thrown_away)]
+    main = next((path for path in paths if path[-1] is current), None) or next(
+        (path for path in paths if current in path), None
+    )
+    owned: set[int] = set()
+    result = []
+    for path in paths:
+        trained = tuple(turn.index not in owned for turn in path)
+        owned.update(turn.index for turn in path)
+        result.append(
+            Trajectory(turns=path, trained=trained, is_discarded=path[-1].index in discarded, is_main=path is main)
+        )
+    return result

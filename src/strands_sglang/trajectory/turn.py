@@ -11,7 +11,7 @@ from typing import Any
 
 from ..media import Medium, expanded_ids, expanded_values, growth_of
 from .fingerprint import ReplyPrint
-from .segments import SamplingMask, Segment, WeightSpan
+from .packed import Run, SamplingMask, WeightSpan
 
 
 class FinishType(StrEnum):
@@ -198,8 +198,8 @@ class Turn:
             yield turn
             turn = turn.parent
 
-    def segments(self, position: int, *, trained: bool = True) -> Iterator[Segment]:
-        """The prompt and output segments, images expanded; empty ones are left out.
+    def runs(self, position: int, *, trained: bool = True) -> Iterator[Run]:
+        """The prompt and the output, images expanded; empty ones are left out.
 
         Args:
             position: Index of the turn on its path.
@@ -208,7 +208,7 @@ class Turn:
         done = self.completion
         if self.prompt_ids:
             scored = done.prompt_logprobs
-            yield Segment(
+            yield Run(
                 ids=expanded_ids(self.prompt_ids, self.media),
                 logprobs=None if scored is None else expanded_values(scored, self.media, math.nan),
                 is_output=False,
@@ -216,7 +216,7 @@ class Turn:
                 turn=position,
             )
         if done.output_ids:
-            yield Segment(
+            yield Run(
                 ids=done.output_ids,
                 logprobs=done.output_logprobs,
                 is_output=True,

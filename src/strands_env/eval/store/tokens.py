@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from strands_env.core import AgentTrajectory, StepResult, TokenObservation
+from strands_env.core import StepResult, TokenObservation, Trajectory
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.store import files
@@ -69,12 +68,7 @@ class FrameWriter:
 
         trajectories = [
             {
-                "agent_name": item.agent_name,
-                "trainable": item.trainable,
-                "is_main": item.is_main,
-                "is_discarded": item.is_discarded,
-                "finish_reason": item.finish_reason,
-                "media": [asdict(medium) for medium in item.media],
+                **item.facts(),
                 "tokens": place(item.tokens),
                 "routed_experts": None if item.routed_experts is None else self.add(item.routed_experts),
             }
@@ -178,9 +172,9 @@ class FrameReader:
         if tokens.get("tools"):
             result.observation.tools = shared_text(self.read(tokens["tools"]).decode())
         result.trajectories = [
-            AgentTrajectory(
-                **{
-                    **{name: value for name, value in item.items() if name != "images"},  # of files before `media`
+            Trajectory.from_dict(
+                {
+                    **item,
                     "tokens": observation(item["tokens"]),
                     "routed_experts": None if item["routed_experts"] is None else self.read(item["routed_experts"]),
                 }

@@ -12,7 +12,7 @@ import orjson
 
 from ...exceptions import BackendAnswerError, BackendError
 from ...trajectory import Finish, FinishType, SamplingMask
-from ...trajectory.segments import LOGPROB_TYPECODE, TOKEN_TYPECODE
+from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
 from .errors import embedded_error, http_error

@@ -1,0 +1,178 @@
+"""Compact storage of tokens: packed ids and log-probabilities, weight versions, sampling masks, routed experts.
+
+Ids are held as 32-bit integers and log-probabilities as 64-bit floats, 12 bytes a sampled token. NumPy is imported only
+where it is used: a model can be imported without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+TOKEN_TYPECODE = "i"
+"""Array type of token ids: signed 32 bits."""
+LOGPROB_TYPECODE = "d"
+"""Array type of log-probabilities: 64-bit floats, so that what the server sent comes back bit for bit. NaN = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token, for callers who like objects; the storage itself holds none of these.
+
+    Attributes:
+        token_id: Id in the model's vocabulary.
+        logprob: Natural logarithm of the probability it was sampled with, or None.
+        loss_mask: True when the model sampled it.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    loss_mask: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSpan:
+    """Tokens `[start, end)` were sampled with weights of this version.
+
+    Attributes:
+        version: The server's weight version, or None where it reports none.
+        start: Index of the first token. Relative to the output inside a turn, to the whole sequence elsewhere.
+        end: Index after the last token.
+    """
+
+    version: str | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SamplingMask:
+    """The tokens that survived top-k and top-p at each position of a sequence, as ragged arrays.
+
+    Attributes:
+        ids: int32, all sets one after the other.
+        offsets: int64[tokens + 1]; the set of position `i` is `ids[offsets[i]:offsets[i + 1]]`, empty where no token
+            was sampled.
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sets: Iterable[Iterable[int]]) -> SamplingMask:
+        """The mask of these sets."""
+        import numpy as np
+
+        ids, offsets = array(TOKEN_TYPECODE), array("q", [0])
+        for survivors in sets:
+            ids.extend(survivors)
+            offsets.append(len(ids))
+        return cls(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
+
+    @classmethod
+    def empty(cls, length: int) -> SamplingMask:
+        """The mask of as many tokens that were not sampled."""
+        import numpy as np
+
+        return cls(ids=np.zeros(0, dtype=np.int32), offsets=np.zeros(length + 1, dtype=np.int64))
+
+    @classmethod
+    def join(cls, masks: Sequence[SamplingMask]) -> SamplingMask:
+        """The mask of a sequence of sequences; at least one."""
+        import numpy as np
+
+        firsts = accumulate((len(mask.ids) for mask in masks), initial=0)
+        parts = [mask.offsets[1:] + first for mask, first in zip(masks, firsts, strict=False)]
+        return cls(
+            ids=np.concatenate([mask.ids for mask in masks]),
+            offsets=np.concatenate([np.zeros(1, dtype=np.int64), *parts]),
+        )
+
+    def part(self, start: int, end: int) -> SamplingMask:
+        """The sets of positions `[start, end)`, with offsets from 0."""
+        offsets = self.offsets[start : end + 1]
+        return SamplingMask(ids=self.ids[offsets[0] : offsets[-1]], offsets=offsets - offsets[0])
+
+
+def pack_ids(ids: Iterable[int]) -> array[int]:
+    """Token ids as a compact array."""
+    return ids if isinstance(ids, array) and ids.typecode == TOKEN_TYPECODE else array(TOKEN_TYPECODE, ids)
+
+
+def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: str) -> array[float] | None:
+    """Log-probabilities as a compact array; a missing one becomes NaN.
+
+    Raises:
+        ValueError: There are not `length` of them.
+    """
+    if logprobs is None:
+        return None
+    packed = array(LOGPROB_TYPECODE, (math.nan if value is None else value for value in logprobs))
+    if len(packed) != length:
+        raise ValueError(f"logprobs length ({len(packed)}) must match {what} length ({length})")
+    return packed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """A run of tokens of one kind.
+
+    Attributes:
+        ids: Token ids.
+        logprobs: One value a token (NaN = none), or None when there is none at all.
+        is_output: True when the model sampled these tokens.
+        is_trained: True when they carry loss. Differs from `is_output` only where an earlier exported trajectory
+            already trains them.
+        turn: Index of the turn within its sequence (prompt and output of one model call share it).
+        weight_spans: Versions of the weights, relative to the start of the segment.
+    """
+
+    ids: array[int]
+    logprobs: array[float] | None
+    is_output: bool
+    is_trained: bool
+    turn: int
+    weight_spans: tuple[WeightSpan, ...] = ()
+
+
+def decode_routed_experts(data: str | bytes, seq_len: int, num_layers: int, top_k: int) -> npt.NDArray[np.int32]:
+    """Decode what `SGLangModel.routed_experts` or the server's `meta_info["routed_experts"]` holds.
+
+    Args:
+        data: Base64 text, or raw bytes, of little-endian int32 in C order.
+        seq_len: Number of tokens of the sequence, prompt and response.
+        num_layers: Layers of the model, dense ones included.
+        top_k: Experts per token.
+
+    Returns:
+        `int32[seq_len - 1, num_layers, top_k]`; row `r` belongs to token `r`. The last token was never fed, so it has
+        none.
+
+    Raises:
+        ValueError: The data is not base64, or its size is not that of the shape.
+    """
+    import numpy as np
+
+    if isinstance(data, str):
+        try:
+            data = base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"routed experts are not valid base64: {error}") from error
+    shape = (seq_len - 1, num_layers, top_k)
+    expected = 4 * shape[0] * shape[1] * shape[2]
+    if len(data) != expected:
+        raise ValueError(
+            f"routed experts hold {len(data)} bytes, but int32{list(shape)} takes {expected}; check seq_len ({seq_len} "
+            f"tokens, prompt and response), num_layers ({num_layers}, dense layers included) and top_k ({top_k})"
+        )
+    return np.frombuffer(data, dtype="<i4").reshape(shape).astype(np.int32, copy=False)

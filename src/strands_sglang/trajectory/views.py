@@ -1,0 +1,432 @@
+"""Linear views of tokens: `Trajectory`, one path as it is exported, and `TokenManager`, the current path.
+
+Both show a `TokenSequence` as lists; it is built, and NumPy imported, when something is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from ..exceptions import TrajectoryError
+from ..media import PlacedMedium
+from .packed import Run, SamplingMask, Token, WeightSpan, pack_ids, pack_logprobs
+from .turn import Finish, ToolCall, Turn
+
+if TYPE_CHECKING:
+    from .tokens import TokenSequence
+
+_FACTS = ("agent_name", "trainable", "is_main", "is_discarded", "finish_reason")
+_FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
+
+
+class TokenView:
+    """Read access to a token sequence. Lists are fresh copies, one value a token."""
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """The tokens as arrays."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All token ids in order."""
+        return self.sequence.token_ids
+
+    @property
+    def loss_mask(self) -> list[int]:
+        """1 where a token carries loss (the model sampled it), 0 elsewhere."""
+        return self.sequence.loss_mask
+
+    @property
+    def output_mask(self) -> list[bool]:
+        """True where the model sampled the token."""
+        return self.sequence.output_mask
+
+    @property
+    def logprobs(self) -> list[float | None]:
+        """Natural log-probabilities, None where the server returned none (all rendered tokens)."""
+        return self.sequence.logprobs
+
+    @property
+    def turn_indices(self) -> list[int]:
+        """For every token the index of the model call it belongs to; a prompt belongs to the call it prepares."""
+        return self.sequence.turn_index
+
+    @property
+    def segment_info(self) -> list[tuple[bool, int]]:
+        """`(is_output, number of tokens)` of every segment."""
+        return self.sequence.segment_info
+
+    @property
+    def initial_prompt_length(self) -> int:
+        """Number of tokens before the first sampled one."""
+        return self.sequence.prompt_length
+
+    @property
+    def weight_versions(self) -> list[WeightSpan]:
+        """Weight versions of the sampled tokens as spans over the whole sequence; touching equal spans are joined."""
+        return list(self.sequence.weight_versions)
+
+
+class Trajectory(TokenView):
+    """One path from a root to a leaf: its tokens, and what is known about them.
+
+    An episode has several where sub-agents ran, a history was rewritten, or a call was sampled again. Each sampled
+    token carries loss in exactly one of them: where paths share a prefix, the first exported one trains its sampled
+    tokens; in the others they are context (`output_mask` True, `loss_mask` 0). Used paths come before thrown-away
+    samples, so leaving the latter out never loses a token of the former.
+
+        for trajectory in model.trajectories:
+            trajectory.token_ids, trajectory.loss_mask, trajectory.logprobs     # lists, for reading
+            trajectory.tokens.token_ids_array                                   # arrays, for computing
+
+    Attributes:
+        agent_name: Name of the agent that sampled it, or None.
+        trainable: Whether its tokens are meant to be trained (a frozen sub-agent's are not).
+        tokens: The tokens; the lists of this class show them.
+        is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
+            rewards of turns and spans refer to. True for at most one of an episode.
+        is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
+        finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
+        media: Images in order, each with its place in `tokens`.
+        routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
+            last, or None.
+        sampling_mask: The tokens that survived top-k and top-p at each position, or None. Not part of any file.
+        turns: The turns, root first, where the trajectory comes from a forest; results and files keep none.
+        trained: For every turn whether this trajectory trains its sampled tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: TokenSequence | None = None,
+        agent_name: str | None = None,
+        trainable: bool = True,
+        is_main: bool = False,
+        is_discarded: bool = False,
+        finish_reason: str | None = None,
+        media: Iterable[PlacedMedium] = (),
+        routed_experts: bytes | None = None,
+        sampling_mask: SamplingMask | None = None,
+        turns: tuple[Turn, ...] = (),
+        trained: tuple[bool, ...] = (),
+    ) -> None:
+        self.turns, self.trained = turns, trained
+        self.trainable, self.is_main, self.is_discarded = trainable, is_main, is_discarded
+        self.agent_name = turns[-1].agent if turns else agent_name
+        self.finish_reason = turns[-1].completion.finish.type.value if turns else finish_reason
+        if turns:
+            return  # the rest is read from them when it is asked for
+        if tokens is None:
+            raise TypeError("a trajectory needs its tokens, or the turns that hold them")
+        self.tokens, self.media = tokens, list(media)
+        self.routed_experts, self.sampling_mask = routed_experts, sampling_mask
+
+    @cached_property
+    def tokens(self) -> TokenSequence:
+        """The tokens as arrays."""
+        from .tokens import TokenSequence  # loads NumPy
+
+        steps = enumerate(zip(self.turns, self.trained, strict=True))
+        return TokenSequence.of_runs([run for i, (turn, trained) in steps for run in turn.runs(i, trained=trained)])
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """The same as `tokens`."""
+        return self.tokens
+
+    @cached_property
+    def media(self) -> list[PlacedMedium]:
+        """All images in order, with their places in `token_ids`."""
+        placed, growth = [], 0
+        for turn in self.turns:
+            for medium in turn.media:
+                placed.append(
+                    PlacedMedium(
+                        data=medium.data,
+                        digest=medium.digest,
+                        processor=medium.processor,
+                        grid=medium.grid,
+                        offset=turn.start + medium.position + growth,
+                        length=len(medium.span),
+                    )
+                )
+                growth += medium.growth
+        return placed
+
+    @cached_property
+    def routed_experts(self) -> bytes | None:
+        """Raw int32 rows of the routed experts for positions 0 to `len - 2`, or None when a turn has none."""
+        return join_routed_experts(self.turns)
+
+    @cached_property
+    def sampling_mask(self) -> SamplingMask | None:
+        """The tokens that survived top-k and top-p at each position, or None when a turn has none."""
+        parts = []
+        for turn in self.turns:
+            if turn.completion.sampling_mask is None:
+                return None
+            parts += [SamplingMask.empty(turn.prompt_length), turn.completion.sampling_mask]
+        return SamplingMask.join(parts)
+
+    @property
+    def images(self) -> list[str]:
+        """Data URLs of all images in order."""
+        return [medium.data for medium in self.media]
+
+    # ---- of the turns of a forest ------------------------------------------------
+
+    @property
+    def finish(self) -> Finish:
+        """How the last completion ended."""
+        return self.turns[-1].completion.finish
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """All tool calls in order."""
+        return [call for turn in self.turns for call in turn.calls]
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Request ids of every model call in order."""
+        return [rid for turn in self.turns for rid in turn.completion.request_ids]
+
+    # ---- for results and files ------------------------------------------------
+
+    def labelled(self, *, agent_name: str | None, trainable: bool, is_main: bool) -> Trajectory:
+        """The trajectory under the labels of an episode, without its turns."""
+        return Trajectory(
+            tokens=self.tokens,
+            agent_name=agent_name,
+            trainable=trainable,
+            is_main=is_main,
+            is_discarded=self.is_discarded,
+            finish_reason=self.finish_reason,
+            media=self.media,
+            routed_experts=self.routed_experts,
+            sampling_mask=self.sampling_mask,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that a file keeps beside tokens and routed experts, as JSON values."""
+        return {**{name: getattr(self, name) for name in _FACTS}, "media": [asdict(medium) for medium in self.media]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal trajectory back."""
+        experts = self.routed_experts
+        return {
+            **self.facts(),
+            "tokens": self.tokens.to_dict(),
+            "routed_experts": None if experts is None else base64.b64encode(experts).decode(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trajectory:
+        """The trajectory of `to_dict`, or of `facts` with `tokens` and `routed_experts` (bytes).
+
+        Raises:
+            ValueError: A key is unknown, or the tokens contradict themselves.
+        """
+        from .tokens import TokenSequence
+
+        if unknown := sorted(set(data) - _FIELDS):
+            raise ValueError(f"unknown keys {unknown!r} of a trajectory; known are {sorted(_FIELDS)!r}")
+        tokens, experts = data["tokens"], data.get("routed_experts")
+        return cls(
+            **{name: data[name] for name in _FACTS if name in data},
+            tokens=tokens if isinstance(tokens, TokenSequence) else TokenSequence.from_dict(tokens),
+            media=[_medium(item) for item in data.get("media", ())],
+            routed_experts=base64.b64decode(experts, validate=True) if isinstance(experts, str) else experts,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        same = self.facts() == other.facts() and self.tokens == other.tokens
+        return same and self.routed_experts == other.routed_experts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FACTS)
+        return f"Trajectory({facts}, tokens={self.tokens!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let pydantic models hold a trajectory without looking inside: instances as they are, mappings parsed."""
+
+        def validate(value: Any) -> Trajectory:
+            if isinstance(value, cls):
+                return value
+            if isinstance(value, Mapping):
+                return cls.from_dict(value)
+            raise ValueError(f"expected a Trajectory or its dict, got {type(value).__name__}")
+
+        return core_schema.no_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
+        )
+
+
+def _medium(item: PlacedMedium | Mapping[str, Any]) -> PlacedMedium:
+    if isinstance(item, PlacedMedium):
+        return item
+    grid = item["grid"]
+    return PlacedMedium(**{**item, "grid": None if grid is None else tuple(grid)})
+
+
+def join_routed_experts(turns: Sequence[Turn]) -> bytes | None:
+    """The experts of a path: the slices of its turns touch without gap or overlap."""
+    slices = [turn.completion.routed_experts for turn in turns]
+    if not slices or any(piece is None for piece in slices):
+        return None
+    return b"".join(piece for piece in slices if piece is not None)
+
+
+class CurrentPath(Protocol):
+    """The forest, as its view needs it."""
+
+    @property
+    def current(self) -> Turn | None:
+        """The end of the current path."""
+
+    def reset(self) -> None:
+        """Forget every turn."""
+
+
+class TokenManager(TokenView):
+    """Token ids, loss mask and log-probabilities of one trajectory.
+
+    A model's manager is a live view of the path its last call extended. A manager made without a model is filled by
+    hand with `add_prompt` and `add_response`.
+
+    Args:
+        forest: The forest to view, or None for a manager filled by hand.
+        on_reset: What `reset` does on a view; by default the forest is reset. The object of a bound method is not kept
+            alive, for it is the model that holds the manager.
+    """
+
+    def __init__(self, forest: CurrentPath | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
+        self._forest = forest
+        self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else on_reset
+        self._own: list[Run] = []
+        self._end: Turn | None = None
+        self._sequence: TokenSequence | None = None
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """The tokens as arrays, made again when the path has changed."""
+        from .tokens import TokenSequence  # loads NumPy
+
+        current = None if self._forest is None else self._forest.current
+        if self._sequence is None or self._end is not current:
+            runs = self._own
+            if current is not None:
+                runs = [run for position, turn in enumerate(current.path()) for run in turn.runs(position)]
+            self._sequence, self._end = TokenSequence.of_runs(runs), current
+        return self._sequence
+
+    def __len__(self) -> int:
+        if self._forest is None:
+            return sum(len(run.ids) for run in self._own)
+        return 0 if self._forest.current is None else self._forest.current.expanded_end
+
+    @property
+    def segments(self) -> list[list[Token]]:
+        """The tokens of every segment."""
+        tokens = self.tokens
+        return [tokens[part.start : part.end] for part in self.sequence.segments]
+
+    @property
+    def tokens(self) -> list[Token]:
+        """All tokens in order."""
+        return [Token(*each) for each in zip(self.token_ids, self.logprobs, map(bool, self.loss_mask), strict=True)]
+
+    @property
+    def initial_prompt(self) -> list[Token]:
+        """The tokens before the first sampled one."""
+        return self.tokens[: self.initial_prompt_length]
+
+    def add_prompt(self, token_ids: Iterable[int], logprobs: Iterable[float | None] | None = None) -> None:
+        """Append tokens the model did not sample; nothing happens for an empty list.
+
+        Args:
+            token_ids: Token ids.
+            logprobs: One value a token, or None.
+
+        Raises:
+            ValueError: `logprobs` has another length.
+            TrajectoryError: The manager is the view of a model, which records its tokens itself.
+        """
+        self._add(token_ids, logprobs, is_output=False, weight_version=None)
+
+    def add_response(
+        self,
+        token_ids: Iterable[int],
+        logprobs: Iterable[float | None] | None = None,
+        *,
+        weight_version: str | None = None,
+    ) -> None:
+        """Append tokens the model sampled; nothing happens for an empty list.
+
+        Args:
+            token_ids: Token ids.
+            logprobs: One value a token, or None.
+            weight_version: Version of the weights that sampled them.
+
+        Raises:
+            ValueError: `logprobs` has another length.
+            RuntimeError: There is no prompt yet.
+            TrajectoryError: The manager is the view of a model.
+        """
+        self._add(token_ids, logprobs, is_output=True, weight_version=weight_version)
+
+    def _add(
+        self,
+        token_ids: Iterable[int],
+        logprobs: Iterable[float | None] | None,
+        *,
+        is_output: bool,
+        weight_version: str | None,
+    ) -> None:
+        if self._forest is not None:
+            raise TrajectoryError("this token manager shows what its model sampled; tokens cannot be added by hand")
+        ids = pack_ids(token_ids)
+        packed = pack_logprobs(logprobs, len(ids), "token_ids")
+        if not ids:
+            return
+        if is_output and not self._own:
+            raise RuntimeError("First segment must be a prompt: call add_prompt before add_response")
+        turn = 0
+        if self._own:
+            last = self._own[-1]
+            turn = last.turn + int(last.is_output and not is_output)
+        spans = (WeightSpan(version=weight_version, start=0, end=len(ids)),) if is_output else ()
+        self._sequence = None
+        self._own.append(
+            Run(ids=ids, logprobs=packed, is_output=is_output, is_trained=is_output, turn=turn, weight_spans=spans)
+        )
+
+    def reset(self) -> None:
+        """Forget all tokens; on a model's view this is the model's `reset`."""
+        self._own, self._sequence = [], None
+        on_reset = self._on_reset() if isinstance(self._on_reset, weakref.WeakMethod) else self._on_reset
+        if on_reset is not None:
+            on_reset()
+        elif self._forest is not None:
+            self._forest.reset()
+
+    def __repr__(self) -> str:
+        sampled = sum(length for is_output, length in self.segment_info if is_output)
+        return f"TokenManager(segments={len(self.segment_info)}, tokens={len(self)}, output_tokens={sampled})"
