@@ -98,6 +98,56 @@ def test_a_run_is_refused_for_what_can_be_told_at_once(name, message, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+class Shop(Environment):
+    def get_tools(self) -> list[Any]:
+        @tool
+        def stock() -> str:
+            """Everything in stock."""
+            raise RuntimeError("no database")
+
+        @tool
+        def price(item: str) -> int:
+            """The price of an item."""
+            return {"lamp": 35}[item]
+
+        return [stock, price]
+
+
+@pytest.mark.parametrize(
+    ("given", "findings", "shown"),
+    [
+        ([], ["the tool 'stock' raised RuntimeError: no database"], "stock({})"),
+        (['price({"item": "lamp"})'], ["the tool 'stock' raised"], "35"),
+        (['price({"item": "desk"})'], ["the tool 'stock' raised", "the tool 'price' raised KeyError"], "desk"),
+        (['price({"thing": 1})'], ["the tool 'stock' raised", "the tool 'price' gave an error"], "thing"),
+    ],
+)
+def test_check_calls_tools(given, findings, shown, capsys):
+    calls = [word for one in given for word in ("--call", one)]
+    assert main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", *calls]) == 1
+    out = capsys.readouterr().out
+    assert all(finding in out for finding in findings) and shown in out
+    assert ("price" in out.partition("call  ")[2]) == bool(given)
+    assert "test_commands_check.py:" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("prize({})", "did you mean 'price'"),
+        ("price(1)", "name({...})"),
+        ("price({)", "not JSON"),
+        ("price", "name({...})"),
+    ],
+)
+def test_a_call_that_cannot_be_made_is_wrong_usage(given, message, capsys):
+    try:
+        status = main(["check", "--env", f"{HERE}:Shop", "--tokenizer", "none", "--call", given])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2 and message in capsys.readouterr().err
+
+
 def test_warnings_are_no_errors(capsys):
     assert main(["check", "--env", f"{HERE}:Undocumented", "--tokenizer", "none", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

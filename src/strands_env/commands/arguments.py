@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
+from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
@@ -193,6 +195,14 @@ def _check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--message", metavar="TEXT", help="the task to try, instead of one of the data")
     parser.add_argument("--ground-truth", metavar="TEXT", help="its expected answer")
     parser.add_argument(
+        "--call",
+        type=_call,
+        action="append",
+        default=[],
+        metavar="CALL",
+        help='also call a tool, as in \'query({"sql": "select 1"})\'; those that need no arguments are called anyway',
+    )
+    parser.add_argument(
         "--tokenizer",
         "--model",
         "--model-id",
@@ -256,6 +266,14 @@ def _trackers(text: str) -> list[str]:
             hint = did_you_mean(name, TRACKERS)
             raise argparse.ArgumentTypeError(f"unknown tracker {name!r}{hint}; choose from {', '.join(TRACKERS)}")
     return names
+
+
+def _call(text: str) -> tuple[str, dict[str, Any]]:
+    """A tool call: its name and its arguments."""
+    found = re.fullmatch(r"\s*([\w.-]+)\s*\(\s*(\{.*)?\)\s*", text, re.DOTALL)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected a call as name({{...}}), got {text!r}")
+    return found[1], json_object(found[2] or "{}")
 
 
 def _seed(text: str) -> int:

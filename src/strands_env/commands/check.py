@@ -9,10 +9,11 @@ import logging
 import sys
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.terminal import complain, format_number, one_line, say
-from strands_env.core import Action, ModelFactory, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.core.limits import shorten
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
@@ -24,15 +25,17 @@ from strands_env.recipe.models import check_named_models
 from strands_env.recipe.names import DATA
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
-from strands_env.testing import ScriptedModel
-from strands_env.testing.dry_run import ANSWER, DryRun, Level, dry_run
+from strands_env.testing import ScriptedCall, ScriptedModel
+from strands_env.testing.dry_run import ANSWER, DryRun, Level, call_tools, dry_run
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import SGLangClientError
+from strands_sglang.exceptions import SGLangClientError, did_you_mean
 from strands_sglang.testing import ScriptedClient
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
+CALLED = 200
+"""Characters of a tool's result that are shown."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             reward=args.reward,
             models=models_of(args.tokenizer),
         )
-        seen = asyncio.run(_dry(factory, action))
+        seen = asyncio.run(_dry(factory, action, args.call))
     except SGLangClientError as error:
         complain("check", error)
         return Exit.FAILED
@@ -128,12 +131,25 @@ def models_of(tokenizer: str | None) -> ModelFactory:
     return sglang_model_factory(tokenizer=loaded, client=client)
 
 
-async def _dry(factory: EnvFactory, action: Action) -> DryRun:
+async def _dry(factory: EnvFactory, action: Action, calls: list[tuple[str, dict[str, Any]]]) -> DryRun:
+    seen = await dry_run(await _made(factory, action), action)
+    known = [spec["name"] for spec in seen.tools]
+    for name, _ in calls:
+        if name not in known and known:
+            raise EvalError(
+                f"--call: there is no tool {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}"
+            )
+    env = await _made(factory, action)
+    if seen.is_ok and isinstance(env, Environment):
+        await call_tools(env, action, [ScriptedCall(name=name, input=given) for name, given in calls], seen)
+    return seen
+
+
+async def _made(factory: EnvFactory, action: Action) -> Any:
     try:
-        env = await make_environment(factory, action, takes_action(factory))
+        return await make_environment(factory, action, takes_action(factory))
     except Exception as error:
         raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
-    return await dry_run(env, action)
 
 
 def _show(seen: DryRun) -> None:
@@ -148,6 +164,9 @@ def _show(seen: DryRun) -> None:
     if seen.result is not None and seen.result.reward is not None:
         value = seen.result.reward.reward
         say(f"reward      {'none' if value is None else format_number(value)} for the answer {ANSWER!r}")
+    for one in seen.calls:
+        given = json.dumps(one.input, ensure_ascii=False, default=str)
+        say(f"call        {one.name}({given}) gave {one_line(one.text)[:CALLED]!r}")
     for finding in seen.findings:
         say(f"{finding.level.value:<11} {one_line(finding.what)}")
     errors = sum(finding.level is Level.ERROR for finding in seen.findings)
@@ -178,6 +197,7 @@ def _to_dict(seen: DryRun) -> dict[str, Any]:
         "ok": seen.is_ok,
         "findings": [{"level": finding.level.value, "what": finding.what} for finding in seen.findings],
         "tools": seen.tools,
+        "calls": [asdict(one) for one in seen.calls],
         "prompt": seen.prompt,
         "prompt_tokens": seen.prompt_tokens,
         "reward": None if result is None or result.reward is None else result.reward.reward,

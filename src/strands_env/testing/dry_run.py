@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,9 +15,9 @@ from strands.models import Model
 from strands.tools.tool_provider import ToolProvider
 from strands.types.tools import AgentTool
 
-from strands_env.core import Action, Environment, StepResult
+from strands_env.core import Action, Environment, ErrorRecord, StepResult
 from strands_env.core.rollout import run_environment, takes_action
-from strands_env.testing.scripted import ScriptedModel
+from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
 from strands_sglang import SGLangModel, TemplateError, ToolParserError
 from strands_sglang.testing import ScriptedClient
 
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 ANSWER = "This is a dry run."
 """The model's answer."""
 
+TOOL_SECONDS = 30.0
+"""Time for a tool that has no limit of its own."""
 _ASYNC = ("reset", "cleanup", "step", "rollout", "interact")
 _WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
@@ -50,6 +52,21 @@ class Finding:
     what: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledTool:
+    """A tool that was called, and what the model would have been given.
+
+    Attributes:
+        name: The tool.
+        input: Its arguments.
+        text: Text of the result.
+    """
+
+    name: str
+    input: Mapping[str, Any]
+    text: str
+
+
 @dataclass(slots=True, kw_only=True)
 class DryRun:
     """What a dry rollout showed.
@@ -60,6 +77,7 @@ class DryRun:
         prompt: The first prompt as the model reads it; None where nothing was asked, or the provider has no tokens.
         prompt_tokens: Its tokens.
         result: What the step returned.
+        calls: Tools that were called.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -67,6 +85,7 @@ class DryRun:
     prompt: str | None = None
     prompt_tokens: int = 0
     result: StepResult | None = None
+    calls: list[CalledTool] = field(default_factory=list)
 
     @property
     def is_ok(self) -> bool:
@@ -278,6 +297,51 @@ async def dry_run(env: Any, action: Action) -> DryRun:
     return seen
 
 
+async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedCall], seen: DryRun) -> None:
+    """Call tools in a rollout of their own, without limits on calls and without a reward; adds to what was seen.
+
+    Args:
+        env: A fresh environment.
+        action: The task.
+        calls: The calls. Tools without required arguments are called too.
+        seen: The dry run so far.
+    """
+    given = list(calls)
+    named = {one.name for one in given}
+    names = [spec["name"] for spec in seen.tools if not _needs_arguments(spec)]
+    asked = [*(call(name) for name in names if name not in named), *given]
+    if not asked:
+        return
+    replies = iter([reply("", *asked)])
+    env.model_factory = lambda: ScriptedModel(lambda messages: next(replies, ANSWER), token_data=False)
+    env.reward_fn = env.max_tool_iters = env.max_tool_calls = env.max_parallel_tool_calls = None
+    env.tool_timeout = env.tool_timeout or TOOL_SECONDS
+    result = await env.rollout(action)
+    blocks = [block for message in result.observation.messages for block in message.get("content") or ()]
+    uses = {block["toolUse"]["toolUseId"]: block["toolUse"] for block in blocks if "toolUse" in block}
+    raised = {record.tool_use_id: record.error for record in result.tool_errors}
+    for answer in (block["toolResult"] for block in blocks if "toolResult" in block):
+        use = uses[answer["toolUseId"]]
+        text = " ".join(str(part.get("text", part.get("json", ""))) for part in answer.get("content") or ())
+        seen.calls.append(CalledTool(name=use["name"], input=use["input"], text=text))
+        if (error := raised.get(answer["toolUseId"])) is not None:
+            seen.findings.append(_error(f"the tool {use['name']!r} raised {_described_error(error)}"))
+        elif answer.get("status") == "error":
+            seen.findings.append(_error(f"the tool {use['name']!r} gave an error: {text}"))
+    if result.error is not None and not seen.calls:
+        seen.findings.append(_error(f"no tool could be called: {_described_error(result.error)}"))
+
+
+def _described_error(error: ErrorRecord) -> str:
+    place = f", at {error.raised_at}" if error.raised_at else ""
+    return f"{error.type}: {error.message}{place}"
+
+
+def _needs_arguments(spec: Mapping[str, Any]) -> bool:
+    schema = spec.get("inputSchema") or {}
+    return bool(schema.get("json", schema).get("required"))
+
+
 def _tools_of(env: Any) -> list[Any]:
     """What `get_tools` returns, once it has been called."""
     returned: list[Any] = []
@@ -297,11 +361,11 @@ def result_findings(env: Any, result: StepResult) -> Iterable[Finding]:
     """What is wrong with the result of a dry rollout."""
     if result.error is not None:
         where, error = result.error.where.value, result.error
-        yield _error(f"the {where} failed: {error.type}: {error.message}")
+        yield _error(f"the {where} failed: {_described_error(error)}")
     elif result.termination_reason.is_failure:
         yield _error(f"the episode ended with {result.termination_reason.value}")
     if result.cleanup_error is not None:
-        yield _error(f"cleanup() failed: {result.cleanup_error.type}: {result.cleanup_error.message}")
+        yield _error(f"cleanup() failed: {_described_error(result.cleanup_error)}")
     if getattr(env, "reward_fn", None) is None and result.reward is None:
         yield _warning("no reward function: nothing would be scored")
     elif result.error is None and (result.reward is None or result.reward.reward is None):
