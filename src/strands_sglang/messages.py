@@ -14,7 +14,6 @@ What comes out is what Hugging Face chat templates read: `role`, `content` (text
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,12 +55,11 @@ class ChatConversation:
 
     Attributes:
         messages: Messages in order.
-        images: Data URLs (`data:image/png;base64,...`), one for each `{"type": "image"}` part, in order; what
-            SGLang's `image_data` takes.
+        images: Encoded images as they came, one for each `{"type": "image"}` part, in order.
     """
 
     messages: list[ChatMessage]
-    images: list[str]
+    images: list[bytes]
 
 
 class AnsweredCall(NamedTuple):
@@ -152,7 +150,7 @@ class _Place:
 @dataclass(slots=True)
 class _Converter:
     out: list[ChatMessage] = field(default_factory=list)
-    images: list[str] = field(default_factory=list)
+    images: list[bytes] = field(default_factory=list)
     calls: Mapping[str, AnsweredCall] = field(default_factory=dict)
     """The calls of the last assistant turn by the ids that results name."""
 
@@ -225,7 +223,7 @@ class _Converter:
         parts: list[dict[str, str]] = []
         for kind, value in blocks:
             if kind == "image":
-                self.images.append(_data_url(value, place))
+                self.images.append(_image_bytes(value, place))
                 parts.append({"type": "image"})
                 continue
             text = _text(kind, value, place)
@@ -312,20 +310,17 @@ def _mark_error(content: str | list[dict[str, str]]) -> str | list[dict[str, str
     return [{"type": "text", "text": ERROR_PREFIX.rstrip()}, *content]
 
 
-def _data_url(image: Any, place: _Place) -> str:
+def _image_bytes(image: Any, place: _Place) -> bytes:
     source = image.get("source") if isinstance(image, Mapping) else None
     data = source.get("bytes") if isinstance(source, Mapping) else None
     if isinstance(data, str):
         try:
-            base64.b64decode(data, validate=True)
-        except binascii.Error:
+            return base64.b64decode(data, validate=True)
+        except ValueError:
             raise place.error("the bytes of an 'image' block are a string that is not base64", "give bytes") from None
-        encoded = data
-    elif isinstance(data, (bytes, bytearray)):
-        encoded = base64.b64encode(data).decode()
-    else:
-        raise place.error("an 'image' block carries no bytes", "load the image and give {'source': {'bytes': ...}}")
-    return f"data:image/{image.get('format') or 'png'};base64,{encoded}"
+    if isinstance(data, bytes | bytearray):
+        return bytes(data)
+    raise place.error("an 'image' block carries no bytes", "load the image and give {'source': {'bytes': ...}}")
 
 
 def image_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -344,10 +339,10 @@ def image_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str,
                         yield part
 
 
-def image_url(block: Mapping[str, Any]) -> str:
-    """The data URL of an image block.
+def image_bytes(block: Mapping[str, Any]) -> bytes:
+    """The encoded image of an image block.
 
     Raises:
         MessageConversionError: The block carries no image.
     """
-    return _data_url(block["image"], _Place(index=0, role="user"))
+    return _image_bytes(block["image"], _Place(index=0, role="user"))

@@ -19,10 +19,14 @@ import torch
 from image_support import image, png
 from PIL import Image
 
-from strands_sglang import SGLangClient
+from strands_env.training import samples_from_model
+from strands_env.training.export import image_tensors
+from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.doctor.pictures import proof_pictures
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
+from strands_sglang.media import image_expander
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -98,13 +102,46 @@ async def live(url: str, tiny: TinyModel, folder: Path) -> None:
         assert await client.health()
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl"])
-async def test_three_turns_with_images_on_a_genuine_server(
-    family: str, start_sglang_cpu: Callable[..., str], tmp_path: Path
-) -> None:
+async def replayed_samples(url: str, tiny: TinyModel, folder: Path) -> dict[str, float]:
+    """Largest difference between recorded log-probabilities and those of transformers: each picture, and all at once.
+
+    What is replayed is the exported sample, with the pixels that a trainer gets.
+    """
+    pictures, expander = proof_pictures(), image_expander(folder)
+    # A sampled placeholder would end the path; what the bias takes from the others is the same in the replay.
+    bias = {str(token): -100.0 for token in expander.media_ids}
+    sampling = {"max_new_tokens": 6, "ignore_eos": True, "temperature": 0.0, "logit_bias": bias}
+    differences = {}
+    async with SGLangClient(url) as client:
+        for name, shown in {**{name: [data] for name, data in pictures.items()}, "all": [*pictures.values()]}.items():
+            model = SGLangModel(client=client, tokenizer=tiny.tokenizer, processor=expander, sampling_params=sampling)
+            messages: list[Any] = []
+            for data in shown:
+                messages.append({"role": "user", "content": [{"text": name}, image(data)]})
+                sampled = await model.conversation.turn(TurnRequest(messages=messages))
+                messages.append({"role": "assistant", "content": [{"text": sampled.reply.text}]})
+            (sample,) = samples_from_model(model, reward=1.0, rollout_id=name, group_id="g")
+            fed = image_tensors(sample, expander)
+            row = torch.from_numpy(sample.token_ids.astype("int64"))[None]
+            kinds = (row == expander.placeholder_id).int()
+            with torch.no_grad():
+                logits = tiny.model(input_ids=row, mm_token_type_ids=kinds, **fed).logits[0, :-1].float()
+            logits[:, sorted(expander.media_ids)] -= 100.0
+            expected = torch.log_softmax(logits, -1).gather(-1, row[0, 1:, None]).squeeze(-1)
+            trained = torch.from_numpy(sample.loss_mask[1:].astype("bool"))
+            assert int(trained.sum()) == 6 * len(shown)
+            recorded = torch.tensor(sample.logprobs[1:])
+            differences[name] = (recorded - expected)[trained].abs().max().item()
+    return differences
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+async def test_images_on_a_genuine_server(family: str, start_sglang_cpu: Callable[..., str], tmp_path: Path) -> None:
     url = await asyncio.to_thread(start_sglang_cpu, "--vision", family)
     tiny = make_tiny_vision_model(tmp_path, family=family)
     await live(url, tiny, tmp_path)
+    differences = await replayed_samples(url, tiny, tmp_path)
+    assert max(differences.values()) < 1e-4, differences
 
 
 async def test_a_server_that_tokenises_again_is_refused(

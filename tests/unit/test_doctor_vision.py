@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from strands_sglang.backends.engine.server import create_app
 from strands_sglang.cli import main
 from strands_sglang.doctor.vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
-from strands_sglang.media import Expansion, ProcessorExpander
+from strands_sglang.media import EnteredImage, ProcessorExpander
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +50,32 @@ async def url(tiny: TinyModel) -> AsyncIterator[str]:
 
 async def test_a_server_that_expands_as_we_do_is_proved(url: str, folder: Path, tiny: TinyModel) -> None:
     proof = await prove_vision(url, tiny.tokenizer, ProcessorExpander.of_model(folder))
-    assert (proof.turns, proof.images) == (4, 5)
+    assert (proof.turns, proof.images) == (5, 8)
+    assert proof.difference is None
+
+
+async def test_a_replay_finds_a_server_that_sees_other_pixels(url: str, folder: Path, tiny: TinyModel) -> None:
+    expander = ProcessorExpander.of_model(folder)
+    proof = await prove_vision(url, tiny.tokenizer, expander, tiny.model)
+    assert proof.difference is not None and proof.difference < 1e-4
+
+    class Darker(ProcessorExpander):
+        def pixels(self, image: bytes) -> Any:
+            made = super().pixels(image)
+            return {**made, "pixel_values": made["pixel_values"] - 0.1}
+
+    proof = await prove_vision(url, tiny.tokenizer, Darker.of_model(folder), tiny.model)
+    assert proof.difference is not None and proof.difference > 1e-3
 
 
 class OneMore(ProcessorExpander):
-    """Counts a token too many for images that are not of the first size."""
+    """Counts a token too many for wide images."""
 
-    def expand(self, image: bytes) -> Expansion:
-        right = super().expand(image)
-        if right.grid == (1, 8, 10):
+    def enter(self, image: bytes, **options: Any) -> EnteredImage:
+        right = super().enter(image, **options)
+        if right.grid is None or right.grid[1] > right.grid[2]:
             return right
-        return Expansion(span=right.span + array("i", [self.placeholder_id]), grid=right.grid)
+        return replace(right, span=right.span + array("i", [self.placeholder_id]))
 
 
 async def test_a_server_that_expands_otherwise_is_not(url: str, folder: Path, tiny: TinyModel) -> None:

@@ -101,6 +101,11 @@ def urls(*images: str) -> list[str]:
     return [f"data:image/png;base64,{image}" for image in images]
 
 
+def sent(client: Recorder, *images: str) -> list[str]:
+    """Data URLs of the images as a server gets them."""
+    return [client.image_expander.enter(base64.b64decode(image)).data for image in images]  # type: ignore[union-attr]
+
+
 async def test_chat_completions_with_image_urls(session: Session, client: Recorder, tiny: TinyModel) -> None:
     openai = pytest.importorskip("openai", reason="the extra 'test' is not installed")
     messages: list[Any] = []
@@ -113,7 +118,7 @@ async def test_chat_completions_with_image_urls(session: Session, client: Record
     client.assert_extended()
     assert [len(fields["image_data"]) for _, fields, _ in client.calls] == [1, 2, 3]
     (trajectory,) = session.trajectories
-    assert trajectory.images == urls(RED, TALL, RED) and trained_once(session)
+    assert trajectory.images == sent(client, RED, TALL, RED) and trained_once(session)
     assert_replays(tiny, trajectory)
 
 
@@ -128,7 +133,7 @@ async def test_responses_with_input_images(session: Session, client: Recorder, t
             items += [item.model_dump(exclude_none=True) for item in done.output]
     client.assert_extended()
     (trajectory,) = session.trajectories
-    assert trajectory.images == urls(RED, TALL)
+    assert trajectory.images == sent(client, RED, TALL)
     assert_replays(tiny, trajectory)
 
 
@@ -155,7 +160,7 @@ async def test_anthropic_images_in_messages_and_in_tool_results(
         await api.messages.create(model="m", max_tokens=60, messages=history, tools=tools)
     client.assert_extended()
     (trajectory,) = session.trajectories
-    assert trajectory.images == urls(TALL, RED)
+    assert trajectory.images == sent(client, TALL, RED)
 
 
 async def test_claude_codes_read_of_an_image(session: Session, client: Recorder) -> None:
@@ -183,7 +188,7 @@ async def test_claude_codes_read_of_an_image(session: Session, client: Recorder)
         await ask(second)
     client.assert_extended()
     (trajectory,) = session.trajectories
-    assert trajectory.images == urls(RED)
+    assert trajectory.images == sent(client, RED)
 
 
 async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(
@@ -214,6 +219,7 @@ async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "https://example.org/red.png"}}),
         ("/v1/responses", {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}),
         ("/v1/messages", {"type": "image", "source": {"type": "url", "url": "https://example.org/red.png"}}),
+        ("/v1/messages", anthropic_image(encoded(b"no picture"))),
         ("/v1/messages", {"type": "document", "source": {"type": "base64", "data": "AA=="}}),
     ],
 )

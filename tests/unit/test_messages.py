@@ -11,7 +11,6 @@ from strands_sglang.exceptions import MessageConversionError
 from strands_sglang.messages import format_messages, format_tool_specs, to_chat_messages
 
 PNG = b"\x89PNG..."
-PNG_URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 IMAGE = {"image": {"format": "png", "source": {"bytes": PNG}}}
 
 
@@ -218,7 +217,7 @@ def test_images_stand_where_they_were() -> None:
         {"type": "image"},
         {"type": "text", "text": "c"},
     ]
-    assert conversation.images == [PNG_URL]
+    assert conversation.images == [PNG]
 
 
 def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> None:
@@ -229,13 +228,12 @@ def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> No
         assistant(use("a"), use("b")),
         user(picture(b"3"), result("b", picture(b"2")), result("a", picture(b"1"))),
     ]
-    urls = to_chat_messages(messages).images
-    assert urls == [f"data:image/jpeg;base64,{base64.b64encode(data).decode()}" for data in (b"1", b"2", b"3")]
+    assert to_chat_messages(messages).images == [b"1", b"2", b"3"]
 
 
 def test_base64_text_is_an_image_too() -> None:
     image = {"image": {"format": "png", "source": {"bytes": base64.b64encode(PNG).decode()}}}
-    assert to_chat_messages([user(image)]).images == [PNG_URL]
+    assert to_chat_messages([user(image)]).images == [PNG]
 
 
 def test_a_failed_tool_with_an_image_is_marked() -> None:
@@ -244,7 +242,7 @@ def test_a_failed_tool_with_an_image_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [{"location": {"type": "s3", "uri": "s3://bucket/x"}}, {"bytes": "not base64!"}, {}, None]
+    "source", [{"location": {"type": "s3", "uri": "s3://bucket/x"}}, {"bytes": "not base64!"}, {"bytes": "ü"}, {}, None]
 )
 def test_an_image_without_data_is_refused(source: Any) -> None:
     with pytest.raises(MessageConversionError, match="'image' block"):

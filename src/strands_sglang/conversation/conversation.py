@@ -27,8 +27,8 @@ from strands.types.tools import ToolSpec
 
 from ..backends import Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
-from ..media import ImageExpander, image_expander
-from ..messages import ChatMessage, SystemPrompt, image_blocks, image_url, system_text
+from ..media import ImageEncoding, ImageExpander, image_expander
+from ..messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS
 from ..trajectory import (
@@ -192,6 +192,7 @@ class Conversation:
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self._expander)
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
+        self._prompts.image_encoding = ImageEncoding(self.config["image_encoding"])
         self._read_images: set[int] = set()
         self._sampler = Sampler(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
@@ -253,6 +254,7 @@ class Conversation:
         """
         self.config = self._merged(self.config, changes)
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
+        self._prompts.image_encoding = ImageEncoding(self.config["image_encoding"])
 
     def _merged(self, current: SGLangConfig, changes: SGLangConfig) -> SGLangConfig:
         return merge_options(current, changes, self.backend)
@@ -285,7 +287,7 @@ class Conversation:
         return await self.sample(prepared, cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Messages) -> None:
-        """Resize and expand in a thread whatever images of a history are new, so that `prepare` holds no event loop.
+        """Decode and size in a thread whatever images of a history are new, so that `prepare` holds no event loop.
 
         What is wrong with an image is said by `prepare`.
         """
@@ -301,7 +303,7 @@ class Conversation:
     def _read_blocks(self, blocks: Sequence[Mapping[str, Any]]) -> None:
         for block in blocks:
             with contextlib.suppress(MediaError, MessageConversionError):
-                self._prompts.read_image(image_url(block))
+                self._prompts.read_image(image_bytes(block))
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from ..backends import Backend, SamplingParams
 from ..exceptions import did_you_mean
+from ..media import ImageEncoding
 from ..template import ControlTokens, DroppedContent
 
 
@@ -91,8 +92,9 @@ class SGLangConfig(TypedDict, total=False):
     routing_key: str | None
     """Session affinity key for routers; None makes one an episode."""
     max_image_pixels: int | None
-    """Images of more pixels are resized, once, before anything is made of them: every later turn sends the same bytes.
-    None (default) leaves that to the model's processor."""
+    """A limit on the pixels of an image below that of the model's processor, or None (default)."""
+    image_encoding: ImageEncoding | Literal["png", "jpeg"]
+    """How images travel: lossless (`png`, default), or smaller and less exact, see `ImageEncoding`."""
     prove_images: Literal["first", "always"]
     """When the server has to show how it expanded the images of a prompt: in the first call of a path with images
     (default), or in each."""
@@ -123,6 +125,7 @@ DEFAULTS: SGLangConfig = {
     "max_response_tokens": None,
     "routing_key": None,
     "max_image_pixels": None,
+    "image_encoding": ImageEncoding.PNG,
     "prove_images": "first",
     "request_fields": {},
 }
@@ -141,6 +144,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "dropped_content": DroppedContent,
     "refused_results": RefusedResults,
     "abort_policy": AbortPolicy,
+    "image_encoding": ImageEncoding,
 }
 
 

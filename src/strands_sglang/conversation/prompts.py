@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
 import marshal
@@ -17,7 +16,7 @@ from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
-from ..media import ImageExpander, Medium, growth_of, place_images, resized
+from ..media import EnteredImage, ImageEncoding, ImageExpander, Medium, growth_of, place_images
 from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Rendered, Verdict
 from ..template.chat_messages import leading_system
@@ -104,18 +103,16 @@ class PromptBuilder:
         """For the input of every call its leading system messages and the latest user message: what a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
-        self._blobs: dict[str, str] = {}
         self.max_image_pixels: int | None = None
-        """Larger images are resized before anything is made of them."""
-        self._resized: dict[tuple[int, bytes], str] = {}
+        self.image_encoding = ImageEncoding.PNG
+        self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = {}
         self._image_problems: dict[tuple[int, str], tuple[Dialect, str | None]] = {}
 
     def reset(self) -> None:
         """Forget the ids of calls; renderers stay."""
         self.calls.reset()
         self._heads.clear()
-        self._blobs.clear()
-        self._resized.clear()
+        self._entered.clear()
 
     def dialect(
         self,
@@ -231,7 +228,7 @@ class PromptBuilder:
             return prompt
         self._characters += known.characters
         self._encoded += len(known.ids)
-        place_images(known.ids, (), self._expander, self._blobs)  # who encoded it may have known no placeholders
+        place_images(known.ids, (), self._expander)  # who encoded it may have known no placeholders
         return Prompt(ids=known.ids[:], media=(), in_reasoning=known.in_reasoning)
 
     def delta(
@@ -279,11 +276,17 @@ class PromptBuilder:
         ids = self._tokens.encode(rendered.text, rendered.literal)
         self._characters += len(rendered.text)
         self._encoded += len(ids)
-        images = chat.images
-        if images and self._expander is not None:
+        images: list[EnteredImage] = []
+        if chat.images:
+            if self._expander is None:
+                count = f"{len(chat.images)} image{'s' * (len(chat.images) > 1)}"
+                raise MediaError(
+                    f"the prompt has {count}, but the model was given no processor: pass processor= with the folder or "
+                    "hub id of the served vision-language model"
+                )
             self._check_images(dialect, self._expander, chat.messages)
-            images = [self._sent(url) for url in images]
-        media = place_images(ids, images, self._expander, self._blobs)
+            images = [self._enter(image, self._expander) for image in chat.images]
+        media = place_images(ids, images, self._expander)
         return Prompt(ids=ids, media=media, in_reasoning=dialect.renderer.opens_reasoning(rendered.text))
 
     def _check_images(self, dialect: Dialect, expander: ImageExpander, messages: Sequence[ChatMessage]) -> None:
@@ -296,24 +299,21 @@ class PromptBuilder:
             if (problem := self._image_problems[key][1]) is not None:
                 raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 
-    def read_image(self, url: str) -> None:
-        """Resize and expand an image, to be remembered; from any thread.
+    def read_image(self, image: bytes) -> None:
+        """Decode, convert and size an image, to be remembered; from any thread.
 
         Raises:
             MediaError: The image cannot be read.
         """
         if self._expander is not None:
-            self._expander.expand(base64.b64decode(self._sent(url).partition(",")[2]))
+            self._enter(image, self._expander)
 
-    def _sent(self, url: str) -> str:
-        """The data URL that stands for this one, resized where it is too large."""
-        limit = self.max_image_pixels
-        if limit is None:
-            return url
-        key = limit, hashlib.sha256(url.encode()).digest()
-        if key not in self._resized:
-            self._resized[key] = resized(url, limit)
-        return self._resized[key]
+    def _enter(self, image: bytes, expander: ImageExpander) -> EnteredImage:
+        options = self.max_image_pixels, self.image_encoding
+        key = hashlib.sha256(image).digest(), *options
+        if key not in self._entered:
+            self._entered[key] = expander.enter(image, max_pixels=options[0], encoding=options[1])
+        return self._entered[key]
 
     def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: str) -> ChatConversation:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)

@@ -16,6 +16,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from ..backends.sglang import get_tokenizer
@@ -71,6 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
     parser.add_argument("--server", metavar="URL", help="server that runs the model, for --vision")
+    parser.add_argument(
+        "--replay",
+        metavar="NATS",
+        type=float,
+        nargs="?",
+        const=1e-4,
+        help="with --vision, load the model here, too, and compare log-probabilities: at most NATS apart (default "
+        "1e-4, which takes float32 on both sides)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,20 +129,34 @@ def check_vision(args: argparse.Namespace) -> int:
         return Exit.USAGE
     try:
         expander = ProcessorExpander.of_model(args.source, unproved=True)
-        proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander))
+        model = None if args.replay is None else _load_model(args.source)
+        proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander, model))
     except (StrandsSGLangError, OSError, ValueError) as error:
         sys.stderr.write(f"strands-sglang doctor: {'' if isinstance(error, MediaError) else 'not exact: '}{error}\n")
         return Exit.FAILED
-    kept = record_proof(proof.fingerprint, args.server)
+    if proof.difference is not None and proof.difference > args.replay:
+        sys.stderr.write(
+            f"strands-sglang doctor: not exact: the same ids and pixels give log-probabilities that are up to "
+            f"{proof.difference:.1e} nats apart, more than {args.replay:g}: the server sees other pixels, or computes "
+            "in another precision\n"
+        )
+        return Exit.FAILED
+    file = record_proof(proof.fingerprint, args.server)
     if args.json:
-        values = {"fingerprint": proof.fingerprint, "turns": proof.turns, "images": proof.images}
-        sys.stdout.write(json.dumps({**values, "prompt_tokens": proof.prompt_tokens}) + "\n")
+        sys.stdout.write(json.dumps(asdict(proof)) + "\n")
     else:
+        replayed = "" if proof.difference is None else f", log-probabilities at most {proof.difference:.1e} nats apart"
         sys.stdout.write(
-            f"exact: {proof.images} images in {proof.turns} turns, {proof.prompt_tokens} tokens, every id as expected; "
-            f"remembered in {kept}\n"
+            f"exact: {proof.images} images in {proof.turns} turns, {proof.prompt_tokens} tokens, every id as expected"
+            f"{replayed}; remembered in {file}\n"
         )
     return Exit.OK
+
+
+def _load_model(name: str) -> Any:
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText.from_pretrained(name, dtype="auto").eval()
 
 
 def _parse_kwargs(text: str) -> dict[str, Any]:

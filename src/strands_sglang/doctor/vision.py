@@ -2,75 +2,104 @@
 
 from __future__ import annotations
 
-import io
-import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backends.sglang import SGLangClient
 from ..conversation import Conversation, TurnRequest
 from ..media import ProcessorExpander
+from ..trajectory import Trajectory
+from .pictures import proof_pictures
 
-_TURNS = (((64, 48),), ((140, 84), (84, 140)), (), ((64, 48), (301, 57)))
-"""Sizes of the images of each user turn: alone, two at once, none, the first one again beside an odd one."""
+_TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))
+"""The pictures of each user turn: alone, two at once, none, the first one again beside another."""
+_BIAS = -100.0  # a sampled placeholder would close the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionProof:
-    """What comparing a server's prompts with ours has shown.
+    """The agreement between a server's prompts with images and ours.
 
     Attributes:
         fingerprint: Of the processor.
         turns: Turns that agreed, id by id.
         images: Images in them.
         prompt_tokens: Length of the last expanded prompt.
+        difference: Largest difference of log-probabilities in a replay, in nats; None without one.
     """
 
     fingerprint: str
     turns: int
     images: int
     prompt_tokens: int
+    difference: float | None = None
 
 
-async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander) -> VisionProof:
-    """Compare the prompts a server expands with ours, over a conversation with images.
+async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander, model: Any = None) -> VisionProof:
+    """Compare the prompts a server expands with ours, over a conversation with pictures that need every conversion.
 
     Args:
         server: Base URL.
         tokenizer: The model's tokenizer, with its chat template.
-        expander: What is to be proved.
+        expander: The processor that is to be proved.
+        model: The same model in transformers, to replay what the server sampled: proves the pixels, too.
 
     Raises:
         SGLangDecodingError: The server expands an image differently, or changes ids beside it.
         StrandsSGLangError: It cannot be reached, or refuses the images.
     """
-    colors = random.Random(0)
+    pictures = proof_pictures()
     async with SGLangClient(server, max_retries=2, retry_delay=0.2) as client:
         conversation = Conversation(
             client=client,
             tokenizer=tokenizer,
             processor=expander,
-            sampling_params={"max_new_tokens": 8, "logit_bias": {str(token): -100.0 for token in expander.media_ids}},
+            sampling_params={"max_new_tokens": 8, "logit_bias": {str(token): _BIAS for token in expander.media_ids}},
             prove_images="always",
         )
         messages: list[Any] = []
-        for number, sizes in enumerate(_TURNS):
-            pictures = [{"image": {"format": "png", "source": {"bytes": _png(size, colors)}}} for size in sizes]
-            messages.append({"role": "user", "content": [{"text": f"Picture {number}: "}, *pictures]})
+        for number, names in enumerate(_TURNS):
+            shown = [{"image": {"format": "png", "source": {"bytes": pictures[name]}}} for name in names]
+            messages.append({"role": "user", "content": [{"text": f"Picture {number}: "}, *shown]})
             sampled = await conversation.turn(TurnRequest(messages=messages))
             messages.append({"role": "assistant", "content": [{"text": sampled.reply.text}]})
         trajectory = conversation.trajectories[-1]
-    return VisionProof(
+    proof = VisionProof(
         fingerprint=expander.fingerprint,
         turns=len(conversation.forest.turns),
         images=len(trajectory.media),
         prompt_tokens=len(trajectory),
     )
+    return proof if model is None else replace(proof, difference=replay(model, trajectory, expander))
 
 
-def _png(size: tuple[int, int], colors: random.Random) -> bytes:
-    from PIL import Image
+def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> float:
+    """Largest difference between recorded log-probabilities and those of a forward pass over ids and exported pixels.
 
-    file = io.BytesIO()
-    Image.new("RGB", size, tuple(colors.randrange(256) for _ in range(3))).save(file, "PNG")
-    return file.getvalue()
+    Args:
+        model: The model in transformers.
+        trajectory: A trajectory of `prove_vision`.
+        expander: Processes the images.
+    """
+    import numpy as np
+    import torch
+
+    made = [expander.pixels(medium.image) for medium in trajectory.media]
+    pixels, grids = (
+        torch.from_numpy(np.concatenate([each[name] for each in made])).to(model.device)
+        for name in ("pixel_values", "image_grid_thw")
+    )
+    row = torch.tensor([trajectory.token_ids], device=model.device)
+    kinds = (row == expander.placeholder_id).int()
+    fed = {"pixel_values": pixels.to(model.dtype), "image_grid_thw": grids, "mm_token_type_ids": kinds}
+    with torch.inference_mode():
+        logits = model(input_ids=row, **fed).logits[0, :-1].float()
+        logits[:, sorted(expander.media_ids)] += _BIAS
+        replayed = torch.log_softmax(logits, -1).gather(-1, row[0, 1:, None]).squeeze(-1).tolist()
+    recorded = trajectory.logprobs[1:]
+    differences = [
+        abs(known - float(value))
+        for known, value, sampled in zip(recorded, replayed, trajectory.loss_mask[1:], strict=True)
+        if sampled and known is not None
+    ]
+    return max(differences)

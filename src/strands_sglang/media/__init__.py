@@ -1,12 +1,16 @@
 """Images in a trajectory: what is sent, and what the model sees of it.
 
+An image is decoded, converted and sized once, where it enters: nothing is left that the server and a trainer could do
+in two ways.
+
 What is held, sent and extended is one placeholder token an image. What an image expands to is a fact of that image
 under the model's processor; it is kept beside the placeholder, and every consumer that counts or trains tokens gets
 the expanded view.
 """
 
+from .entry import ImageEncoding, as_rgb, encode, open_image
 from .medium import (
-    Expansion,
+    EnteredImage,
     ImageExpander,
     Medium,
     PlacedMedium,
@@ -17,20 +21,23 @@ from .medium import (
     moved,
     place_images,
 )
-from .processor import ProcessorExpander, image_expander, resized
+from .processor import ProcessorExpander, image_expander
 
 __all__ = [
-    "Expansion",
+    "EnteredImage",
+    "ImageEncoding",
     "ImageExpander",
     "Medium",
     "PlacedMedium",
     "ProcessorExpander",
+    "as_rgb",
     "collapsed_values",
+    "encode",
     "expanded_ids",
     "expanded_values",
     "growth_of",
     "image_expander",
     "moved",
+    "open_image",
     "place_images",
-    "resized",
 ]

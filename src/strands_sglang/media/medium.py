@@ -9,47 +9,55 @@ import base64
 import hashlib
 import itertools
 from array import array
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from ..exceptions import MediaError
+from .entry import ImageEncoding
 
 T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Expansion:
-    """What a processor makes of one image.
+class EnteredImage:
+    """An image as the server is sent it, with what a processor makes of it.
 
     Attributes:
+        data: Data URL.
+        digest: SHA-256 of the bytes in `data`, hexadecimal.
         span: The ids that take the place of the placeholder.
         grid: Patches of the image as `(time, height, width)` (`image_grid_thw`), or None where a family has none.
     """
 
+    data: str
+    digest: str
     span: array[int]
     grid: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, image: bytes, mime: str, span: array[int], grid: tuple[int, int, int] | None) -> EnteredImage:
+        """The image that these bytes encode."""
+        data = f"data:{mime};base64,{base64.b64encode(image).decode()}"
+        return cls(data=data, digest=hashlib.sha256(image).hexdigest(), span=span, grid=grid)
+
+    @property
+    def image(self) -> bytes:
+        """The encoded image."""
+        return base64.b64decode(self.data.partition(",")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Medium:
+class Medium(EnteredImage):
     """One image of a turn's prompt.
 
     Attributes:
-        data: Data URL, as the server takes it. Equal images of a conversation share one string.
-        digest: SHA-256 of the image's bytes, hexadecimal.
         processor: Fingerprint of the processor that expanded it.
         position: Index of its placeholder in the turn's `prompt_ids`.
-        span: The ids it expands to.
-        grid: Patches as `(time, height, width)`, or None.
     """
 
-    data: str
-    digest: str
     processor: str
     position: int
-    span: array[int]
-    grid: tuple[int, int, int] | None
 
     @property
     def growth(self) -> int:
@@ -79,12 +87,12 @@ class PlacedMedium:
 
     @property
     def image(self) -> bytes:
-        """The encoded image (PNG, JPEG, ...)."""
+        """The encoded image."""
         return base64.b64decode(self.data.partition(",")[2])
 
 
 class ImageExpander(Protocol):
-    """Knows which token stands for an image, and what an image expands to.
+    """Knows which token stands for an image, how an image is sent, and what it expands to.
 
     Attributes:
         placeholder_id: Id of the token that the chat template prints once per image.
@@ -96,35 +104,34 @@ class ImageExpander(Protocol):
     media_ids: frozenset[int]
     fingerprint: str
 
-    def expand(self, image: bytes) -> Expansion:
-        """What one encoded image (PNG, JPEG, ...) expands to. Safe to call from threads.
+    def enter(
+        self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
+    ) -> EnteredImage:
+        """Decode, convert and size an encoded image, once for the server and for the trainer. Called from threads.
+
+        Args:
+            image: PNG, JPEG, ...
+            max_pixels: A limit below the processor's own.
+            encoding: How it is to travel.
 
         Raises:
             MediaError: The image cannot be read.
         """
 
 
-def place_images(
-    ids: array[int], images: Sequence[str], expander: ImageExpander | None, blobs: MutableMapping[str, str]
-) -> tuple[Medium, ...]:
+def place_images(ids: array[int], images: Sequence[EnteredImage], expander: ImageExpander | None) -> tuple[Medium, ...]:
     """The images of a prompt with the positions of their placeholders.
 
     Args:
         ids: Ids appended by this prompt, one placeholder per image.
-        images: Data URLs, in the order in which the template printed them.
-        expander: What knows placeholders and expansions; None where the model takes no images.
-        blobs: Data URLs of this conversation by digest: equal images share one string.
+        images: The images, in the order in which the template printed them.
+        expander: Knows the placeholders; None where the model takes no images.
 
     Raises:
-        MediaError: Placeholders and images do not agree, an image cannot be read, or nothing expands it.
+        MediaError: Placeholders and images do not agree.
     """
     if expander is None:
-        if not images:
-            return ()
-        raise MediaError(
-            f"the prompt has {len(images)} image{'s' * (len(images) > 1)}, but the model was given no processor: pass "
-            "processor= with the folder or hub id of the served vision-language model"
-        )
+        return ()
     media_ids = expander.media_ids
     # Found in C first: most prompts have no image, and then no Python code runs per token.
     present = any(token in ids for token in media_ids)
@@ -140,21 +147,15 @@ def place_images(
     if any(later == index + 1 for (index, _), (later, _) in itertools.pairwise(found)):
         raise MediaError("the prompt has two image placeholders side by side, which servers cannot tell from one image")
     return tuple(
-        _medium(url, index, expander, blobs) for url, (index, _) in zip(images, found, strict=True)
-    )  # fmt: skip
-
-
-def _medium(url: str, position: int, expander: ImageExpander, blobs: MutableMapping[str, str]) -> Medium:
-    image = base64.b64decode(url.partition(",")[2])
-    digest = hashlib.sha256(image).hexdigest()
-    expansion = expander.expand(image)
-    return Medium(
-        data=blobs.setdefault(digest, url),
-        digest=digest,
-        processor=expander.fingerprint,
-        position=position,
-        span=expansion.span,
-        grid=expansion.grid,
+        Medium(
+            data=image.data,
+            digest=image.digest,
+            processor=expander.fingerprint,
+            position=index,
+            span=image.span,
+            grid=image.grid,
+        )
+        for image, (index, _) in zip(images, found, strict=True)
     )
 
 

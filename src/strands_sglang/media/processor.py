@@ -6,10 +6,8 @@ families, and those that `strands-sglang doctor --vision` has proved on this mac
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
-import io
 import json
 import math
 import os
@@ -17,17 +15,21 @@ import threading
 from array import array
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..exceptions import MediaError
 from ..installation import install_command
-from .medium import Expansion, ImageExpander
+from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resized
+from .medium import EnteredImage, ImageExpander
 
 PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
 """Model types proved on genuine servers: placeholders, counts and grids."""
 
 _FAMILY_OF = {"Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
-_REMEMBERED = 4096  # expansions a process keeps; one is a few kilobytes
+_REMEMBERED_BYTES = 1 << 28  # of entered images, for other conversations with the same ones
+_REMEMBERED_SIZES = 4096
+_TRIES = 4  # sizes to ask a processor about before giving up
+_MOST_ELONGATED = 200  # as the Qwen family has it
 
 
 def image_expander(processor: Any) -> ImageExpander:
@@ -41,7 +43,7 @@ def image_expander(processor: Any) -> ImageExpander:
     """
     if isinstance(processor, str | os.PathLike):
         return _of_model(os.fspath(processor))
-    if hasattr(processor, "expand") and hasattr(processor, "placeholder_id"):
+    if hasattr(processor, "enter") and hasattr(processor, "placeholder_id"):
         return processor  # type: ignore[no-any-return]
     images, placeholder = getattr(processor, "image_processor", None), getattr(processor, "image_token_id", None)
     name = type(processor).__name__
@@ -94,8 +96,18 @@ class ProcessorExpander:
                 "--server URL` proves them against a server that runs the model, once per machine"
             )
         self._images = image_processor
-        self._known: OrderedDict[bytes, Expansion] = OrderedDict()
+        settings = image_processor.to_dict()
+        if not {"patch_size", "merge_size"} <= settings.keys():
+            raise MediaError(f"images of the family {family!r} are not made of patches that are merged: not supported")
+        self._patch = int(settings["patch_size"])
+        self._unit = self._patch * int(settings["merge_size"])
+        size = settings.get("size") or {}
+        self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
+        self._sizes: OrderedDict[tuple[tuple[int, int], int | None], _Size] = OrderedDict()
+        self._known: OrderedDict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = OrderedDict()
+        self._known_bytes = 0
         self._lock = threading.Lock()
+        self._at_work: dict[Any, threading.Lock] = {}
 
     @classmethod
     def of_model(cls, model: str | os.PathLike[str], *, unproved: bool = False) -> ProcessorExpander:
@@ -125,37 +137,121 @@ class ProcessorExpander:
             unproved=unproved,
         )
 
-    def expand(self, image: bytes) -> Expansion:
-        """What one encoded image expands to.
+    def enter(
+        self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
+    ) -> EnteredImage:
+        """Decode an image, convert it to RGB, and resize it to the size that the processor gives it and leaves alone.
+
+        Bytes that are so already stay as they are. The same image is worked on once.
+
+        Args:
+            image: PNG, JPEG, ...
+            max_pixels: A limit below the processor's own.
+            encoding: How it is to travel.
 
         Raises:
-            MediaError: The image cannot be read.
+            MediaError: The image cannot be read, or the processor does not take it.
         """
-        key = hashlib.sha256(image).digest()
+        key = hashlib.sha256(image).digest(), max_pixels, encoding
+        if (known := self._remembered(key)) is not None:
+            return known
         with self._lock:
-            if (known := self._known.get(key)) is not None:
-                self._known.move_to_end(key)
+            at_work = self._at_work.setdefault(key, threading.Lock())
+        with at_work:  # rollouts of a group begin with the same image at the same time
+            if (known := self._remembered(key)) is not None:
                 return known
-        grid = tuple(int(side) for side in self.pixels(image)["image_grid_thw"][0])
-        count = grid[0] * grid[1] * grid[2] // int(self._images.merge_size) ** 2
-        expansion = Expansion(span=array("i", [self.placeholder_id]) * count, grid=(grid[0], grid[1], grid[2]))
+            try:
+                entered = self._entered(image, max_pixels, encoding)
+            finally:
+                with self._lock:
+                    self._at_work.pop(key, None)
+            with self._lock:
+                self._known[key] = entered
+                self._known_bytes += len(entered.data)
+                while self._known_bytes > _REMEMBERED_BYTES:
+                    self._known_bytes -= len(self._known.popitem(last=False)[1].data)
+        return entered
+
+    def _remembered(self, key: tuple[bytes, int | None, ImageEncoding]) -> EnteredImage | None:
         with self._lock:
-            self._known[key] = expansion
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        return expansion
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
+
+    def _entered(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
+        picture, encoded = open_image(image)
+        final = self._final(picture.size, max_pixels)
+        if picture.size != final.size:
+            picture, encoded = resized(picture, final.size), None
+        if encoded is not encoding:
+            image = encode(picture, encoding)
+        span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
+        return EnteredImage.of(image, f"image/{encoding}", span, final.grid)
+
+    def _final(self, given: tuple[int, int], max_pixels: int | None) -> _Size:
+        """The size that an image is given, one that the processor leaves alone, and its grid.
+
+        Computed as the Qwen family does it; the processor has the last word, asked once about every size.
+
+        Raises:
+            MediaError: The processor takes no image of these proportions, or leaves no size alone.
+        """
+        key, (width, height) = (given, max_pixels), given
+        with self._lock:
+            if (known := self._sizes.get(key)) is not None:
+                self._sizes.move_to_end(key)
+                return known
+        if max(width, height) > _MOST_ELONGATED * min(width, height):
+            raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
+        size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
+        for _ in range(_TRIES):
+            made = self._process(blank(size))
+            time, high, wide = (int(side) for side in made["image_grid_thw"][0])
+            before, size = size, (wide * self._patch, high * self._patch)
+            if before == size:
+                break
+        else:
+            raise MediaError(
+                f"the image processor has no size for an image of {width} x {height} pixels that it would not resize "
+                "again: its min_pixels and max_pixels are too close together"
+            )
+        final = _Size(size, (time, high, wide))
+        with self._lock:
+            self._sizes[key] = final
+            while len(self._sizes) > _REMEMBERED_SIZES:
+                self._sizes.popitem(last=False)
+        return final
 
     def pixels(self, image: bytes) -> Any:
-        """The arrays a model is fed for one encoded image: `pixel_values` and `image_grid_thw`, numpy.
+        """The arrays a model is fed for an image that has entered: `pixel_values` and `image_grid_thw`, numpy.
 
         Raises:
             MediaError: The image cannot be read.
         """
-        picture = open_image(image)
+        return self._process(open_image(image).picture)
+
+    def _process(self, picture: Any) -> Any:
         try:
             return self._images(images=[picture], return_tensors="np")
         except (OSError, ValueError) as error:
-            raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {error}") from error
+            raise MediaError(f"the image processor does not take an image of {picture.size} pixels: {error}") from error
+
+
+class _Size(NamedTuple):
+    size: tuple[int, int]
+    grid: tuple[int, int, int]
+
+
+def _smart_resize(width: int, height: int, unit: int, fewest: int, most: int) -> tuple[int, int]:
+    """`smart_resize` of the Qwen family (`image_processing_qwen2_vl.py` of transformers), as width and height."""
+    wide, high = round(width / unit) * unit, round(height / unit) * unit
+    if wide * high > most:
+        scale = math.sqrt(width * height / most)
+        return max(unit, math.floor(width / scale / unit) * unit), max(unit, math.floor(height / scale / unit) * unit)
+    if wide * high < fewest:
+        scale = math.sqrt(fewest / (width * height))
+        return math.ceil(width * scale / unit) * unit, math.ceil(height * scale / unit) * unit
+    return wide, high
 
 
 def _fingerprint(family: str, images: Any) -> str:
@@ -164,40 +260,6 @@ def _fingerprint(family: str, images: Any) -> str:
     settings = {name: value for name, value in images.to_dict().items() if name in names}
     text = json.dumps([family, settings], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def open_image(image: bytes) -> Any:
-    """One encoded image (PNG, JPEG, ...) as a PIL image in RGB.
-
-    Raises:
-        MediaError: The image cannot be read.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MediaError(f"images need pillow: {install_command('vision')}") from error
-    try:
-        with Image.open(io.BytesIO(image)) as opened:
-            return opened.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {error}") from error
-
-
-def resized(url: str, max_pixels: int) -> str:
-    """The data URL of an image scaled down to `max_pixels` pixels, as PNG; a smaller image is returned unchanged.
-
-    Raises:
-        MediaError: The image cannot be read.
-    """
-    picture = open_image(base64.b64decode(url.partition(",")[2]))
-    width, height = picture.size
-    if width * height <= max_pixels:
-        return url
-    scale = math.sqrt(max_pixels / (width * height))
-    smaller = picture.resize((max(1, math.floor(width * scale)), max(1, math.floor(height * scale))))
-    file = io.BytesIO()
-    smaller.save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 # ---- families proved on this machine ------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import io
 import logging
 import uuid
 from array import array
@@ -18,7 +17,7 @@ from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.fill import METADATA_KEY
 from strands_env.training.slime.settings import Call, SlimeConfigError
 from strands_sglang.exceptions import MediaError
-from strands_sglang.media import ProcessorExpander
+from strands_sglang.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
             f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
             "images with --multimodal-keys, and the prompt as messages"
         )
-    return [_png(image) for image in images]
+    return [encode(as_rgb(image), ImageEncoding.PNG) for image in images]
 
 
 def _parts(prompt: Any) -> list[Any]:
@@ -97,12 +96,6 @@ def _parts(prompt: Any) -> list[Any]:
 
 def _length(value: Any) -> int:
     return len(value) if hasattr(value, "__len__") else 1
-
-
-def _png(image: Any) -> bytes:
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "PNG")
-    return file.getvalue()
 
 
 class Pictures:
@@ -148,7 +141,7 @@ class Pictures:
         return out
 
     def _expand(self, url: str) -> array[int]:
-        return self.expander.expand(base64.b64decode(url.partition(",")[2])).span
+        return self.expander.enter(base64.b64decode(url.partition(",")[2])).span
 
     def train_inputs(self, source: TrainingSample) -> dict[str, Any]:
         """`multimodal_train_inputs`: the tensors that Megatron's model is fed beside the tokens.

@@ -7,8 +7,6 @@ prompt with images are the model's own (`get_rope_index`); sampled tokens contin
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 
 from strands_sglang.exceptions import MediaError
-from strands_sglang.media import ProcessorExpander, expanded_ids, place_images
+from strands_sglang.media import Medium, ProcessorExpander, expanded_ids, place_images
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 _REMEMBERED = 32  # images whose features are kept
@@ -100,7 +98,7 @@ class Vision:
             placeholder_id=config.image_token_id,
             other_media_ids=[config.video_token_id],
         )
-        self._features: OrderedDict[bytes, tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = OrderedDict()
+        self._features: OrderedDict[str, tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = OrderedDict()
 
     def forget(self) -> None:
         """Drop features of the old weights."""
@@ -112,20 +110,18 @@ class Vision:
         Raises:
             MediaError: Images and placeholders do not agree, or an image cannot be read.
         """
-        urls = [_data_url(image) for image in images]
+        given = [_image_bytes(image) for image in images]
         found = sum(token == self.expander.placeholder_id for token in ids)
-        if found != len(urls):
-            raise MediaError(f"Prompt has {found} image placeholders but {len(urls)} image inputs were provided")
+        if found != len(given):
+            raise MediaError(f"Prompt has {found} image placeholders but {len(given)} image inputs were provided")
         packed = array("i", ids)
-        media = place_images(packed, urls, self.expander, {})
-        looked = [self._look(base64.b64decode(medium.data.partition(",")[2])) for medium in media]
+        media = place_images(packed, [self.expander.enter(image) for image in given], self.expander)
+        looked = [self._look(medium) for medium in media]
         expanded = list(expanded_ids(packed, media))
         seen, grown = [], 0
-        for medium, (digest, features, deep, _) in zip(media, looked, strict=True):
-            offset = medium.position + grown
-            seen.append(
-                SeenImage(digest=digest, offset=offset, length=len(medium.span), features=features, deep=deep)
-            )  # fmt: skip
+        for medium, (features, deep, _) in zip(media, looked, strict=True):
+            digest, offset, length = bytes.fromhex(medium.digest), medium.position + grown, len(medium.span)
+            seen.append(SeenImage(digest=digest, offset=offset, length=length, features=features, deep=deep))
             grown += medium.growth
         row = torch.tensor([expanded])
         kinds = (row == self.expander.placeholder_id).int()
@@ -136,11 +132,11 @@ class Vision:
             ids=expanded, images=tuple(seen), positions=positions, shift=int(positions.max()) + 1 - len(expanded)
         )
 
-    def _look(self, image: bytes) -> tuple[bytes, torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
-        """Digest, features, deep features and grid of an image."""
-        digest = hashlib.sha256(image).digest()
+    def _look(self, medium: Medium) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
+        """Features, deep features and grid of an image."""
+        digest = medium.digest
         if digest not in self._features:
-            made = self.expander.pixels(image)
+            made = self.expander.pixels(medium.image)
             grid = torch.as_tensor(made["image_grid_thw"])
             weight = next(self.tower.parameters())
             pixels = torch.as_tensor(made["pixel_values"]).to(weight)
@@ -151,8 +147,7 @@ class Vision:
             while len(self._features) > _REMEMBERED:
                 self._features.popitem(last=False)
         self._features.move_to_end(digest)
-        features, deep, grid = self._features[digest]
-        return digest, features, deep, grid
+        return self._features[digest]
 
 
 def _rows(features: Any) -> torch.Tensor:
@@ -160,15 +155,13 @@ def _rows(features: Any) -> torch.Tensor:
     return torch.cat(list(features)) if isinstance(features, list | tuple) else features
 
 
-def _data_url(image: Any) -> str:
-    """An entry of `image_data` as a data URL; addresses and paths are not fetched."""
+def _image_bytes(image: Any) -> bytes:
+    """The bytes of an entry of `image_data`; addresses and paths are not fetched."""
     if isinstance(image, dict):
         image = image.get("url")
     if not isinstance(image, str):
         raise MediaError("image_data: expected data URLs or base64")
-    url = image if image.startswith("data:") else f"data:image/png;base64,{image}"
     try:
-        base64.b64decode(url.partition(",")[2], validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(image.partition(",")[2] if image.startswith("data:") else image, validate=True)
+    except ValueError:
         raise MediaError("image_data: expected data URLs or base64; nothing is fetched from elsewhere") from None
-    return url
