@@ -29,8 +29,8 @@ class ImageEncoding(StrEnum):
     PNG = "png"
     """Lossless: every decoder gives the pixels that were sent."""
     JPEG = "jpeg"
-    """Far fewer bytes for photos, often more for screenshots of text. The model sees JPEG's artefacts, and a server that
-    decodes on a GPU (SGLang does) sees slightly other pixels than the trainer."""
+    """Far fewer bytes for photos, often more for screenshots of text. The model sees JPEG's artefacts, and a server
+    that decodes on a GPU (SGLang does) sees slightly other pixels than the trainer."""
 
 
 class OpenedImage(NamedTuple):
