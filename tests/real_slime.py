@@ -40,7 +40,7 @@ requires_slime = pytest.mark.skipif(
     reason=f"slime's source is not at {str(SLIME)!r}: set SLIME_DIR to a checkout of slime 0.3.1 (624b824a8)",
 )
 
-REASON = "needs the packages of tests/contract/trainers.txt: pip install --no-deps -r tests/contract/trainers.txt"
+REASON = "needs the packages of tests/contract/trainers.txt, which says how to install them"
 
 
 def package(name: str, reason: str = REASON) -> Any:

@@ -217,6 +217,7 @@ def skyrl_package() -> Iterator[Any]:
             checks=package("skyrl.train.utils.trainer_utils"),
             algorithms=package("skyrl.backends.skyrl_train.utils.ppo_utils"),
             base=package("skyrl.train.generators.base"),
+            preprocess=package("skyrl.train.dataset.preprocess"),
         )
     finally:
         typing.TypedDict = original
@@ -226,7 +227,16 @@ def trajectory_ids(skyrl_package: Any, *groups: str) -> list[Any]:
     return [skyrl_package.base.TrajectoryID(group, number) for number, group in enumerate(groups)]
 
 
-@pytest.mark.parametrize("options", [{}, {"token_rewards": True}, {"routed_experts": True}, {"step_wise": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"token_rewards": True},
+        {"routed_experts": True},
+        {"step_wise": True},
+        {"step_wise": True, "routed_experts": True},
+    ],
+)
 def test_skyrl_takes_the_output(skyrl_package: Any, options: dict[str, bool]) -> None:
     rollouts = [[make(), make(1.0)], [FAILED], [], [make(0.0)]]
     ids = trajectory_ids(skyrl_package, "a", "a", "a", "b")
@@ -234,6 +244,11 @@ def test_skyrl_takes_the_output(skyrl_package: Any, options: dict[str, bool]) ->
     step_wise = options.get("step_wise", False)
     skyrl_package.checks.validate_generator_output(4, output, step_wise=step_wise)
     assert set(output) <= set(skyrl_package.base.GeneratorOutput.__annotations__)
+    if options.get("routed_experts"):
+        rows = zip(output["prompt_token_ids"], output["response_ids"], strict=True)
+        lengths = np.array([len(prompt) + len(response) for prompt, response in rows])
+        packed = skyrl_package.preprocess._collate_rollout_expert_indices(output["rollout_expert_indices"], lengths)
+        assert packed.values[: lengths[0] - 1].tolist() == make().experts_array().tolist()  # type: ignore[union-attr]
     broken = {**output, "loss_masks": [mask[:-1] for mask in output["loss_masks"]]}
     with pytest.raises(AssertionError):
         skyrl_package.checks.validate_generator_output(4, broken, step_wise=step_wise)

@@ -1,4 +1,4 @@
-"""SkyRL: the `GeneratorOutput` of a custom generator. Written against skyrl 0.3.0.
+"""SkyRL: the `GeneratorOutput` of a custom generator. Written against skyrl 0.4.0.
 
 ```python
 rollouts = await collect_rollouts(runs)  # strands_env.training: a rollout that breaks is run again
@@ -14,6 +14,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from strands_env.training.export import full_logprobs, image_tensors, one_row, token_level_rewards, trained_mask
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
@@ -47,7 +50,7 @@ def generator_output(
             `group_id`, which a rollout without samples does not have.
         step_wise: Every path is a row, the paths of a rollout together; otherwise one path represents it.
         token_rewards: Per-token rewards instead of one number per row.
-        routed_experts: Add `rollout_expert_indices`; not with `step_wise`. A rollout without them is not trained.
+        routed_experts: Add `rollout_expert_indices`, an array per row. A rollout without them is not trained.
         expander: `strands_sglang.media.image_expander(model)` of a vision model: adds `pixel_values` and
             `image_grid_thw`, a tensor per row, empty for a row without images. Without it, images are refused.
         rollout_metrics: Metrics of the batch.
@@ -57,8 +60,8 @@ def generator_output(
             rollout has images that cannot be given to the trainer.
         ValueError: Options that exclude each other, lists of other lengths, or a rollout whose group nothing says.
     """
-    if step_wise and (trajectory_ids is None or routed_experts):
-        raise ValueError("step_wise needs trajectory_ids, and SkyRL takes no routed experts with it")
+    if step_wise and trajectory_ids is None:
+        raise ValueError("step_wise needs trajectory_ids")
     for name, ids in (("trajectory", trajectory_ids), ("group", group_ids)):
         if ids is not None and len(ids) != len(rollouts):
             raise ValueError(f"got {len(ids)} {name} ids for {len(rollouts)} rollouts")
@@ -66,7 +69,8 @@ def generator_output(
     rows: list[tuple[int, TrainingSample, bool]] = []
     for index, samples in enumerate(rollouts):
         paths = [sample for sample in samples if sample.response_length] if step_wise else []
-        paths = paths or [_row(samples, shape)]
+        if not paths or (shape is not None and any(path.experts_shape is None for path in paths)):
+            paths = [_row(samples, shape)]
         rows.extend((index, path, number == len(paths) - 1) for number, path in enumerate(paths))
     fillers = _fillers(rows, _groups(rollouts, trajectory_ids, group_ids), token_rewards)
     output: dict[str, Any] = {
@@ -155,7 +159,10 @@ def _reward(sample: TrainingSample, per_token: bool, filler: float) -> float | l
     return token_level_rewards(sample) if per_token else float(sample.reward or 0.0)
 
 
-def _experts(sample: TrainingSample) -> list[Any]:
+def _experts(sample: TrainingSample) -> NDArray[np.integer[Any]]:
+    """The rows in the smallest type that holds them, of the three that SkyRL takes."""
     experts = sample.experts_array()
-    listed: list[Any] = [] if experts is None else experts.tolist()
-    return listed
+    if experts is None:
+        raise InvalidSampleError(f"rollout {sample.rollout_id!r} has no routed experts")
+    highest = int(experts.max(initial=0))
+    return experts.astype(np.uint8 if highest < 256 else np.int16 if highest < 1 << 15 else np.int32)
