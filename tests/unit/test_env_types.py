@@ -105,6 +105,39 @@ def test_message_that_is_no_message_is_refused() -> None:
         Action(message={"role": "user", "content": "hello"})
 
 
+def test_chat_messages_are_a_prompt_and_its_history() -> None:
+    action = Action(message=[{"role": "user", "content": "text"}], task_context=TaskContext(id="a", ground_truth="4"))
+    assert (action.text, action.task_context.conversation_history) == ("text", [])
+    chat = [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
+    ]
+    action = Action(message=chat, task_context=action.task_context)
+    assert (action.text, action.task_context.ground_truth) == ("Sure?", "4")
+    assert action.task_context.conversation_history == [
+        {"role": "user", "content": [{"text": "2 + 2?"}]},
+        {"role": "assistant", "content": [{"text": "4"}]},
+    ]
+    assert Action.model_validate_json(action.model_dump_json()) == action
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "no system message"),
+        ([{"role": "assistant", "content": "Hi"}], "must end with a user message"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "expected text or an image",
+        ),
+    ],
+)
+def test_chat_messages_that_are_no_prompt_are_refused(message: object, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Action(message=message)
+
+
 @pytest.mark.parametrize(
     ("message", "prompt", "text"),
     [

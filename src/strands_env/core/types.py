@@ -31,6 +31,7 @@ from strands.models import Model
 
 from strands_sglang.messages import format_tool_specs
 
+from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
 from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, ToolErrorRecord
@@ -116,6 +117,22 @@ def _check_fields(data: Any) -> Any:
     return data
 
 
+def _read_chat(data: Any) -> Any:
+    """Chat messages as message and history."""
+    message = data.get("message") if isinstance(data, dict) else None
+    if not (isinstance(message, list) and any(isinstance(each, Mapping) and "role" in each for each in message)):
+        return data
+    prompt = ChatPrompt.of(message, images=())
+    if prompt.system is not None:
+        raise ValueError("an Action has no system message: leave it out of message, and give it to the environment")
+    context = data.get("task_context")
+    context = TaskContext() if context is None else TaskContext.model_validate(context)
+    if context.conversation_history and len(prompt.turns) > 1:
+        raise ValueError("message holds a whole conversation, and task_context.conversation_history another: give one")
+    history = context.conversation_history or prompt.turns[:-1]
+    return {"message": prompt.turns[-1], "task_context": context.model_copy(update={"conversation_history": history})}
+
+
 def _check_message(message: Any, info: ValidationInfo) -> Any:
     message = decode_stored(message, info)
     if isinstance(message, dict) and not isinstance(message.get("content"), list):
@@ -132,7 +149,9 @@ class Action(StoredModel):
     """One task for the agent.
 
     Attributes:
-        message: The prompt: text, a list of Strands content blocks, or a Strands message (its content is used).
+        message: The prompt: text, a list of Strands content blocks, a Strands message (its content is used), or a list
+            of chat messages (`{"role": ..., "content": text}`): the last becomes the message, those before it the
+            `conversation_history` of the context.
         task_context: Context for the reward.
     """
 
@@ -146,6 +165,7 @@ class Action(StoredModel):
     task_context: TaskContext = Field(default_factory=TaskContext)
 
     _fields = model_validator(mode="before")(_check_fields)
+    _chat = model_validator(mode="before")(_read_chat)
 
     if not TYPE_CHECKING:  # type checkers know the fields
 

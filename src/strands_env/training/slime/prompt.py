@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from strands_env.core import Action, TaskContext
+from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
 from strands_env.training.export import image_tensors
-from strands_env.training.prompt import Prompt, UnsupportedPromptError, is_image
 from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.fill import METADATA_KEY
 from strands_env.training.slime.settings import Call, SlimeConfigError
@@ -42,12 +42,13 @@ def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] | No
     if isinstance(sample.prompt, str):
         return Action(message=sample.prompt, task_context=TaskContext(**context))
     try:
-        prompt = Prompt.of(sample.prompt, images)
+        prompt = ChatPrompt.of(sample.prompt, images)
     except UnsupportedPromptError as error:
         raise SlimeConfigError(str(error)) from error
     if prompt.system is not None and environment is not None:
         environment.system_prompt = prompt.system
-    return prompt.action(**context)
+    context["conversation_history"] = prompt.turns[:-1]
+    return Action(message=prompt.turns[-1], task_context=TaskContext(**context))
 
 
 def has_media(sample: Any) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from strands_env.core import Environment, StepResult
+from strands_env.core import Action, Environment, StepResult, TaskContext
+from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import samples_from_step, status_of
 from strands_env.training.export import full_logprobs, image_inputs, one_row, trained_mask
-from strands_env.training.prompt import Prompt
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
 from strands_sglang.media import ProcessorExpander
@@ -187,7 +187,7 @@ async def run_rollout(
         TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
-    prompt = Prompt.of(row["raw_prompt"], images=())
+    prompt = ChatPrompt.of(row["raw_prompt"], images=())
     context = {"ground_truth": (row.get("reward_model") or {}).get("ground_truth"), "extra_info": row.get("extra_info")}
     stops = stop_token_ids(tokenizer)
     options = {**({"return_routed_experts": True} if routed_experts else {}), **(model_options or {})}
@@ -247,14 +247,18 @@ def _model(tokenizer: Any, response_length: int, options: Mapping[str, Any], cli
 
 
 async def _attempt(
-    make_environment: Callable[..., Any], model_factory: Callable[[], Any], prompt: Prompt, context: Mapping[str, Any]
+    make_environment: Callable[..., Any],
+    model_factory: Callable[[], Any],
+    prompt: ChatPrompt,
+    context: Mapping[str, Any],
 ) -> tuple[StepResult | None, Exception | None]:
     """The result, or why the environment could not be made."""
     try:
         environment = make_environment(model_factory=model_factory)
         if prompt.system is not None:
             environment.system_prompt = prompt.system
-        action = prompt.action(**context)
+        task = TaskContext(**context, conversation_history=prompt.turns[:-1])
+        action = Action(message=prompt.turns[-1], task_context=task)
     except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
         return None, failure
     result = await environment.rollout(action)

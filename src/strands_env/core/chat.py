@@ -1,4 +1,4 @@
-"""Prompts of trainers, messages in the format of chat completions, as Strands messages."""
+"""Messages in the format of chat completions, as Strands messages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strands_env.core import Action, TaskContext
-
 
 class UnsupportedPromptError(ValueError):
     """A prompt has content that cannot be sent exactly; every prompt of its kind would be refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """A prompt as Strands messages.
+class ChatPrompt:
+    """Chat messages as Strands messages.
 
     Attributes:
         system: Text of the system messages, or None.
@@ -27,7 +25,7 @@ class Prompt:
     turns: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, messages: Sequence[Mapping[str, Any]], images: Sequence[bytes] | None) -> Prompt:
+    def of(cls, messages: Sequence[Mapping[str, Any]], images: Sequence[bytes] | None) -> ChatPrompt:
         """Read the messages of a prompt.
 
         Args:
@@ -56,13 +54,9 @@ class Prompt:
             raise ValueError(f"the prompt must end with a user message, got roles {roles!r}")
         return cls(system="\n".join(system) if system else None, turns=turns)
 
-    def action(self, **context: Any) -> Action:
-        """A new action: the last message, with those before as history, and further fields of the `TaskContext`."""
-        return Action(message=self.turns[-1], task_context=TaskContext(**context, conversation_history=self.turns[:-1]))
-
 
 def is_image(part: Any) -> bool:
-    """Whether a part of a message stands for an image."""
+    """The part of a message stands for an image."""
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
 
 
