@@ -115,10 +115,10 @@ class EnvironmentContract(ABC):
 
         async def run() -> None:
             env = self.make_env(lambda: ScriptedModel(["done"]))
-            await env.cleanup()
-            await env.reset()
-            await env.cleanup()
-            await env.cleanup()
+            await env._call(env.cleanup)
+            await env._call(env.reset)
+            await env._call(env.cleanup)
+            await env._call(env.cleanup)
 
         self._run(run())
 
@@ -137,7 +137,7 @@ class EnvironmentContract(ABC):
             original = env.cleanup
 
             async def cleanup() -> None:
-                await original()
+                await env._call(original)
                 cleaned.append(True)
 
             env.cleanup = cleanup  # type: ignore[method-assign]
