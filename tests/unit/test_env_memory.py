@@ -239,22 +239,6 @@ async def test_an_error_that_the_caller_handles_keeps_its_traceback(deadline: fl
     assert result.error is not None and "refuse_later" in result.error.traceback
 
 
-async def test_the_cancellation_of_a_rollout_says_where_it_waited() -> None:
-    reached = asyncio.Event()
-
-    class Waiting(Environment):
-        async def interact(self, agent: Any, action: Action) -> Any:
-            reached.set()
-            await asyncio.Event().wait()
-
-    rollout = asyncio.create_task(Waiting(model_factory=lambda: ScriptedModel([])).rollout(Action(message="go")))
-    await reached.wait()
-    rollout.cancel()
-    with pytest.raises(asyncio.CancelledError) as raised:
-        await rollout
-    assert frames_of(raised.value)[-2:] == ["interact", "wait"]
-
-
 async def test_the_record_of_a_part_that_cancelled_itself_says_where() -> None:
     async def give_up() -> None:
         task = asyncio.current_task()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .current import Bound
-from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames, forget_holders
+from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
+            forget_frames(error)  # the SDK's loop holds the error that ends it, and the error its frames
             raise
         raise WorkCancelledError(where) from error
 
@@ -49,12 +50,7 @@ async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
     # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            forget_holders(error)
-        raise
-    except Exception:
+    except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
         if is_closing(error):
@@ -85,21 +81,28 @@ def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
 async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
     if seconds is None:
         return await work
-    task = _begun(work)
-    try:
-        if not task.done():
-            try:
-                await asyncio.wait({task}, timeout=seconds)
-            except asyncio.CancelledError:
-                await stop(task, where)
-                raise
-        if not task.done():
+    # No frame that the error of the task goes through may hold the task, which holds the error.
+    return (await _ended(_begun(work), seconds, where)).result()
+
+
+async def _ended(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
+    """The task at its end, within the deadline."""
+    if not task.done():
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
             await stop(task, where)
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                raise EpisodeTimeoutError(where, seconds)  # else it finished while it was being stopped
-        return task.result()
-    finally:
-        del task  # what it raises has this frame in its traceback, and must not be held by it in turn
+            raise
+    if not task.done():
+        await stop(task, where)
+        if not _has_result(task):
+            raise EpisodeTimeoutError(where, seconds)
+    return task
+
+
+def _has_result(task: asyncio.Task[Any]) -> bool:
+    """Whether a task that was stopped finished all the same."""
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
@@ -109,36 +112,36 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
         WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
     """
+    errors: list[BaseException] = []
+    await _run_to_the_end(_begun(_contained(work, where)), seconds, where, errors)
+    if len(errors) > 1:
+        logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, errors[1])
+    if errors:
+        raise errors.pop(0)  # which no frame holds any more
+
+
+async def _run_to_the_end(
+    task: asyncio.Task[None], seconds: float | None, where: Phase, errors: list[BaseException]
+) -> None:
+    """Add what is to be raised: a cancellation of the caller, and then the failure of the work."""
     loop = asyncio.get_running_loop()
-    task = _begun(_contained(work, where))
     ends = None if seconds is None else loop.time() + seconds
-    cancelled: asyncio.CancelledError | None = None
-    failure: BaseException | None = None
     while not task.done() and (ends is None or loop.time() < ends):
         try:
             await asyncio.sleep(0)  # most cleanups have nothing to wait for, and need no timer
             if not task.done():
                 await asyncio.wait({task}, timeout=None if ends is None else max(0.0, ends - loop.time()))
         except asyncio.CancelledError as error:
-            cancelled = error
+            errors[:] = [error]
     if not task.done():
         assert seconds is not None
         await stop(task, where)
-        if not task.done() or task.cancelled() or task.exception() is not None:
-            failure = EpisodeTimeoutError(where, seconds)  # else it finished while it was being stopped
+        if not _has_result(task):
+            errors.append(EpisodeTimeoutError(where, seconds))
     elif task.cancelled():
-        failure = WorkCancelledError(where)
-    else:
-        failure = task.exception()
-    try:
-        if cancelled is not None:
-            if failure is not None:
-                logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, failure)
-            raise cancelled
-        if failure is not None:
-            raise failure
-    finally:
-        del task, cancelled, failure  # as in `_within`
+        errors.append(WorkCancelledError(where))
+    elif (failure := task.exception()) is not None:
+        errors.append(failure)
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -187,29 +190,27 @@ class EpisodeProgress:
     is_taken: bool = False
 
     @staticmethod
-    def taken() -> _Taken:
+    @contextmanager
+    def taken() -> Iterator[EpisodeProgress]:
         """The progress for a rollout to set: the current one, or, inside another rollout, one that nobody reads."""
-        return _Taken()
-
-    def active(self) -> Bound[EpisodeProgress]:
-        """Make this the current one."""
-        return Bound(_current, self)
-
-
-class _Taken:
-    __slots__ = ("_taken",)
-
-    def __enter__(self) -> EpisodeProgress:
         current = _current.get()
-        self._taken = None if current is None or current.is_taken else current
-        if self._taken is None:
-            return EpisodeProgress()
-        self._taken.is_taken = True
-        return self._taken
+        if current is None or current.is_taken:
+            yield EpisodeProgress()
+            return
+        current.is_taken = True
+        try:
+            yield current
+        finally:
+            current.is_taken = False
 
-    def __exit__(self, *error: object) -> None:
-        if self._taken is not None:
-            self._taken.is_taken = False
+    @contextmanager
+    def active(self) -> Iterator[EpisodeProgress]:
+        """Make this the current one."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
 
 
 _current: ContextVar[EpisodeProgress | None] = ContextVar("strands_env_episode", default=None)

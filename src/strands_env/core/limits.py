@@ -131,7 +131,6 @@ class LimitedTool(AgentTool):
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                     await room.acquire()
                     events.put_nowait(event)
-                    del event  # it may hold an exception whose traceback holds this frame
                     await asyncio.sleep(0)  # a tool that never awaits would starve everything else
             except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
                 raise _raised(error) from error

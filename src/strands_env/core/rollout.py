@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -73,7 +73,8 @@ class LocalExecutor:
         try:
             if timeout is None:
                 return await self._run(action, progress)
-            return await _before_cleanup(self._run(action, progress), progress, timeout)
+            # No frame that the error of the task goes through may hold the task, which holds the error.
+            return (await _before_cleanup(asyncio.create_task(self._run(action, progress)), progress, timeout)).result()
         except asyncio.CancelledError as error:
             caller = asyncio.current_task()
             if caller is None or caller.cancelling():
@@ -114,30 +115,26 @@ class LocalExecutor:
 
 
 async def _before_cleanup(
-    work: Coroutine[Any, Any, StepResult], progress: EpisodeProgress, timeout: float
-) -> StepResult:
-    """Await an episode with a deadline for everything before its cleanup, which has its own."""
-    task = asyncio.ensure_future(work)
+    task: asyncio.Task[StepResult], progress: EpisodeProgress, timeout: float
+) -> asyncio.Task[StepResult]:
+    """The task of an episode at its end; the deadline is for everything before its cleanup, which has its own."""
 
     def is_cleaning_up() -> bool:
         return progress.phase is Phase.CLEANUP
 
     try:
-        try:
-            await asyncio.wait({task}, timeout=timeout)
-            if is_cleaning_up():
-                await asyncio.wait({task})
-        except asyncio.CancelledError:
-            await stop(task, progress.phase, is_ending=is_cleaning_up)
-            raise
-        if not task.done():
-            where = progress.phase
-            await stop(task, where, is_ending=is_cleaning_up)
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                raise EpisodeTimeoutError(where, timeout)
-        return task.result()
-    finally:
-        del task  # what it raises has this frame in its traceback, and must not be held by it in turn
+        await asyncio.wait({task}, timeout=timeout)
+        if is_cleaning_up():
+            await asyncio.wait({task})
+    except asyncio.CancelledError:
+        await stop(task, progress.phase, is_ending=is_cleaning_up)
+        raise
+    if not task.done():
+        where = progress.phase
+        await stop(task, where, is_ending=is_cleaning_up)
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            raise EpisodeTimeoutError(where, timeout)
+    return task
 
 
 def takes_action(env_factory: EnvFactory) -> bool:

@@ -6,7 +6,8 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,6 @@ from strands.models import Model
 
 from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
-from .current import Bound
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .tokens import TokenObservation, Trajectory, trajectories_of
 
@@ -104,9 +104,15 @@ class StepScope:
         """The step that the calling code runs in; threads and tasks started by it included."""
         return _current.get()
 
-    def active(self) -> Bound[StepScope]:
+    @contextmanager
+    def active(self) -> Iterator[StepScope]:
         """Make this the current step. At its end it forgets what it used."""
-        return _Active(_current, self)
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+            self.forget()
 
     def forget(self) -> None:
         """Let go of what the step used.
@@ -152,14 +158,6 @@ class StepScope:
         finally:
             if hasattr(events, "aclose"):
                 await events.aclose()
-
-
-class _Active(Bound[StepScope]):
-    __slots__ = ()
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._value.forget()
 
 
 class LoopRecorder(HookProvider):

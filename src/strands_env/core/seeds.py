@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest, PromptIds
 from strands_sglang.trajectory import FinishType
 
-from .current import Bound
 from .types import Action
 
 FIELD = "rollout_seed"
@@ -48,9 +48,14 @@ class RolloutSeed:
         """That of the rollout the calling code runs in; threads and tasks started by it included."""
         return _current.get()
 
-    def active(self) -> Bound[RolloutSeed]:
+    @contextmanager
+    def active(self) -> Iterator[RolloutSeed]:
         """Make this the current one."""
-        return Bound(_current, self)
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
 
     def for_model(self) -> int:
         """The seed of the next model."""

@@ -355,19 +355,6 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
             pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
 
 
-def forget_holders(error: BaseException) -> None:
-    """Take the frames that hold an error out of its traceback, which still says where it was raised.
-
-    What ran is freed with the error then, and does not wait for a garbage collection. The first frame stays: it runs.
-    """
-    place = error.__traceback__
-    while place is not None and (inner := place.tb_next) is not None:
-        if any(value is error for value in inner.tb_frame.f_locals.values()):
-            place.tb_next = inner.tb_next
-        else:
-            place = inner
-
-
 def _server_of(error: BaseException) -> str | None:
     """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
     try:

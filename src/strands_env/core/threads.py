@@ -47,34 +47,33 @@ class DaemonThreads:
         Cancelling this leaves the thread behind: it keeps its place until the function returns, and its result is lost.
         """
         await self._take_place()
+        # No frame that the function's error goes through may hold the future, which holds the error.
+        return await self._started(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+
+    def _started(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        context = contextvars.copy_context()
-
-        call = functools.partial(context.run, function, *args, **kwargs)
         try:
             name = "strands-env-tool"
-            threading.Thread(target=self._call, args=(call, loop, future), name=name, daemon=True).start()
+            threading.Thread(target=self._work, args=(call, loop, future), name=name, daemon=True).start()
         except BaseException:
             self._leave_place()
             raise
-        try:
-            return await future
-        finally:
-            del future  # what it raises has this frame in its traceback, and must not be held by it in turn
+        return future
 
-    def _call(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
+    def _work(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
         """What a thread does."""
-        value, error = None, None
+        with contextlib.suppress(RuntimeError):  # the caller's loop is gone
+            loop.call_soon_threadsafe(_settle, future, *self._outcome(call))
+        del future  # breaks a reference cycle with the error, as `concurrent.futures` does
+
+    def _outcome(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         try:
-            value = call()
-        except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
-            error = raised
+            return call(), None
+        except BaseException as error:  # whatever it raises belongs to the caller, SystemExit included
+            return None, error
         finally:
             self._leave_place()
-        with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-            loop.call_soon_threadsafe(_settle, future, value, error)
-        del future, error  # as in `run`
 
     async def _take_place(self) -> None:
         with self._lock:
