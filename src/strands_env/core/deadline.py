@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .termination import EpisodeTimeoutError, Phase, WorkCancelledError, forget_frames
+from .termination import EpisodeTimeoutError, Phase, WorkCancelledError
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +150,26 @@ def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     if loop.get_task_factory() is not None:
         return loop.create_task(work)
     return asyncio.Task(work, loop=loop, **_AT_ONCE)
+
+
+def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
+    """Take the tracebacks off an error that has been recorded, and off all that led to it.
+
+    Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
+
+    Args:
+        error: The error.
+        outer: What the caller of all this was handling. It is not ours, and keeps its traceback.
+    """
+    seen = {id(outer)}
+    pending: list[object] = [error]
+    while pending:
+        link = pending.pop()
+        if isinstance(link, BaseException) and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            pending += [link.__cause__, link.__context__, getattr(link, "original_exception", None)]
+            pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
 
 
 async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[], bool] = lambda: False) -> None:

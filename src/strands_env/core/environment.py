@@ -21,25 +21,28 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_env.core.limits import LimitedTool, with_limits
 from strands_sglang.exceptions import refuse_unknown
 
-from .deadline import EpisodeProgress, to_the_end, within
+from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import changed, copied
+from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
-from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, forget_frames
 from .threads import OneThread, default_threads
-from .tokens import TokenObservation
 from .types import (
     Action,
+    EpisodeTimeoutError,
+    ErrorRecord,
     ModelFactory,
     Observation,
+    Phase,
     RewardCallable,
     RewardFunction,
     StepResult,
+    TerminationReason,
+    TokenObservation,
     Trajectory,
     as_reward_function,
     as_reward_result,

@@ -6,15 +6,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 from .deadline import EpisodeProgress, escaped, is_closing, stop, to_the_end
 from .environment import Environment
 from .jsonable import name_of, redacted
-from .seeds import seeded
-from .termination import EpisodeTimeoutError, ErrorRecord, Phase, WorkCancelledError
-from .types import Action, StepResult
+from .seeds import FIELD, RolloutSeed
+from .types import Action, EpisodeTimeoutError, ErrorRecord, Phase, StepResult, WorkCancelledError
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class LocalExecutor:
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
         try:
-            with seeded(action):
+            with _seeded(action):
                 with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
                     env = await self._made(action)
                 if self._described is not None:
@@ -112,6 +111,14 @@ class LocalExecutor:
             with suppress(AttributeError, TypeError):  # the exception has slots
                 error.where = Phase.SETUP  # type: ignore[attr-defined]  # for the record: no agent loop was running
             raise
+
+
+def _seeded(action: Action) -> AbstractContextManager[object]:
+    """Run a rollout with the seed that its action carries, if any."""
+    seed = getattr(action.task_context, FIELD, None)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        return nullcontext()
+    return RolloutSeed(seed).active()
 
 
 async def _before_cleanup(

@@ -27,8 +27,8 @@ from strands.models import Model
 
 from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
-from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
-from .tokens import TokenObservation, Trajectory, trajectories_of
+from .tokens import trajectories_of
+from .types import ErrorRecord, Phase, TerminationReason, TokenObservation, ToolErrorRecord, Trajectory
 
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""

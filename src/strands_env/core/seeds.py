@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest, PromptIds
 from strands_sglang.trajectory import FinishType
-
-from .types import Action
 
 FIELD = "rollout_seed"
 """Field of the task context that takes the seed to wherever the rollout runs, and into the results."""
@@ -64,14 +62,6 @@ class RolloutSeed:
 
 
 _current: ContextVar[RolloutSeed | None] = ContextVar("strands_env_rollout_seed", default=None)
-
-
-def seeded(action: Action) -> AbstractContextManager[object]:
-    """Run a rollout with the seed that its action carries, if any."""
-    seed = getattr(action.task_context, FIELD, None)
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        return nullcontext()
-    return RolloutSeed(seed).active()
 
 
 class SeededBackend(BackendWrapper):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -32,8 +36,6 @@ from strands_sglang.tool_limiter import (
     MaxTotalTokensReachedError,
 )
 from strands_sglang.trajectory import LengthLimit
-
-from .user_code import user_line
 
 
 class Phase(StrEnum):
@@ -335,26 +337,6 @@ def _root_cause(error: BaseException) -> BaseException:
         error = inner
 
 
-def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
-    """Take the tracebacks off an error that has been recorded, and off all that led to it.
-
-    Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
-
-    Args:
-        error: The error.
-        outer: What the caller of all this was handling. It is not ours, and keeps its traceback.
-    """
-    seen = {id(outer)}
-    pending: list[object] = [error]
-    while pending:
-        link = pending.pop()
-        if isinstance(link, BaseException) and id(link) not in seen:
-            seen.add(id(link))
-            link.__traceback__ = None
-            pending += [link.__cause__, link.__context__, getattr(link, "original_exception", None)]
-            pending += link.exceptions if isinstance(link, BaseExceptionGroup) else ()
-
-
 def _server_of(error: BaseException) -> str | None:
     """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
     try:
@@ -379,3 +361,49 @@ def message_of(error: BaseException) -> str:
     where = ".".join(map(str, first["loc"]))
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{where}: {said}{more}" if where else f"{said}{more}"
+
+
+# ---- the line of the user's own code ---------------------------------------------------------------------------------
+
+_FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
+_LINK = re.compile(r"^[ |]*(?:The above exception was|During handling of the above).*$", re.MULTILINE)
+
+
+def user_line(traceback: str) -> str | None:
+    """Where the user's code raised, as `path:line, in name`; None where none of it is in the traceback.
+
+    The innermost frame of the first exception counts that is neither in Python, nor in an installed package, nor in
+    this one.
+
+    Args:
+        traceback: As `traceback.format_exception` or `faulthandler` writes it.
+    """
+    for part in _LINK.split(traceback):
+        frames = [found for found in _FRAME.findall(part) if not _is_foreign(found[0])]
+        if frames:
+            path, line, name = frames[-1]
+            return f"{path}:{line}, in {name}"
+    return None
+
+
+def user_lines(stacks: str) -> list[str]:
+    """The innermost line of the user's code in each thread of a dump by `faulthandler`, each once."""
+    lines: list[str] = []
+    for stack in re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE):
+        frames = [found for found in _FRAME.findall(stack) if not _is_foreign(found[0])]
+        if frames:  # `faulthandler` writes the innermost first
+            path, line, name = frames[0]
+            lines.append(f"{path}:{line}, in {name}")
+    return list(dict.fromkeys(lines))
+
+
+@lru_cache(maxsize=4096)
+def _is_foreign(path: str) -> bool:
+    ours = Path(__file__).parents[1]
+    installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
+    return bool(installed) or path.startswith(("<", sysconfig.get_path("stdlib"))) or _is_in(path, ours)
+
+
+def _is_in(path: str, package: Path) -> bool:
+    """Whether a file is in this package or in the one beside it."""
+    return any(Path(path).is_relative_to(package.with_name(name)) for name in (package.name, "strands_sglang"))

@@ -120,19 +120,18 @@ class OneThread(DaemonThreads):
 
         A cancelled call that has not begun never begins; one that has begun holds up those behind it.
         """
+        return await self._started(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+
+    def _started(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(self._calls,), name="strands-env-own", daemon=True).start()
         with self._lock:
             self._running += 1
         self._calls.put((call, loop, future))
-        try:
-            return await future
-        finally:
-            del future  # as in `DaemonThreads.run`
+        return future
 
     def close(self) -> None:
         """End the thread after the calls that wait. A later call starts another one."""
@@ -146,8 +145,8 @@ class OneThread(DaemonThreads):
             if future.cancelled():
                 self._leave_place()
             else:
-                self._call(call, loop, future)
-            del item, call, loop, future
+                self._work(call, loop, future)
+            del item, call, loop, future  # as in `_work`
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

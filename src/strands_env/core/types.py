@@ -34,7 +34,14 @@ from strands_sglang.messages import format_tool_specs
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
-from .termination import EpisodeTimeoutError, ErrorRecord, Phase, TerminationReason, ToolErrorRecord
+from .termination import (
+    EpisodeTimeoutError,
+    ErrorRecord,
+    Phase,
+    TerminationReason,
+    ToolErrorRecord,
+    WorkCancelledError,
+)
 from .threads import DaemonThreads, reward_threads
 from .tokens import TokenObservation, Trajectory, WeightVersionSpan
 
@@ -61,6 +68,7 @@ __all__ = [
     "ToolMetrics",
     "Trajectory",
     "WeightVersionSpan",
+    "WorkCancelledError",
     "as_reward_function",
     "as_reward_result",
     "shared_text",

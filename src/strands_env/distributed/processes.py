@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from strands_env.core import Action, StepResult
-from strands_env.core.user_code import user_lines
+from strands_env.core.termination import user_lines
 from strands_env.distributed.errors import WorkerLostError
 from strands_env.distributed.messages import Recipe, read_message, unpack, write_message
 from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
