@@ -23,7 +23,7 @@ def hanging(**options: Any) -> FaultyServer:
 
 async def settled(client: SGLangClient) -> None:
     """Wait for aborts that are on their way."""
-    await client._transport().settle()
+    await (await client._transport()).settle()
 
 
 async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
@@ -287,7 +287,7 @@ async def test_an_abort_call_that_fails_is_repeated(answer: Any) -> None:
     ):
         call = asyncio.create_task(client.generate([1]))
         await server.wait_for_requests(1)
-        client._transport().in_flight[server.rids[0]] -= 60  # old enough to be known to the server
+        (await client._transport()).in_flight[server.rids[0]] -= 60  # old enough to be known to the server
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await settled(client)
@@ -302,7 +302,7 @@ async def test_an_abort_call_that_is_refused_is_not_repeated() -> None:
     ):
         call = asyncio.create_task(client.generate([1]))
         await server.wait_for_requests(1)
-        client._transport().in_flight[server.rids[0]] -= 60
+        (await client._transport()).in_flight[server.rids[0]] -= 60
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await settled(client)
@@ -338,11 +338,11 @@ async def test_an_abort_is_not_lost_when_a_router_fails_to_name_its_workers_once
         control = {"/abort_request": [404] * 9, "/workers": [listing, 503, *[listing] * 9]}
         async with ControlledServer(lambda call: faults.hang(), control=control) as router, make(router.url) as client:
             assert await client.abort("r1") is True
-            aborts = client._transport().aborts
+            aborts = (await client._transport()).aborts
             aborts._workers_seen = (0.0, ())  # a second later
             call = asyncio.create_task(client.generate([1]))
             await router.wait_for_requests(1)
-            client._transport().in_flight[router.rids[0]] -= 60  # old enough to be told once
+            (await client._transport()).in_flight[router.rids[0]] -= 60  # old enough to be told once
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             await settled(client)

@@ -8,8 +8,23 @@ from typing import Any
 import pytest
 
 from strands_sglang.backends.sglang import SGLangClient
-from strands_sglang.exceptions import SGLangConnectionError, SGLangRequestError, SGLangThrottledError
-from strands_sglang.testing import FaultyServer, Reply, ScriptedClient, ScriptExhaustedError, build_answer, faults
+from strands_sglang.exceptions import (
+    SGLangAnswerLimitError,
+    SGLangConnectionError,
+    SGLangRequestError,
+    SGLangThrottledError,
+)
+from strands_sglang.testing import (
+    FaultyServer,
+    HTTPAnswer,
+    HTTPRequest,
+    MockTransport,
+    Reply,
+    ScriptedClient,
+    ScriptExhaustedError,
+    build_answer,
+    faults,
+)
 
 
 class Letters:
@@ -188,3 +203,58 @@ async def test_a_weight_update_shows_in_the_answers() -> None:
     async with FaultyServer() as server, direct(server.url) as client:
         server.weight_version = "v2"
         assert (await client.generate([1]))["meta_info"]["weight_version"] == "v2"
+
+
+def answered(request: HTTPRequest) -> HTTPAnswer:
+    meta = {"id": request.json()["rid"], "finish_reason": {"type": "stop", "matched": 5}}
+    return HTTPAnswer.of_json({"output_ids": [4, 5], "meta_info": meta})
+
+
+async def test_a_mock_transport_sees_whole_requests_and_its_failures_follow_the_table() -> None:
+    failures: list[Any] = [
+        HTTPAnswer.of_json({"error": "full"}, status=503, headers={"Retry-After": "0"}),
+        ConnectionRefusedError("nobody"),
+        TimeoutError(),
+        ConnectionResetError("gone"),
+        HTTPAnswer(200, {}, b"half"),
+    ]
+
+    async def handler(request: HTTPRequest) -> HTTPAnswer:
+        if request.url.endswith("/generate") and failures:
+            failure = failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            return failure
+        return answered(request) if request.url.endswith("/generate") else HTTPAnswer(200, {}, b"")
+
+    transport = MockTransport(handler)
+    async with SGLangClient("http://server:1", transport=transport, api_key="k", retry_delay=0.0) as client:
+        assert (await client.generate([1, 2], routing_key="me"))["output_ids"] == [4, 5]
+    sent = [request for request in transport.requests if request.url == "http://server:1/generate"]
+    assert len(sent) == 6 and sent[0].json()["input_ids"] == [1, 2]
+    assert sent[0].method == "POST" and sent[0].headers["Authorization"] == "Bearer k"
+    assert sent[0].headers["X-SMG-Routing-Key"] == "me"
+    aborted = [request.json()["rid"] for request in transport.requests if request.url.endswith("/abort_request")]
+    assert {each.json()["rid"] for each in sent[2:5]} <= set(aborted)  # a server may still be at work on these
+
+
+async def test_a_request_of_a_mock_transport_ends_with_its_time_its_limit_and_its_client() -> None:
+    async def hang(request: HTTPRequest) -> HTTPAnswer:
+        if not request.url.endswith("/generate"):
+            return HTTPAnswer(200, {}, b"")
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with SGLangClient("http://s", transport=MockTransport(hang), timeout=0.01, max_retries=0) as client:
+        with pytest.raises(SGLangConnectionError, match="within"):
+            await client.generate([1])
+    async with SGLangClient("http://s", transport=MockTransport(hang)) as client:
+        call = asyncio.create_task(client.generate([1]))
+        await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(SGLangConnectionError, match="closed"):
+            await call
+    transport = MockTransport(lambda request: HTTPAnswer(200, {}, b" " * 100))
+    async with SGLangClient("http://s", transport=transport, max_answer_bytes=99) as client:
+        with pytest.raises(SGLangAnswerLimitError):
+            await client.generate([1])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import httptools
+import orjson
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
@@ -98,12 +99,20 @@ class HTTPAnswer:
     headers: Mapping[str, str]
     body: bytes
 
+    @classmethod
+    def of_json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPAnswer:
+        """An answer with a JSON body."""
+        return cls(status, {name.lower(): text for name, text in (headers or {}).items()}, orjson.dumps(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where requests go, and all of their head that does not change.
 
     Attributes:
+        method: Request method.
+        url: Whole address.
+        headers: Headers, without those that every request has.
         host: Name or address to connect to.
         port: Port.
         is_tls: Whether to speak TLS.
@@ -111,6 +120,9 @@ class Target:
         head: Request line and headers, up to the length of the body.
     """
 
+    method: str
+    url: str
+    headers: Mapping[str, str]
     host: str
     port: int
     is_tls: bool
@@ -137,7 +149,8 @@ class Target:
         lines += [f"{name}: {value}" for name, value in fixed.items() if name.lower() not in given]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join(lines).encode() + b"\r\nContent-Length: "
-        return cls(host, cast(int, parsed.port), parsed.scheme == "https", parsed.raw_path, head)
+        is_tls = parsed.scheme == "https"
+        return cls(method, url, dict(headers), host, cast(int, parsed.port), is_tls, parsed.raw_path, head)
 
     @property
     def origin(self) -> tuple[str, int, bool]:

@@ -22,6 +22,7 @@ import orjson
 from .aborts import ABORT_TIMEOUT_S, Aborts
 from .closing import Closing
 from .connections import HTTPClient, Target
+from .user_transport import Transport, UserConnections
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class LoopTransport:
         connect_timeout: Seconds to connect, or None.
         worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
         sent: Ids of the client's requests, where several transports share them.
+        user_transport: Sends the requests, in place of connections.
 
     Attributes:
         slots: Bounds the requests; connections are never waited for, so a time-out never counts waiting for a slot.
@@ -90,6 +92,7 @@ class LoopTransport:
         connect_timeout: float | None,
         worker_urls: tuple[str, ...] = (),
         sent: SentIds | None = None,
+        user_transport: Transport | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(max_connections)
@@ -101,8 +104,13 @@ class LoopTransport:
         self._close_task: asyncio.Task[None] | None = None
         self._finished = False
         self._headers = headers
-        self.http = HTTPClient(connect_timeout=connect_timeout)
-        self.control = HTTPClient(connect_timeout=_CONTROL_CONNECT_S)
+        self.http: HTTPClient | UserConnections
+        self.control: HTTPClient | UserConnections
+        if user_transport is None:
+            self.http = HTTPClient(connect_timeout=connect_timeout)
+            self.control = HTTPClient(connect_timeout=_CONTROL_CONNECT_S)
+        else:
+            self.http = self.control = UserConnections(user_transport)
         self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.aborts = Aborts(
             base_url=base_url, workers=worker_urls, headers=abort_headers, send=self._send, closing=self.closing
@@ -209,7 +217,7 @@ class LoopTransport:
                 await self.close()
 
 
-def open_transport(**options: Any) -> LoopTransport:
+async def open_transport(**options: Any) -> LoopTransport:
     """A transport on the running loop, which closes it when it ends. Releases those of loops that are over.
 
     Args:
@@ -220,9 +228,7 @@ def open_transport(**options: Any) -> LoopTransport:
             other.drop()
     transport = LoopTransport(**options)
     guard = transport._guard()
-    # Run it to its `yield` (it does not wait on the way), so that the loop knows it and finalises it.
-    with contextlib.suppress(StopIteration):
-        guard.__anext__().__await__().__next__()
+    await anext(guard)  # to its `yield`, without waiting: from now on the loop knows it and finalises it
     with _open_lock:
         _open[transport] = guard
     return transport
@@ -250,13 +256,13 @@ class LoopTransports:
         self._lock = threading.RLock()  # a garbage collection may end an abandoned `close` on the thread that holds it
         weakref.finalize(self, _release, self.open).atexit = False
 
-    def here(self) -> LoopTransport:
+    async def here(self) -> LoopTransport:
         """The transport of the running loop."""
         loop = asyncio.get_running_loop()
         held = self.open.get(loop)
         if held is not None and not held.closed.is_set() and not held.is_foreign:
             return held
-        transport = open_transport(**self._options)
+        transport = await open_transport(**self._options)
         with self._lock:
             for other in list(self.open):
                 if other.is_closed():

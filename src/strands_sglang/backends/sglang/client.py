@@ -31,6 +31,7 @@ from ..http.options import (
 )
 from ..http.retry import RetryBudget, RetryPolicy, parse_retry_after
 from ..http.transport import LoopTransport, LoopTransports
+from ..http.user_transport import Transport
 from ..prompt import PromptIds, check_vocabulary
 from . import server_info
 from .answer import check_belongs, parse_answer, read_answer
@@ -89,6 +90,8 @@ class SGLangClient(Backend):
         extra_sampling_keys: Sampling parameters to let through unchecked, for servers newer than this package.
         max_answer_bytes: Longest answer that is read. Routed experts take 4 bytes a token, layer and expert, and a
             third more as base64.
+        transport: Sends the requests, in place of the client's own connections (`testing.MockTransport`). Checks,
+            retries, limits and aborts stay.
 
     Attributes:
         base_url: Address without trailing slash.
@@ -119,6 +122,7 @@ class SGLangClient(Backend):
         vocab_size: int | None = None,
         extra_sampling_keys: Collection[str] = (),
         max_answer_bytes: int = 1 << 28,
+        transport: Transport | None = None,
     ) -> None:
         self.base_url = checked_url("base_url", base_url)
         self.timeout = checked_seconds("timeout", timeout)
@@ -153,6 +157,7 @@ class SGLangClient(Backend):
             abort_headers=checked_headers(bearer(admin_api_key)),
             connect_timeout=self.connect_timeout,
             worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
+            user_transport=transport,
         )
         self._reported: set[str] = set()
         self._info: BackendInfo | None = None
@@ -228,7 +233,7 @@ class SGLangClient(Backend):
             fields=request.encode_fields(),
             headers=affinity_header(self._affinity_header, request.routing_key),
         )
-        transport = self._transport()
+        transport = await self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         attempt, number = Attempt(rid=request.rid or _new_rid()), 1
         failure: Failure | None = None
@@ -340,14 +345,14 @@ class SGLangClient(Backend):
         Returns:
             Whether a server took the call. It does not say that there was such a request.
         """
-        transport = self._transport()
+        transport = await self._transport()
         with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort(rid)
         return False
 
     async def abort_everywhere(self, rid: str) -> int:
         """Ask `base_url` and every worker behind it to stop a request; returns how many took the call."""
-        transport = self._transport()
+        transport = await self._transport()
         with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort_everywhere(rid)
         return 0
@@ -361,18 +366,18 @@ class SGLangClient(Backend):
             timeout: Seconds to wait.
         """
         try:
-            status, _ = await self._transport().request("GET", f"{self.base_url}/health", timeout=timeout)
+            status, _ = await (await self._transport()).request("GET", f"{self.base_url}/health", timeout=timeout)
         except FAILURES:
             return False
         return status == 200
 
     async def get_model_info(self) -> dict[str, Any]:
         """`GET /model_info` (at routers and servers before 0.5.6 `/get_model_info`)."""
-        return await self._probes.read(self._transport(), self.retry_policy, *server_info.MODEL_INFO)
+        return await self._probes.read(await self._transport(), self.retry_policy, *server_info.MODEL_INFO)
 
     async def get_server_info(self) -> dict[str, Any]:
         """`GET /server_info` (at routers and servers before 0.5.6 `/get_server_info`)."""
-        return await self._probes.read(self._transport(), self.retry_policy, *server_info.SERVER_INFO)
+        return await self._probes.read(await self._transport(), self.retry_policy, *server_info.SERVER_INFO)
 
     async def info(self) -> BackendInfo:
         """Context length and vocabulary, each asked for until it is known."""
@@ -398,7 +403,7 @@ class SGLangClient(Backend):
         """
         if (known := self._probes.max_model_len) is not None:
             return known
-        return await self._probes.ask_max_model_len(self._transport(), self.retry_policy)
+        return await self._probes.ask_max_model_len(await self._transport(), self.retry_policy)
 
     async def vocab_size(self) -> int | None:
         """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
@@ -408,7 +413,7 @@ class SGLangClient(Backend):
         """
         if (known := self._probes.vocab_size) is not None:
             return known
-        return await self._probes.ask_vocab_size(self._transport(), self.retry_policy)
+        return await self._probes.ask_vocab_size(await self._transport(), self.retry_policy)
 
     async def is_multimodal(self) -> bool:
         """Whether the served model takes images or audio."""
@@ -422,8 +427,8 @@ class SGLangClient(Backend):
         """How often the client was closed. Work of several calls ends with the client by comparing it."""
         return self._loops.closings
 
-    def _transport(self) -> LoopTransport:
-        return self._loops.here()
+    async def _transport(self) -> LoopTransport:
+        return await self._loops.here()
 
     @property
     def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
