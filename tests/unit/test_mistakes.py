@@ -19,11 +19,11 @@ from strands import tool
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from strands_env.cli import main as strands_env
-from strands_env.core import Action, Environment, ErrorRecord, Phase, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, ErrorRecord, Observation, Phase, RewardResult, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, compare, read_results, summarize
 from strands_env.recipe import evaluation
-from strands_env.testing import ScriptedModel
+from strands_env.testing import ScriptedModel, call
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
@@ -641,3 +641,49 @@ async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator(
     assert result.error.message.startswith("reward: input should be a valid number")
     assert "pydantic.dev" not in result.error.message
     json.dumps(result.error.message)
+
+
+async def test_an_error_names_the_line_of_the_users_code() -> None:
+    @tool
+    def failing() -> str:
+        """Fail."""
+        return json.loads("no JSON")
+
+    class Tooled(Environment):
+        def get_tools(self) -> list[Any]:
+            return [failing]
+
+    models = lambda: ScriptedModel([call("failing"), "done"])  # noqa: E731
+    result = await Tooled(model_factory=models, reward_fn=raising).step(Action(message="q"))
+    line = raising.__code__.co_firstlineno + 1
+    assert result.error.raised_at == f"{__file__}:{line}, in raising"
+    assert result.tool_errors[0].error.raised_at.startswith(f"{__file__}:")
+    assert result.tool_errors[0].error.raised_at.endswith(", in failing")
+
+
+def test_a_step_result_says_where_the_final_response_is() -> None:
+    with pytest.raises(AttributeError, match=r"result\.observation\.final_response"):
+        StepResult(observation=Observation()).final_response  # noqa: B018
+
+
+async def test_one_environment_for_all_samples_is_warned_of() -> None:
+    shared = environment()
+    with pytest.warns(UserWarning, match="makes the same Environment for all"):
+        await Evaluator(lambda: shared, output_path=None, n_samples_per_prompt=2).run([Action(message="q")])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("get_tool", r"get_tools\(\)"), ("clean_up", r"cleanup\(\)"), ("compute_reward", "reward_fn")]
+)
+def test_a_misspelt_override_is_warned_of(name: str, meant: str) -> None:
+    kind = type("Mine", (Environment,), {name: lambda self: None, "__module__": "mine"})
+    with pytest.warns(UserWarning, match=rf"Mine\.{name}\(\) is called by nothing: did you mean .*{meant}"):
+        kind(model_factory=lambda: ScriptedModel(["x"]))
+    with pytest.warns(UserWarning, match=r"load_dataset\(\)"):
+        type("Tasks", (Evaluator,), {"load_datasets": lambda self: []})(environment, output_path=None)
+
+
+def test_helpers_of_a_subclass_are_no_misspelt_overrides(recwarn: pytest.WarningsRecorder) -> None:
+    helpers = {"get_tools": lambda self: [], "get_tool": lambda self, name: None, "compute_score": lambda self: 1.0}
+    type("Mine", (Environment,), helpers)(model_factory=lambda: ScriptedModel(["x"]))
+    assert not recwarn.list

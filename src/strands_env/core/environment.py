@@ -27,6 +27,7 @@ from .deadline import EpisodeProgress, forget_frames, to_the_end, within
 from .jsonable import changed, copied
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
+from .overrides import warn_of_misspelt_overrides
 from .scope import EpisodeLimiter, LoopRecorder, StepScope, TrackedModel
 from .sdk_patches import inside_a_step
 from .telemetry import rollout_span
@@ -55,6 +56,20 @@ DEFAULT_TOOL_TIMEOUT = 300.0
 """Seconds one tool call may take."""
 DEFAULT_MAX_TOOL_OUTPUT_CHARS = 100_000
 """Characters of text in one tool result."""
+
+
+_OVERRIDES = (
+    "reset",
+    "cleanup",
+    "get_tools",
+    "get_hooks",
+    "get_conversation_manager",
+    "interact",
+    "compute_metrics",
+    "is_scored",
+    "step",
+)
+"""Methods that a subclass may override."""
 
 
 class Environment:
@@ -147,6 +162,8 @@ class Environment:
             raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
         if reward_fn is not None:
             as_reward_function(reward_fn)  # a wrong one shows here
+        known = {"compute_reward": "the argument reward_fn"} if reward_fn is None else {}
+        warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import warnings
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
@@ -55,6 +57,7 @@ class LocalExecutor:
         self._takes_action = takes_action(env_factory)
         self._on_environment = on_environment
         self._described = asyncio.Lock() if on_environment is not None else None
+        self._last: Callable[[], Any] = lambda: None
 
     async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
         """Make an environment and run it: setup, loop, reward, and always cleanup.
@@ -106,11 +109,23 @@ class LocalExecutor:
 
     async def _made(self, action: Action) -> Any:
         try:
-            return await make_environment(self._factory, action, self._takes_action)
+            env = await make_environment(self._factory, action, self._takes_action)
+            self._warn_of_shared(env)
+            return env
         except Exception as error:
             with suppress(AttributeError, TypeError):  # the exception has slots
                 error.where = Phase.SETUP  # type: ignore[attr-defined]  # for the record: no agent loop was running
             raise
+
+    def _warn_of_shared(self, env: Any) -> None:
+        if env is not None and self._last() is env:
+            warnings.warn(
+                f"env_factory {name_of(self._factory)} makes the same {type(env).__name__} for all: rollouts share "
+                "its state; make a new one in it, as in 'lambda: MyEnv(...)'",
+                stacklevel=2,
+            )
+        with suppress(TypeError):  # it has slots
+            self._last = weakref.ref(env)
 
 
 def _seeded(action: Action) -> AbstractContextManager[object]:

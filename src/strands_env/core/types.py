@@ -323,6 +323,15 @@ class StepResult(StoredModel):
     trajectories: list[Trajectory] = Field(default_factory=list)
 
     @property
+    def final_response(self) -> Never:
+        """Not here.
+
+        Raises:
+            AttributeError: Says where it is.
+        """
+        raise AttributeError("a StepResult has no final_response: it is in result.observation.final_response")
+
+    @property
     def main_trajectory(self) -> Trajectory | None:
         """The path of the last answer of the environment's own agent, or None where there is none."""
         return next((trajectory for trajectory in self.trajectories if trajectory.is_main), None)

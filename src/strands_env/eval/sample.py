@@ -87,10 +87,20 @@ class EvalSample(BaseModel):
             reward=self.reward,
             aborted=self.aborted,
             reason=result.termination_reason.value,
-            error=None if error is None else (str(error.where), error.type, error.message),
-            cleanup_error=None if cleanup is None else (str(cleanup.where), cleanup.type, cleanup.message),
-            tool_errors=[(item.tool, item.error.type, item.error.message) for item in result.tool_errors],
+            error=None if error is None else (str(error.where), error.type, located(error.message, error.raised_at)),
+            cleanup_error=None
+            if cleanup is None
+            else (str(cleanup.where), cleanup.type, located(cleanup.message, cleanup.raised_at)),
+            tool_errors=[
+                (item.tool, item.error.type, located(item.error.message, item.error.raised_at))
+                for item in result.tool_errors
+            ],
             metrics=result.observation.metrics,
             attempts=self.attempts,
             duration_s=self.duration_s,
         )
+
+
+def located(message: str, raised_at: str | None) -> str:
+    """An error's message with the line of the user's code that raised it."""
+    return message if raised_at is None else f"{message} ({raised_at})"

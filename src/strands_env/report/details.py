@@ -328,6 +328,7 @@ def _error(error: Any) -> dict[str, str]:
         "message": _cut(error.message),
         "traceback": _cut(error.traceback),
         "where": str(error.where),
+        "raised_at": error.raised_at or "",
     }
 
 

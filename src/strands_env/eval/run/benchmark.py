@@ -164,6 +164,7 @@ class Benchmark(Evaluator):
         rows_left_out: Those of them that had no task.
     """
 
+    _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")
     dataset: ClassVar[HubDataset | None] = None
     """Where the rows are."""
     has_local_rows: ClassVar[bool] = False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, ClassVar, Never
 
 from strands_env.core import Action
 from strands_env.core.jsonable import name_of
+from strands_env.core.overrides import warn_of_misspelt_overrides
 from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.groups import Grouping, GroupPolicy
@@ -66,6 +67,7 @@ class Evaluator:
 
     benchmark_name: str = ""
     """Name of the benchmark; a subclass sets it."""
+    _overrides: ClassVar[tuple[str, ...]] = ("load_dataset", "validate_sample", "compute_metrics")
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Evaluator:
         if unknown:
             names = inspect.signature(Evaluator.__init__).parameters.keys() - {"self", "unknown"}
             refuse_unknown(f"{type(self).__name__}()", unknown, names)
+        warn_of_misspelt_overrides(type(self), Evaluator, self._overrides)
         if env_factory is not None:
             takes_action(env_factory)  # what is no factory shows here
         if (env_factory is None) == (executor is None):

@@ -32,7 +32,7 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.eval.errors import StoreCorruptError
-from strands_env.eval.sample import EvalSample, Score
+from strands_env.eval.sample import EvalSample, Score, located
 from strands_env.eval.store.tokens import end_of
 
 MAX_DEPTH = 150
@@ -218,18 +218,19 @@ def score_of(record: dict[str, Any]) -> Score:
             reward=None if record["aborted"] or reward is None or reward["reward"] is None else float(reward["reward"]),
             aborted=record["aborted"],
             reason=result["termination_reason"],
-            error=None if error is None else (error["where"], error["type"], error["message"]),
-            cleanup_error=None if cleanup is None else (cleanup["where"], cleanup["type"], cleanup["message"]),
-            tool_errors=[
-                (item["tool"], item["error"]["type"], item["error"]["message"])
-                for item in result.get("tool_errors", ())
-            ],
+            error=None if error is None else (error["where"], *_error(error)),
+            cleanup_error=None if cleanup is None else (cleanup["where"], *_error(cleanup)),
+            tool_errors=[(item["tool"], *_error(item["error"])) for item in result["tool_errors"]],
             metrics=result["observation"]["metrics"],
             attempts=record["attempts"],
             duration_s=record["duration_s"],
         )
     except (LookupError, ValueError, TypeError) as failure:
         raise StoreCorruptError(f"the record {record.get('id')!r} is not an evaluated sample: {failure!r}") from failure
+
+
+def _error(record: dict[str, Any]) -> tuple[str, str]:
+    return record["type"], located(record["message"], record["raised_at"])
 
 
 def _line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, result: bytes) -> bytes:

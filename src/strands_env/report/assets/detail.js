@@ -24,6 +24,7 @@ function messageView(message, images) {
 
 function errorView(error, title) {
   return error && h("div", { class: "error-box" }, h("strong", null, `${title} in ${error.where}: ${error.type}`), h("div", null, error.message),
+    error.raised_at && h("div", { class: "mono" }, error.raised_at),
     error.traceback && h("details", null, h("summary", null, "traceback"), h("pre", null, error.traceback)));
 }
 
