@@ -1,14 +1,13 @@
 """What each fast path saves of a whole rollout, alone.
 
-    python -m benchmarks.fast_paths [--passes 15] [--sizes 3k 36k] [--tools 1]
+    python -m benchmarks.fast_paths [--passes 15] [--sizes 3k 36k] [--tools 1] [--paths pieces flat_loop]
 
 Rollouts of an `Environment` with `SGLangModel` run against the scripted server of `provider_floor`, all in one process:
 with all fast paths, without each of them (`STRANDS_ROLLOUT_PLAIN=name`), and without any, in a new order each pass. A
 figure is the median over the passes of CPU milliseconds per turn, garbage collections included; what a fast path saves
 is the median of `1 - with / without` within a pass.
 
-The self-check of a template runs once per process. So `self_check_cache` is measured as CPU milliseconds of the check
-and of reading its outcome. The last line of the output is one JSON object.
+The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def measured(tokenizer: Any, size: str, url: str, args: argparse.Namespace) -> d
     from strands_sglang.fast_paths import VARIABLE, FastPath
 
     order = {**order_of(size, url), "agents": AGENTS[size]}
-    turned_off = [path.value for path in FastPath if path is not FastPath.SELF_CHECK_CACHE]
+    turned_off = args.paths or [path.value for path in FastPath]
 
     def run(off: str) -> float:
         os.environ[VARIABLE] = {ALL: "", NONE: "1"}.get(off, off)
@@ -111,32 +110,15 @@ def measured(tokenizer: Any, size: str, url: str, args: argparse.Namespace) -> d
     return {"ms": rows.pop(ALL)["ms"], "without": rows}
 
 
-def self_check_ms(tokenizer: Any) -> dict[str, float]:
-    """CPU milliseconds of the self-check, and of reading its outcome."""
-    from strands_sglang.fast_paths import VARIABLE, FastPath
-    from strands_sglang.messages import format_tool_specs
-    from strands_sglang.template import ChatTemplate, DeltaRenderer, cache
-
-    taken = {}
-    for name, off in (("kept", ""), ("reads", ""), ("checks", FastPath.SELF_CHECK_CACHE.value)):
-        os.environ[VARIABLE] = off
-        cache._known.clear()
-        template = ChatTemplate(tokenizer.chat_template)
-        started = time.process_time()
-        DeltaRenderer(template, tools=format_tool_specs([TOOL]), stop_tokens=["<|im_end|>"]).report  # noqa: B018
-        taken[name] = round(1000 * (time.process_time() - started), 1)
-    return {"checks": taken["checks"], "reads": taken["reads"]}
-
-
 def main() -> None:
     """Print the table, and the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["3k", "36k"])
-    parser.add_argument("--tools", type=int, default=1)
+    parser.add_argument("--tools", type=int, default=1, help="tools of the agent; the model calls one of them")
+    parser.add_argument("--paths", nargs="+", default=[], help="these fast paths only")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
         save_tokenizer(Path(folder), None)
         from transformers import AutoTokenizer
 
@@ -146,16 +128,14 @@ def main() -> None:
         url = f"http://127.0.0.1:{server.process.stdout.readline().strip()}"
         try:
             sizes = {size: measured(tokenizer, size, url, args) for size in args.sizes}
-            check = self_check_ms(tokenizer)
         finally:
             server.close()
     for size, row in sizes.items():
         print(f"{size}: {row['ms']:.2f} ms of CPU a turn with all fast paths")
         for off, figures in row["without"].items():
             print(f"  without {off:>16}: {figures['ms']:>7.2f} ms; it saves {figures['saves']:>6.1%}")
-    print(f"self-check: {check['checks']:.1f} ms, read from disk in {check['reads']:.1f} ms")
     settings = {"passes": args.passes, "tools": args.tools}
-    print(json.dumps({"benchmark": "fast_paths", **settings, "sizes": sizes, "self_check_ms": check, **machine()}))
+    print(json.dumps({"benchmark": "fast_paths", **settings, "sizes": sizes, **machine()}))
 
 
 if __name__ == "__main__":

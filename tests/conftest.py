@@ -15,8 +15,6 @@ from typing import Any
 import hypothesis
 import pytest
 
-os.environ.setdefault("STRANDS_SGLANG_CACHE", "0")  # no test writes to the home folder or trusts an earlier run
-
 ROOT = Path(__file__).resolve().parents[1]
 """Root of the repository."""
 

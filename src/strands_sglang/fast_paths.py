@@ -28,8 +28,6 @@ class FastPath(StrEnum):
     TOOLS_PROOF = "tools_proof"
     """Short renderings leave out the tools where a proof allows it; plainly, they print them. In
     `template/independence.py`."""
-    SELF_CHECK_CACHE = "self_check_cache"
-    """The outcome of a template's self-check is kept on disk; plainly, each process checks. In `template/cache.py`."""
     HISTORY_MEMORY = "history_memory"
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""
