@@ -23,9 +23,8 @@ import pytest
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends import GenerateRequest, PromptIds
-from strands_sglang.backends.http import connections
+from strands_sglang.backends.http import connections, server
 from strands_sglang.backends.http.retry import RetryBudget
-from strands_sglang.backends.sglang import client
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -370,8 +369,8 @@ def schedule(seed: int) -> list[Any]:
 
         patch.setattr(connections.HTTPClient, "_open", connect)
         patch.setattr(connections.HTTPClient, "_connect", with_its_call)
-        patch.setattr(client, "_new_rid", lambda: f"{next(ids):032x}")
-        patch.setattr(client, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
+        patch.setattr(server, "_new_rid", lambda: f"{next(ids):032x}")
+        patch.setattr(server, "RetryBudget", partial(RetryBudget, clock=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)
     made.check()
     return [
@@ -383,7 +382,7 @@ def schedule(seed: int) -> list[Any]:
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
     monkeypatch.setattr("strands_sglang.backends.http.aborts.logger.disabled", True)
-    monkeypatch.setattr("strands_sglang.backends.sglang.client.logger.disabled", True)
+    monkeypatch.setattr("strands_sglang.backends.http.server.logger.disabled", True)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, PART))

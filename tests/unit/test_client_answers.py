@@ -177,7 +177,7 @@ async def test_control_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_huge_answer_is_read_like_a_small_one(
     server: FaultyServer, client: SGLangClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strands_sglang.backends.sglang.client._READ_IN_THREAD", 1)
+    monkeypatch.setattr("strands_sglang.backends.http.server._READ_IN_THREAD", 1)
     server.script = [faults.answer(Reply(ids=[7])), saying(completion_tokens=3), faults.answer(Reply(ids=[8]))]
     assert (await client.generate([1]))["output_ids"] == [7]
     assert (await client.generate([1]))["output_ids"] == [8]

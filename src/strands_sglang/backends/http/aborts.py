@@ -47,16 +47,28 @@ class Aborts:
         base_url: Server or router.
         workers: Workers behind a router, if they are known; else `GET /workers` is asked.
         headers: Headers of abort calls.
+        path: Where they go, behind the address of a server.
+        body: The JSON of the abort of a request.
         send: Sends one control call; raises `OSError`s.
         closing: Tells when the owner closes.
     """
 
     def __init__(
-        self, *, base_url: str, workers: tuple[str, ...], headers: Mapping[str, str], send: Send, closing: Closing
+        self,
+        *,
+        base_url: str,
+        workers: tuple[str, ...],
+        headers: Mapping[str, str],
+        path: str,
+        body: Callable[[str], dict[str, Any]],
+        send: Send,
+        closing: Closing,
     ) -> None:
         self._base_url = base_url
         self._workers = workers
         self._headers = headers
+        self._path = path
+        self._body = body
         self._send = send
         self._closing = closing
         self._loop = asyncio.get_running_loop()
@@ -108,7 +120,7 @@ class Aborts:
     async def _post(self, url: str, rid: str) -> _Outcome:
         try:
             status, _ = await self._send(
-                "POST", f"{url}/abort_request", json={"rid": rid}, headers=self._headers, timeout=ABORT_TIMEOUT_S
+                "POST", f"{url}{self._path}", json=self._body(rid), headers=self._headers, timeout=ABORT_TIMEOUT_S
             )
         except (OSError, SGLangAnswerLimitError, RuntimeError, ValueError) as error:
             logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)

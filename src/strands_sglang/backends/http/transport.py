@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -72,6 +72,8 @@ class LoopTransport:
         abort_headers: Further headers of abort calls.
         connect_timeout: Seconds to connect, or None.
         worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
+        abort_path: Where aborts go.
+        abort_body: The JSON of the abort of a request.
         sent: Ids of the client's requests, where several transports share them.
         user_transport: Sends the requests, in place of connections.
 
@@ -90,6 +92,8 @@ class LoopTransport:
         headers: dict[str, str],
         abort_headers: Mapping[str, str],
         connect_timeout: float | None,
+        abort_path: str,
+        abort_body: Callable[[str], dict[str, Any]],
         worker_urls: tuple[str, ...] = (),
         sent: SentIds | None = None,
         user_transport: Transport | None = None,
@@ -113,7 +117,13 @@ class LoopTransport:
             self.http = self.control = UserConnections(user_transport)
         self._control_slots = asyncio.Semaphore(_CONTROL_CONNECTIONS)
         self.aborts = Aborts(
-            base_url=base_url, workers=worker_urls, headers=abort_headers, send=self._send, closing=self.closing
+            base_url=base_url,
+            workers=worker_urls,
+            headers=abort_headers,
+            path=abort_path,
+            body=abort_body,
+            send=self._send,
+            closing=self.closing,
         )
 
     @property

@@ -5,33 +5,19 @@ What happens for any status, body and exception is written down in `docs/errors-
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import os
-import random
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
-from ...exceptions import BackendConnectionError, BackendHTTPError
-from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
-from ..http.attempts import FAILURES, Attempt, Failure, Failures, client_closed
-from ..http.connections import Target
-from ..http.options import (
-    Secrets,
-    affinity_header,
-    bearer,
-    checked_count,
-    checked_headers,
-    checked_seconds,
-    checked_url,
-)
-from ..http.retry import RetryBudget, RetryPolicy, parse_retry_after
-from ..http.transport import LoopTransport, LoopTransports
-from ..http.user_transport import Transport
+from typing_extensions import override
+
+from ...exceptions import BackendHTTPError
+from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
+from ..http.attempts import FAILURES
+from ..http.retry import RetryClass
+from ..http.server import ServerClient
 from ..prompt import PromptIds, check_vocabulary
 from . import server_info
 from .answer import check_belongs, parse_answer, read_answer
@@ -44,146 +30,58 @@ logger = logging.getLogger(__name__)
 NON_RETRYABLE_STATUS_CODES = frozenset({401, 403, 404, 405, 409, 410, 411, 413, 414, 415, 422, 501, 505})
 """Statuses that are never retried, whatever the body says. 400 is one too, but for a duplicate request id."""
 
-_READ_IN_THREAD = 1 << 21
-"""Bytes from which an answer is read on a thread: its checks take milliseconds, in which other calls get on."""
+
+_NO_SGLANG = "an SGLang server has /generate; a vLLM server is reached with VLLMClient, or --backend vllm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Call:
-    """What all attempts of a call share: the request, its fields as JSON, its headers."""
+    """A request, and its fields as JSON, which all attempts share."""
 
     request: WireRequest
     fields: bytes
-    headers: bytes
+
+    @property
+    def rid(self) -> str | None:
+        return self.request.rid
+
+    @property
+    def routing_key(self) -> str | None:
+        return self.request.routing_key
+
+    @property
+    def before_attempt(self) -> Callable[[], None] | None:
+        return self.request.before_attempt
+
+    def body(self, rid: str) -> tuple[bytes, ...]:
+        return self.request.body(rid, self.fields)
 
 
-def _new_rid() -> str:
-    return os.urandom(16).hex()  # which no seed and no fork repeats
+class SGLangClient(ServerClient):
+    """Client of an SGLang server or router; its options are those of `ServerClient`.
 
-
-class SGLangClient(Backend):
-    """Client of an SGLang server or router; safe to share between tasks, threads and event loops.
-
-    Every call is checked before it is sent, repeated by a table (`RetryPolicy`) where repeating can help, and aborted
-    on the server when its task is cancelled, its time is up, or the client closes. Use it as an async context
-    manager, or call `close`; an `asyncio.run` that ends closes the connections it opened by itself.
-
-    Args:
-        base_url: Server or router, such as `http://localhost:30000`, without query, user name or password.
-        max_connections: Requests at a time, per event loop; further calls wait their turn.
-        timeout: Seconds for one attempt, from its turn to the last byte; None means no limit. Paused servers make
-            requests wait, so this is also how long a pause is waited for.
-        connect_timeout: Seconds to establish a connection, or None.
-        max_retries: Retries of one call, all classes of failure together.
-        retry_delay: First back-off in seconds; it doubles with every retry, with jitter.
-        max_retry_delay: Largest back-off in seconds.
-        retry_deadline: Seconds after a call's first attempt when no further one begins; None means no deadline.
-        retry_policy: The whole table, instead of the four options above.
-        headers: Further headers of every request.
-        api_key: Sent as `Authorization: Bearer`.
-        admin_api_key: Sent instead of `api_key` with abort calls, the only ones that a server with both keys takes
-            with this one alone.
-        session_affinity_header: Header that carries `routing_key`.
-        worker_urls: Workers behind a router, for aborts; by default they are read from `GET /workers`.
-        vocab_size: Ids of this or above are refused, in requests and in answers. None: the lower bound only, until
-            `vocab_size()` was asked.
-        extra_sampling_keys: Sampling parameters to let through unchecked, for servers newer than this package.
-        max_answer_bytes: Longest answer that is read. Routed experts take 4 bytes a token, layer and expert, and a
-            third more as base64.
-        transport: Sends the requests, in place of the client's own connections (`testing.MockTransport`). Checks,
-            retries, limits and aborts stay.
-
-    Attributes:
-        base_url: Address without trailing slash.
-        timeout, connect_timeout: As given.
-        retry_policy: The table in force.
-
-    Raises:
-        ValueError: An option out of range.
+    ```python
+    async with SGLangClient("http://localhost:30000", api_key=KEY) as client:
+        answer = await client.generate([1, 2, 3], sampling_params={"max_new_tokens": 8}, return_logprob=True)
+    ```
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        max_connections: int = 1000,
-        timeout: float | None = 900.0,
-        connect_timeout: float | None = 5.0,
-        max_retries: int = 60,
-        retry_delay: float = 1.0,
-        max_retry_delay: float = 20.0,
-        retry_deadline: float | None = 1800.0,
-        retry_policy: RetryPolicy | None = None,
-        headers: Mapping[str, str] | None = None,
-        api_key: str | None = None,
-        admin_api_key: str | None = None,
-        session_affinity_header: str = ROUTING_KEY_HEADER,
-        worker_urls: Sequence[str] | None = None,
-        vocab_size: int | None = None,
-        extra_sampling_keys: Collection[str] = (),
-        max_answer_bytes: int = 1 << 28,
-        transport: Transport | None = None,
-    ) -> None:
-        self.base_url = checked_url("base_url", base_url)
-        self.timeout = checked_seconds("timeout", timeout)
-        self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
-        if isinstance(worker_urls, str):
-            raise ValueError(f"worker_urls={worker_urls!r}: expected a list of addresses")
-        self.retry_policy = retry_policy or RetryPolicy(
-            max_retries=max_retries,
-            retry_delay=retry_delay,
-            max_retry_delay=max(max_retry_delay, retry_delay),
-            retry_deadline=retry_deadline,
-        )
-        self._max_connections = max_connections
-        self._affinity_header = session_affinity_header
-        self._extra_sampling_keys = frozenset(extra_sampling_keys)
-        self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
-        checked_headers({session_affinity_header: ""})
-        self._failures = Failures(classify=classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
-        self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
-        self._target = Target.of("POST", f"{self.base_url}/generate", checked_headers(self._headers))
-        self._rng = random.Random()
+    generate_path = "/generate"
+    abort_path = "/abort_request"
+    affinity_header = ROUTING_KEY_HEADER
+
+    @override
+    def _set_up(self) -> None:
         self._probes = server_info.Probes(
-            base_url=self.base_url,
-            vocab_size=checked_count("vocab_size", vocab_size, optional=True),
-            rng=self._rng,
-            failures=self._failures,
-        )
-        self._loops = LoopTransports(
-            base_url=self.base_url,
-            max_connections=checked_count("max_connections", max_connections),
-            headers=checked_headers(self._headers),
-            abort_headers=checked_headers(bearer(admin_api_key)),
-            connect_timeout=self.connect_timeout,
-            worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
-            user_transport=transport,
+            base_url=self.base_url, vocab_size=self._vocab_size, rng=self._rng, failures=self._failures
         )
         self._reported: set[str] = set()
         self._info: BackendInfo | None = None
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
-        """What `/generate` can do."""
         return CAPABILITIES
-
-    @property
-    def extra_sampling_keys(self) -> frozenset[str]:
-        """Sampling parameters that are let through unchecked."""
-        return self._extra_sampling_keys
-
-    @property
-    def max_retries(self) -> int:
-        """Retries of one call."""
-        return self.retry_policy.max_retries
-
-    @property
-    def retry_delay(self) -> float:
-        """First back-off, in seconds."""
-        return self.retry_policy.retry_delay
-
-    def __repr__(self) -> str:
-        return f"SGLangClient({self.base_url!r}, max_connections={self._max_connections})"
 
     # ---------------------------------------------------------------- generate
 
@@ -218,115 +116,46 @@ class SGLangClient(Backend):
             vocab_size=self._probes.vocab_size,
             extra_sampling_keys=self._extra_sampling_keys,
         )
-        return dict((await self._answer_to(request)).payload)
+        return dict((await self._answer_to(_Call(request, request.encode_fields()))).payload)
 
     generate.calls_ask = True  # type: ignore[attr-defined]  # for `as_backend`: nothing but a view of `ask`
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
         check_vocabulary(request.prompt.highest, self._probes.vocab_size)
-        return await self._answer_to(WireRequest.of(request))
+        wire = WireRequest.of(request)
+        return await self._answer_to(_Call(wire, wire.encode_fields()))
 
-    async def _answer_to(self, request: WireRequest) -> GenerateAnswer:
-        call = _Call(
-            request=request,
-            fields=request.encode_fields(),
-            headers=affinity_header(self._affinity_header, request.routing_key),
+    @override
+    def _read(
+        self, call: _Call, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+    ) -> GenerateAnswer:
+        request = call.request
+        answer = read_answer(
+            parse_answer(body),
+            vocab_size=request.vocab_size or self._probes.vocab_size,
+            max_new_tokens=request.max_new_tokens,
         )
-        transport = await self._transport()
-        budget = RetryBudget(self.retry_policy, rng=self._rng)
-        attempt, number = Attempt(rid=request.rid or _new_rid()), 1
-        failure: Failure | None = None
-        while True:
-            result = await self._attempt(transport, call, attempt, budget, failure)
-            if not isinstance(result, Failure):
-                return result
-            final = transport.closed.is_set() or result is failure
-            delay = None if final else budget.next_delay(result.kind, result.retry_after)
-            if delay is None:
-                if number > 1:
-                    result.error.add_note(f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so")
-                try:
-                    raise result.error
-                finally:
-                    del result, failure  # the error holds this frame
-            logger.info(
-                "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
-                result.kind, number, delay, result.error,
-            )  # fmt: skip
-            if delay:
-                await transport.closing.wait(delay)
-            failure, number = result, number + 1
-            attempt = Attempt(rid=_new_rid(), fresh=attempt.fresh or result.wants_new_connection)
-
-    async def _attempt(
-        self, transport: LoopTransport, call: _Call, attempt: Attempt, budget: RetryBudget, last: Failure | None
-    ) -> GenerateAnswer | Failure:
-        """One attempt in its turn: the answer, or why there is none; the last failure again when it is too late."""
-        rid = attempt.rid
-        async with transport.slots:
-            if transport.closed.is_set():
-                return client_closed(rid)
-            if call.request.before_attempt is not None:
-                call.request.before_attempt()
-            if last is None:
-                budget.begin()
-            elif budget.is_over:
-                return last
-            attempt.started = transport.begin(rid)
-            try:
-                with transport.closing.block(f"request {rid}"):
-                    answer, answer_headers = await self._post(transport, call, attempt)
-                check_belongs(answer, call.request, rid=rid, was_sent=transport.was_sent)
-            except asyncio.CancelledError:
-                if attempt.connected:
-                    transport.abort_later(rid)
-                raise
-            except FAILURES as error:
-                return self._failed(transport, attempt, error)
-            finally:
-                transport.in_flight.pop(rid, None)
-        for name, reason in dropped_fields(call.request.fields, rid, answer.payload, answer_headers):
+        check_belongs(answer, request, rid=rid, was_sent=was_sent)
+        for name, reason in dropped_fields(request.fields, rid, answer.payload, headers):
             if name not in self._reported:
                 self._reported.add(name)
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
         return answer
 
-    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> Failure:
-        if transport.closed.is_set():
-            return client_closed(attempt.rid)
-        age = transport.loop.time() - attempt.started
-        failure = self._failures.of(error, attempt, self.base_url, age=age, timeout=self.timeout)
-        if attempt.connected and failure.maybe_running:
-            transport.abort_later(attempt.rid)
-        return failure
+    @staticmethod
+    @override
+    def _abort_body(rid: str) -> dict[str, Any]:
+        return {"rid": rid}
 
-    async def _post(
-        self, transport: LoopTransport, call: _Call, attempt: Attempt
-    ) -> tuple[GenerateAnswer, Mapping[str, str]]:
-        answer = await transport.http.request(
-            self._target,
-            call.request.body(attempt.rid, call.fields),
-            headers=call.headers,
-            timeout=self.timeout,
-            limit=self._max_answer_bytes,
-            fresh=attempt.fresh,
-            noted=attempt,
-        )
-        payload = answer.body
-        if answer.status != 200:
-            attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
-            raise http_error(answer.status, payload)
-        request = call.request
+    @staticmethod
+    @override
+    def _classify(error: BaseException) -> RetryClass:
+        return classify(error)
 
-        def read() -> GenerateAnswer:
-            return read_answer(
-                parse_answer(payload),
-                vocab_size=request.vocab_size or self._probes.vocab_size,
-                max_new_tokens=request.max_new_tokens,
-            )
-
-        return (await asyncio.to_thread(read) if len(payload) > _READ_IN_THREAD else read()), answer.headers
+    @override
+    def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
+        return http_error(status, body, hint=_NO_SGLANG if status == 404 else "")
 
     @staticmethod
     def _classify_http_error(status: int, body: str) -> BackendHTTPError:
@@ -338,24 +167,6 @@ class SGLangClient(Backend):
         return self.retry_policy.limit(classify(error)) > 0
 
     # ----------------------------------------------------------- control calls
-
-    async def abort(self, rid: str) -> bool:
-        """Ask the server to stop the request with this id; through routers, every worker is asked.
-
-        Returns:
-            Whether a server took the call. It does not say that there was such a request.
-        """
-        transport = await self._transport()
-        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
-            return await transport.aborts.abort(rid)
-        return False
-
-    async def abort_everywhere(self, rid: str) -> int:
-        """Ask `base_url` and every worker behind it to stop a request; returns how many took the call."""
-        transport = await self._transport()
-        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
-            return await transport.aborts.abort_everywhere(rid)
-        return 0
 
     async def health(self, timeout: float = 25.0) -> bool:
         """Whether the server answers `GET /health` with 200. It generates one token for that (about a second).
@@ -419,33 +230,3 @@ class SGLangClient(Backend):
         """Whether the served model takes images or audio."""
         info = await self.get_model_info()
         return bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
-
-    # --------------------------------------------------------------- lifecycle
-
-    @property
-    def closings(self) -> int:
-        """How often the client was closed. Work of several calls ends with the client by comparing it."""
-        return self._loops.closings
-
-    async def _transport(self) -> LoopTransport:
-        return await self._loops.here()
-
-    @property
-    def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
-        return self._loops.open
-
-    async def close(self) -> None:
-        """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
-
-        Calls in flight raise `BackendConnectionError`. A later call opens new connections. Connections of a process
-        of which this one is a fork stay open there.
-        """
-        await self._loops.close()
-
-    async def __aenter__(self) -> SGLangClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

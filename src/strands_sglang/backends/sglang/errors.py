@@ -25,7 +25,8 @@ _OVERFLOW = re.compile(
     r"|This model's maximum context length is \d+ tokens"
     r"|Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
     r"|^(?:Multimodal )?(?:Prompt|Input) is too long\b"
-    r"|^Input token count exceeds? the max(?:imum)? model len",
+    r"|^Input token count exceeds? the max(?:imum)? model len"
+    r"|^The (?:decoder )?prompt \(length \d+(?: tokens)?\) is longer than the maximum model length of \d+",
     re.IGNORECASE,
 )
 # Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.
@@ -104,7 +105,7 @@ def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
     return bool(_OVERFLOW.search(error.message))
 
 
-def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
+def http_error(status: int, body: str | bytes, *, hint: str = "") -> SGLangHTTPError:
     """The typed error of an error answer.
 
     Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
@@ -112,6 +113,7 @@ def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
     Args:
         status: HTTP status of the answer.
         body: Body of the answer.
+        hint: What may help, for the end of the message.
     """
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     error = parse_error_body(text)
@@ -123,7 +125,7 @@ def http_error(status: int, body: str | bytes) -> SGLangHTTPError:
     words = error.message or "(empty body)"
     if len(words) > _LONGEST_MESSAGE:
         words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
-    return cls(f"HTTP {status}: {words}", status=status, body=text)
+    return cls(f"HTTP {status}: {words}{f' ({hint})' if hint else ''}", status=status, body=text)
 
 
 def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:

@@ -1,0 +1,363 @@
+"""The client of a model server over HTTP: what the clients of SGLang and of vLLM have in common.
+
+Slots, retries by a table, deadlines, aborts of what nobody waits for any more, one set of connections for every event
+loop. A subclass says where requests go, how they are written, and how answers are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
+
+from ...exceptions import BackendConnectionError, BackendHTTPError
+from ..contract import Backend, GenerateAnswer
+from .attempts import FAILURES, Attempt, Failure, Failures, client_closed
+from .connections import Target
+from .options import (
+    Secrets,
+    affinity_header,
+    bearer,
+    checked_count,
+    checked_headers,
+    checked_seconds,
+    checked_url,
+)
+from .retry import RetryBudget, RetryClass, RetryPolicy, parse_retry_after
+from .transport import LoopTransport, LoopTransports
+from .user_transport import Transport
+
+logger = logging.getLogger(__name__)
+
+_READ_IN_THREAD = 1 << 21
+"""Bytes from which an answer is read on a thread: its checks take milliseconds, in which other calls get on."""
+
+
+class Call(Protocol):
+    """A generate call in the words of its server; all attempts share it."""
+
+    @property
+    def rid(self) -> str | None:
+        """Id of the first attempt, or None for a random one."""
+
+    @property
+    def routing_key(self) -> str | None:
+        """Session affinity key, or None."""
+
+    @property
+    def before_attempt(self) -> Callable[[], None] | None:
+        """Called before each attempt; what it raises ends the call."""
+
+    def body(self, rid: str) -> tuple[bytes, ...]:
+        """The request of an attempt in JSON, in parts, so that the prompt is copied once, into what is sent."""
+
+
+def _new_rid() -> str:
+    return os.urandom(16).hex()  # which no seed and no fork repeats
+
+
+class ServerClient(Backend):
+    """Client of a model server or a router; safe to share between tasks, threads and event loops.
+
+    Every call is checked before it is sent, repeated by a table (`RetryPolicy`) where repeating can help, and aborted
+    on the server when its task is cancelled, its time is up, or the client closes. Use it as an async context
+    manager, or call `close`; an `asyncio.run` that ends closes the connections it opened by itself.
+
+    Args:
+        base_url: Server or router, such as `http://localhost:30000`, without query, user name or password.
+        max_connections: Requests at a time, per event loop; further calls wait their turn.
+        timeout: Seconds for one attempt, from its turn to the last byte; None means no limit. Paused servers make
+            requests wait, so this is also how long a pause is waited for.
+        connect_timeout: Seconds to establish a connection, or None.
+        max_retries: Retries of one call, all classes of failure together.
+        retry_delay: First back-off in seconds; it doubles with every retry, with jitter.
+        max_retry_delay: Largest back-off in seconds.
+        retry_deadline: Seconds after a call's first attempt when no further one begins; None means no deadline.
+        retry_policy: The whole table, instead of the four options above.
+        headers: Further headers of every request.
+        api_key: Sent as `Authorization: Bearer`.
+        admin_api_key: Sent instead of `api_key` with abort calls, the only ones that a server with both keys takes
+            with this one alone.
+        session_affinity_header: Header that carries `routing_key`; None for the one that the server's routers read.
+        worker_urls: Workers behind a router, for aborts; by default they are read from `GET /workers`.
+        vocab_size: Ids of this or above are refused, in requests and in answers. None: the lower bound only, until
+            `vocab_size()` was asked.
+        extra_sampling_keys: Sampling parameters to let through unchecked, for servers newer than this package.
+        max_answer_bytes: Longest answer that is read. Routed experts take 4 bytes a token, layer and expert, and a
+            third more as base64.
+        transport: Sends the requests, in place of the client's own connections (`testing.MockTransport`). Checks,
+            retries, limits and aborts stay.
+
+    Attributes:
+        base_url: Address without trailing slash.
+        timeout, connect_timeout: As given.
+        retry_policy: The table in force.
+
+    Raises:
+        ValueError: An option out of range.
+    """
+
+    generate_path: ClassVar[str]
+    """Where calls go, behind the address."""
+    abort_path: ClassVar[str]
+    """Where aborts go."""
+    affinity_header: ClassVar[str]
+    """The header by which routers keep an episode on one worker."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        max_connections: int = 1000,
+        timeout: float | None = 900.0,
+        connect_timeout: float | None = 5.0,
+        max_retries: int = 60,
+        retry_delay: float = 1.0,
+        max_retry_delay: float = 20.0,
+        retry_deadline: float | None = 1800.0,
+        retry_policy: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
+        admin_api_key: str | None = None,
+        session_affinity_header: str | None = None,
+        worker_urls: Sequence[str] | None = None,
+        vocab_size: int | None = None,
+        extra_sampling_keys: Collection[str] = (),
+        max_answer_bytes: int = 1 << 28,
+        transport: Transport | None = None,
+    ) -> None:
+        self.base_url = checked_url("base_url", base_url)
+        self.timeout = checked_seconds("timeout", timeout)
+        self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
+        if isinstance(worker_urls, str):
+            raise ValueError(f"worker_urls={worker_urls!r}: expected a list of addresses")
+        self.retry_policy = retry_policy or RetryPolicy(
+            max_retries=max_retries,
+            retry_delay=retry_delay,
+            max_retry_delay=max(max_retry_delay, retry_delay),
+            retry_deadline=retry_deadline,
+        )
+        self._max_connections = max_connections
+        self._affinity_header = session_affinity_header or self.affinity_header
+        self._extra_sampling_keys = frozenset(extra_sampling_keys)
+        self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
+        checked_headers({self._affinity_header: ""})
+        self._failures = Failures(classify=self._classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
+        self._max_answer_bytes = checked_count("max_answer_bytes", max_answer_bytes)
+        self._target = Target.of("POST", f"{self.base_url}{self.generate_path}", checked_headers(self._headers))
+        self._rng = random.Random()
+        self._vocab_size = checked_count("vocab_size", vocab_size, optional=True)
+        self._loops = LoopTransports(
+            base_url=self.base_url,
+            max_connections=checked_count("max_connections", max_connections),
+            headers=checked_headers(self._headers),
+            abort_headers=checked_headers(bearer(admin_api_key)),
+            connect_timeout=self.connect_timeout,
+            worker_urls=tuple(checked_url("worker_urls", url) for url in worker_urls or ()),
+            abort_path=self.abort_path,
+            abort_body=self._abort_body,
+            user_transport=transport,
+        )
+        self._set_up()
+
+    @property
+    def extra_sampling_keys(self) -> frozenset[str]:
+        """Sampling parameters that are let through unchecked."""
+        return self._extra_sampling_keys
+
+    @property
+    def max_retries(self) -> int:
+        """Retries of one call."""
+        return self.retry_policy.max_retries
+
+    @property
+    def retry_delay(self) -> float:
+        """First back-off, in seconds."""
+        return self.retry_policy.retry_delay
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r}, max_connections={self._max_connections})"
+
+    # ------------------------------------------------------------ of the server
+
+    def _set_up(self) -> None:
+        """Initialise what the subclass keeps; runs at the end of the constructor."""
+
+    @abstractmethod
+    def _read(
+        self, call: Any, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+    ) -> GenerateAnswer:
+        """The checked answer of an attempt; runs on a thread where the body is long.
+
+        Args:
+            call: The call.
+            body: Body of the answer, whose status is 200.
+            rid: Id of the attempt.
+            headers: Headers of the answer, names in lower case.
+            was_sent: Whether an id is that of a request of this client.
+
+        Raises:
+            BackendError: It is not the answer to this call, or contradicts itself.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def _abort_body(rid: str) -> dict[str, Any]:
+        """The JSON of an abort of one request."""
+
+    @abstractmethod
+    def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
+        """The typed error of an error answer."""
+
+    @staticmethod
+    @abstractmethod
+    def _classify(error: BaseException) -> RetryClass:
+        """The row of the retry table that a typed error of this server belongs to."""
+
+    # ---------------------------------------------------------------- generate
+
+    async def _answer_to(self, call: Call) -> GenerateAnswer:
+        """The answer to a call, repeated and aborted as the class says."""
+        affinity = affinity_header(self._affinity_header, call.routing_key)
+        transport = await self._transport()
+        budget = RetryBudget(self.retry_policy, rng=self._rng)
+        attempt, number = Attempt(rid=call.rid or _new_rid()), 1
+        failure: Failure | None = None
+        while True:
+            result = await self._attempt(transport, call, affinity, attempt, budget, failure)
+            if not isinstance(result, Failure):
+                return result
+            final = transport.closed.is_set() or result is failure
+            delay = None if final else budget.next_delay(result.kind, result.retry_after)
+            if delay is None:
+                if number > 1:
+                    result.error.add_note(f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so")
+                try:
+                    raise result.error
+                finally:
+                    del result, failure  # the error holds this frame
+            logger.info(
+                "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
+                result.kind, number, delay, result.error,
+            )  # fmt: skip
+            if delay:
+                await transport.closing.wait(delay)
+            failure, number = result, number + 1
+            attempt = Attempt(rid=_new_rid(), fresh=attempt.fresh or result.wants_new_connection)
+
+    async def _attempt(
+        self,
+        transport: LoopTransport,
+        call: Call,
+        affinity: bytes,
+        attempt: Attempt,
+        budget: RetryBudget,
+        last: Failure | None,
+    ) -> GenerateAnswer | Failure:
+        """One attempt in its turn: the answer, or why there is none; the last failure again when it is too late."""
+        rid = attempt.rid
+        async with transport.slots:
+            if transport.closed.is_set():
+                return client_closed(rid)
+            if call.before_attempt is not None:
+                call.before_attempt()
+            if last is None:
+                budget.begin()
+            elif budget.is_over:
+                return last
+            attempt.started = transport.begin(rid)
+            try:
+                with transport.closing.block(f"request {rid}"):
+                    return await self._post(transport, call, affinity, attempt)
+            except asyncio.CancelledError:
+                if attempt.connected:
+                    transport.abort_later(rid)
+                raise
+            except FAILURES as error:
+                return self._failed(transport, attempt, error)
+            finally:
+                transport.in_flight.pop(rid, None)
+
+    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> Failure:
+        if transport.closed.is_set():
+            return client_closed(attempt.rid)
+        age = transport.loop.time() - attempt.started
+        failure = self._failures.of(error, attempt, self.base_url, age=age, timeout=self.timeout)
+        if attempt.connected and failure.maybe_running:
+            transport.abort_later(attempt.rid)
+        return failure
+
+    async def _post(self, transport: LoopTransport, call: Call, affinity: bytes, attempt: Attempt) -> GenerateAnswer:
+        answer = await transport.http.request(
+            self._target,
+            call.body(attempt.rid),
+            headers=affinity,
+            timeout=self.timeout,
+            limit=self._max_answer_bytes,
+            fresh=attempt.fresh,
+            noted=attempt,
+        )
+        if answer.status != 200:
+            attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
+            raise self._http_error(answer.status, answer.body)
+
+        def read() -> GenerateAnswer:
+            return self._read(call, answer.body, rid=attempt.rid, headers=answer.headers, was_sent=transport.was_sent)
+
+        return await asyncio.to_thread(read) if len(answer.body) > _READ_IN_THREAD else read()
+
+    # ----------------------------------------------------------- control calls
+
+    async def abort(self, rid: str) -> bool:
+        """Ask the server to stop the request with this id; through routers, every worker is asked.
+
+        Returns:
+            Whether a server took the call. It does not say that there was such a request.
+        """
+        transport = await self._transport()
+        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
+            return await transport.aborts.abort(rid)
+        return False
+
+    async def abort_everywhere(self, rid: str) -> int:
+        """Ask `base_url` and every worker behind it to stop a request; returns how many took the call."""
+        transport = await self._transport()
+        with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
+            return await transport.aborts.abort_everywhere(rid)
+        return 0
+
+    # --------------------------------------------------------------- lifecycle
+
+    @property
+    def closings(self) -> int:
+        """How often the client was closed. Work of several calls ends with the client by comparing it."""
+        return self._loops.closings
+
+    async def _transport(self) -> LoopTransport:
+        return await self._loops.here()
+
+    @property
+    def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
+        return self._loops.open
+
+    async def close(self) -> None:
+        """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
+
+        Calls in flight raise `BackendConnectionError`. A later call opens new connections. Connections of a process
+        of which this one is a fork stay open there.
+        """
+        await self._loops.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
