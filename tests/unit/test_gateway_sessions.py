@@ -24,7 +24,7 @@ import pytest
 from strands_sglang.exceptions import SGLangConnectionError, SGLangThrottledError
 from strands_sglang.gateway import Gateway, command
 from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from strands_sglang.gateway.session import Origin
+from strands_sglang.gateway.dialects.wire import Origin
 from strands_sglang.testing import Reply
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, Rig, assert_prefix, rig, trained_once

@@ -61,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _misused(args: argparse.Namespace) -> str | None:
-    """What is wrong with the options, where that shows without loading anything."""
+    """The complaint about options that contradict each other, or None; nothing is loaded."""
     if not args.base_url and not args.model:
         return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:
         return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
-    from .server import is_loopback
+    from .requests import is_loopback
 
     if not is_loopback(args.host) and args.admin_key is None:
         return f"--host {args.host} can be reached from other machines: give --admin-key KEY, or {ADMIN_KEY_VARIABLE}"

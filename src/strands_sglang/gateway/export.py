@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from .session import Session
+from ..trajectory import Trajectory
+from .counters import Counters
 
 
-def rows_of(session: Session) -> list[dict[str, Any]]:
+def rows_of(
+    trajectories: Iterable[Trajectory], *, session: str, labels: Mapping[str, Any], counters: Counters
+) -> list[dict[str, Any]]:
     """One row per trajectory. Images are left out; `images` has their number."""
-    counters = session.counters
     rows = []
-    for trajectory in session.trajectories:
+    for trajectory in trajectories:
         rows.append(
             {
-                "session": session.id,
-                "labels": dict(session.labels),
+                "session": session,
+                "labels": dict(labels),
                 "agent": trajectory.agent_name,
                 "token_ids": trajectory.token_ids,
                 "loss_mask": trajectory.loss_mask,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import inspect
-import ipaddress
 import logging
 import os
 import re
@@ -18,7 +16,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
@@ -30,11 +27,23 @@ from ..exceptions import did_you_mean, refuse_unknown
 from ..installation import install_command
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, refusal, send
-from .dialects import CHAT_COMPLETIONS, DIALECTS, KEY_HEADERS
+from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label, refuse_deep, want_count, want_object
 from .dialects.wire import Refused, Route, WireDialect, WireRequest
 from .export import parquet_of, rows_of
-from .session import GatewayPolicy, Limits, Origin, Session
+from .requests import (
+    bytes_of,
+    host_of,
+    is_address,
+    is_loopback,
+    key_digest,
+    netloc_of,
+    origin_of,
+    presented_key,
+    printable,
+    read_body,
+)
+from .session import GatewayPolicy, Limits, Session
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +55,6 @@ _SESSION_LIMITS = ("max_requests", "max_new_tokens")
 _CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
 _LIMITS = (*_SESSION_LIMITS, *_CONVERSATION_LIMITS)
 _AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
-_ORIGIN_HEADERS = ("User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-stainless-retry-count")
-_ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 
 
 class Gateway:
@@ -257,14 +264,14 @@ class Gateway:
             limits=Limits(**own),
             labels=dict(labels or {}),
         )
-        self.sessions[name] = self._by_key[_key_digest(key)] = session
+        self.sessions[name] = self._by_key[key_digest(key)] = session
         self._address(session)
         return session
 
     async def delete(self, session: Session) -> None:
         """Drop a session with its trajectories; what is in flight is aborted."""
         self.sessions.pop(session.id, None)
-        self._by_key.pop(_key_digest(session.key), None)
+        self._by_key.pop(key_digest(session.key), None)
         await session.drop()
 
     def _address(self, session: Session) -> None:
@@ -274,15 +281,15 @@ class Gateway:
 
     def _session_of(self, request: web.Request) -> Session:
         """The session of the path, else of the key; never one of the body."""
-        name, key = request.match_info.get("session"), _presented_key(request)
-        by_key = self._by_key.get(_key_digest(key)) if key else None
+        name, key = request.match_info.get("session"), presented_key(request)
+        by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
         if named is None and self.auto_sessions and key and by_key is None:
             name = name or key
             if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
                 raise Refused("this key names no new session", status=403, code="wrong_session")
             return self.open(name=name, key=key)
-        if named is None or not key or not hmac.compare_digest(_bytes_of(key), _bytes_of(named.key)):
+        if named is None or not key or not hmac.compare_digest(bytes_of(key), bytes_of(named.key)):
             if named is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
@@ -330,10 +337,10 @@ class Gateway:
             return response
 
     def _check_source(self, request: web.Request) -> None:
-        host, origin = _host_of(f"//{request.host}"), request.headers.get("Origin")
-        if host is None or (host not in self._hosts and not _is_address(host)):
+        host, origin = host_of(f"//{request.host}"), request.headers.get("Origin")
+        if host is None or (host not in self._hosts and not is_address(host)):
             raise Refused(f"host {label(host or request.host)} is not served here", status=403)
-        if (origin is not None and _netloc_of(origin) != request.host) or request.headers.get("Sec-Fetch-Site") in (
+        if (origin is not None and netloc_of(origin) != request.host) or request.headers.get("Sec-Fetch-Site") in (
             "cross-site", "same-site",
         ):  # fmt: skip
             raise Refused("requests of web pages are not served here", status=403)
@@ -346,7 +353,7 @@ class Gateway:
             try:
                 session = self._session_of(request)
                 path = {name: value for name, value in request.match_info.items() if name != "session"}
-                body = {**await _body(request), **path, **route.fields}
+                body = {**await read_body(request), **path, **route.fields}
                 wire = dialect.read(body, session.readings[dialect.name])
                 await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
                 if route.counts and dialect.count is not None:
@@ -367,7 +374,7 @@ class Gateway:
     async def _respond(
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
-        answer = session.respond(wire, _origin(request))
+        answer = session.respond(wire, origin_of(request))
         connection, has_arrived = Connection.of(request), False
 
         def delivered() -> None:
@@ -417,14 +424,14 @@ class Gateway:
         return _json({"object": "list", "data": [card], **paging})
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._card(_printable(request.match_info["model"])))
+        return _json(self._card(printable(request.match_info["model"])))
 
     # ---- administration ------------------------------------------------
 
     def _for_admin(self, answer: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            expected, given = self._admin_key, _presented_key(request) or ""
-            if expected is not None and not hmac.compare_digest(_bytes_of(given), _bytes_of(expected)):
+            expected, given = self._admin_key, presented_key(request) or ""
+            if expected is not None and not hmac.compare_digest(bytes_of(given), bytes_of(expected)):
                 raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
             try:
                 return await answer(request)
@@ -442,7 +449,7 @@ class Gateway:
         return session
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
-        body = await _body(request) if request.can_read_body else {}
+        body = await read_body(request) if request.can_read_body else {}
         if unknown := body.keys() - {"labels", "sampling", "limits"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits")
         asked = {name: want_object(value, name) for name, value in body.items() if value is not None}
@@ -461,7 +468,7 @@ class Gateway:
 
     async def _trajectories(self, request: web.Request) -> web.StreamResponse:
         session = self._named(request)
-        rows = rows_of(session)
+        rows = rows_of(session.trajectories, session=session.id, labels=session.labels, counters=session.counters)
         kind = request.query.get("format") or ("parquet" if "parquet" in request.headers.get("Accept", "") else "json")
         if kind == "json":
             return _json(rows)
@@ -488,29 +495,6 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
-    """The body, a JSON object. aiohttp unpacks it, counting what comes out, or answers 400 to what it cannot unpack."""
-    encoding = request.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in _ENCODINGS:
-        raise Refused(f"bodies encoded as {encoding!r} are not supported; send gzip, deflate or plain", status=415)
-    if request.content_type != "application/json":
-        raise Refused("the content type must be application/json", status=415)
-    try:
-        raw = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise Refused("the body is larger than this gateway takes", status=413, code="too_large") from error
-    except web.HTTPException:
-        raise
-    except Exception as error:  # a broken gzip stream: aiohttp raises what its parser raises
-        raise Refused(f"the body cannot be read ({type(error).__name__})") from error
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not JSON: {error}") from None
-    refuse_deep(body, "the body")
-    return dict(want_object(body, "the body"))
-
-
 def _count(name: str, value: Any) -> int | None:
     try:
         return want_count(value, name)
@@ -530,72 +514,7 @@ async def _note_head(request: web.Request, response: web.StreamResponse) -> None
         connection.begins()
 
 
-def _presented_key(request: web.Request) -> str | None:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
-    return next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
-
-
-def _bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # how headers that are not UTF-8 are decoded
-
-
-def _printable(text: str) -> str:
-    return _bytes_of(text).decode("utf-8", "replace")
-
-
-def _key_digest(key: str) -> bytes:
-    # Looked up by digest, so that the time a look-up takes reveals nothing about a key.
-    return hashlib.sha256(_bytes_of(key)).digest()
-
-
-def _origin(request: web.Request) -> Origin:
-    """Client and agent by their headers; they are labels, and name no session."""
-    headers = {name: _printable(request.headers.get(name, "")) for name in _ORIGIN_HEADERS}
-    client = headers["User-Agent"].partition(" ")[0].partition("/")[0]
-    agent = headers["x-claude-code-agent-id"] or None
-    if agent is None and (metadata := headers["x-codex-turn-metadata"]):
-        try:
-            parsed = orjson.loads(metadata)
-        except orjson.JSONDecodeError:
-            parsed = None
-        name = parsed.get("agent_name") if isinstance(parsed, dict) else None
-        agent = name if isinstance(name, str) and name else None
-    retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
-    is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
-    return Origin(client=label(client) if client else "unknown", agent=agent, is_retry=is_retry)
-
-
-def _host_of(address: str) -> str | None:
-    """The host of an address, or None for one that is malformed."""
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return None
-
-
-def _netloc_of(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _option_names() -> set[str]:
-    """What `Gateway` takes: its own arguments and those of a session's conversation."""
+    """Options of `Gateway`: its own arguments and those of a session's conversation."""
     own = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters}
     return (own | DEFAULTS.keys()) - {"options", "base_url"}
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine only."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)

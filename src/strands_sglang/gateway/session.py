@@ -20,25 +20,13 @@ import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
 from ..conversation.reply import MalformedCalls, Reply
-from ..exceptions import (
-    ContextOverflowError,
-    MessageConversionError,
-    SGLangClientError,
-    SGLangHTTPError,
-    SGLangRequestError,
-    SGLangThrottledError,
-    StrandsSGLangError,
-    TemplateError,
-    TokenBudgetReachedError,
-    ToolParserError,
-)
 from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
 from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
 from .counters import Counters, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
-from .dialects.wire import Refused, TokenLogprob, WireCall, WireReply, WireRequest
+from .dialects.wire import Origin, Refused, TokenLogprob, WireCall, WireReply, WireRequest
 from .receipts import Receipts
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
@@ -65,21 +53,6 @@ class GatewayPolicy:
     strict: bool = False
     client_sampling: bool = False
     volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a request comes from, by its headers.
-
-    Attributes:
-        client: Name of the program.
-        agent: Name of the agent within it, or None.
-        is_retry: The client says that it repeats a request whose answer did not come.
-    """
-
-    client: str = "unknown"
-    agent: str | None = None
-    is_retry: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -309,7 +282,7 @@ class Session:
             yield
         except Exception as error:
             self.failure = error
-            raise refusal_of(error) or error from error
+            raise Refused.of(error) or error from error
 
     def _check_open(self) -> None:
         if self.is_sealed:
@@ -541,25 +514,3 @@ def _message_of(reply: Reply) -> Message:
         blocks.append({"text": reply.text})
     blocks += [{"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.input}} for call in reply.calls]
     return {"role": "assistant", "content": blocks}
-
-
-def refusal_of(error: BaseException) -> Refused | None:
-    """The client's view of an error of the core; None if it is not an error of the request."""
-    if isinstance(error, ContextOverflowError):
-        prompt = (error.tokens, error.limit)
-        return Refused(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
-    if isinstance(error, TokenBudgetReachedError):
-        return Refused(str(error), code="rollout_limit")
-    if isinstance(error, TemplateError | MessageConversionError | ToolParserError | SGLangRequestError):
-        return Refused(str(error), code="unsupported")
-    if isinstance(error, SGLangThrottledError):
-        return Refused("the model server is busy", status=503, code="overloaded", retry_after=1)
-    if isinstance(error, SGLangHTTPError) and error.status in (401, 403):  # its words may name the gateway's own key
-        return Refused(f"the model server refused the gateway (HTTP {error.status})", status=502, code="upstream")
-    if isinstance(error, SGLangHTTPError) and 400 <= error.status < 500:
-        return Refused(f"the model server refused the request: {error}", code="upstream_refused")
-    if isinstance(error, SGLangClientError):
-        return Refused(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
-    if isinstance(error, StrandsSGLangError) and not isinstance(error, Refused):
-        return Refused(str(error), status=500, code="internal")
-    return None

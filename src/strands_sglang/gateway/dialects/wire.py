@@ -8,7 +8,18 @@ from typing import Any
 
 import orjson
 
-from ...exceptions import StrandsSGLangError
+from ...exceptions import (
+    BackendError,
+    BackendHTTPError,
+    BackendRequestError,
+    BackendThrottledError,
+    ContextOverflowError,
+    MessageConversionError,
+    StrandsSGLangError,
+    TemplateError,
+    TokenBudgetReachedError,
+    ToolParserError,
+)
 from ..canonical import Message, Reading, Readings
 
 
@@ -37,6 +48,43 @@ class Refused(StrandsSGLangError):
         super().__init__(message)
         self.message, self.status, self.code, self.param = message, status, code, param
         self.retry_after, self.prompt = retry_after, prompt
+
+    @classmethod
+    def of(cls, error: BaseException) -> Refused | None:
+        """The client's view of an error of the core; None if it is not an error of the request."""
+        if isinstance(error, ContextOverflowError):
+            prompt = (error.tokens, error.limit)
+            return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
+        if isinstance(error, TokenBudgetReachedError):
+            return cls(str(error), code="rollout_limit")
+        if isinstance(error, TemplateError | MessageConversionError | ToolParserError | BackendRequestError):
+            return cls(str(error), code="unsupported")
+        if isinstance(error, BackendThrottledError):
+            return cls("the model server is busy", status=503, code="overloaded", retry_after=1)
+        if isinstance(error, BackendHTTPError) and error.status in (401, 403):  # its words may name our own key
+            return cls(f"the model server refused the gateway (HTTP {error.status})", status=502, code="upstream")
+        if isinstance(error, BackendHTTPError) and 400 <= error.status < 500:
+            return cls(f"the model server refused the request: {error}", code="upstream_refused")
+        if isinstance(error, BackendError):
+            return cls(f"the model server gave no answer: {error}", status=503, code="upstream", retry_after=1)
+        if isinstance(error, StrandsSGLangError) and not isinstance(error, cls):
+            return cls(str(error), status=500, code="internal")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a request comes from, by its headers.
+
+    Attributes:
+        client: Name of the program.
+        agent: Name of the agent within it, or None.
+        is_retry: The client says that it repeats a request whose answer did not come.
+    """
+
+    client: str = "unknown"
+    agent: str | None = None
+    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

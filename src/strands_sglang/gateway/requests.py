@@ -1,0 +1,111 @@
+"""Reading HTTP requests: body, key, host, and where a request comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from aiohttp import web
+
+from .dialects import KEY_HEADERS
+from .dialects.reading import label, refuse_deep, want_object
+from .dialects.wire import Origin, Refused
+
+_ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
+_ORIGIN_HEADERS = ("User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-stainless-retry-count")
+
+
+async def read_body(request: web.Request) -> dict[str, Any]:
+    """The body, a JSON object. aiohttp unpacks it, counting what comes out, or answers 400 to what it cannot unpack."""
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in _ENCODINGS:
+        raise Refused(f"bodies encoded as {encoding!r} are not supported; send gzip, deflate or plain", status=415)
+    if request.content_type != "application/json":
+        raise Refused("the content type must be application/json", status=415)
+    try:
+        raw = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise Refused("the body is larger than this gateway takes", status=413, code="too_large") from error
+    except web.HTTPException:
+        raise
+    except Exception as error:  # a broken gzip stream: aiohttp raises what its parser raises
+        raise Refused(f"the body cannot be read ({type(error).__name__})") from error
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"the body is not JSON: {error}") from None
+    refuse_deep(body, "the body")
+    return dict(want_object(body, "the body"))
+
+
+def presented_key(request: web.Request) -> str | None:
+    """The key of a request, or None."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
+
+
+def bytes_of(text: str) -> bytes:
+    """The bytes of a header, which need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def printable(text: str) -> str:
+    """Text of a header that JSON can hold."""
+    return bytes_of(text).decode("utf-8", "replace")
+
+
+def key_digest(key: str) -> bytes:
+    """The digest by which a key is looked up, so that the time it takes reveals nothing about the key."""
+    return hashlib.sha256(bytes_of(key)).digest()
+
+
+def origin_of(request: web.Request) -> Origin:
+    """Client and agent by their headers; they are labels, and name no session."""
+    headers = {name: printable(request.headers.get(name, "")) for name in _ORIGIN_HEADERS}
+    client = headers["User-Agent"].partition(" ")[0].partition("/")[0]
+    agent = headers["x-claude-code-agent-id"] or None
+    if agent is None and (metadata := headers["x-codex-turn-metadata"]):
+        try:
+            parsed = orjson.loads(metadata)
+        except orjson.JSONDecodeError:
+            parsed = None
+        name = parsed.get("agent_name") if isinstance(parsed, dict) else None
+        agent = name if isinstance(name, str) and name else None
+    retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
+    is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
+    return Origin(client=label(client) if client else "unknown", agent=agent, is_retry=is_retry)
+
+
+def host_of(address: str) -> str | None:
+    """The host of an address, or None for one that is malformed."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return None
+
+
+def netloc_of(origin: str) -> str | None:
+    """Host and port of an origin, or None for one that is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def is_address(host: str) -> bool:
+    """True for an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address of this machine only."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
