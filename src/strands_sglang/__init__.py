@@ -12,6 +12,7 @@ warn_of_upstream()
 
 if TYPE_CHECKING:
     from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
+    from .compat import LoopLimiter, LoopLimitReachedError, Rollout
     from .exceptions import (
         ContextOverflowError,
         ControlTokenError,
@@ -44,11 +45,6 @@ if TYPE_CHECKING:
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
     from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
     from .trajectory.packed import decode_routed_experts
-
-    # Names of strands-sglang 0.4 to 0.6, see docs/migration.md.
-    LoopLimiter = ToolLimiter
-    LoopLimitReachedError = ToolLimitReachedError
-    Rollout = TokenManager
 
 __all__ = [
     "ContextOverflowError",
@@ -98,6 +94,7 @@ __all__ = [
 _MODULES = {
     "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
     "trajectory.packed": ("decode_routed_experts",),
+    "compat": ("LoopLimitReachedError", "LoopLimiter", "Rollout"),
     "model": ("SGLangModel",),
     "tool_limiter": (
         "MaxToolCallsReachedError",
@@ -109,14 +106,12 @@ _MODULES = {
     "tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
     "trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
 }
-_ALIASES = {"LoopLimiter": "ToolLimiter", "LoopLimitReachedError": "ToolLimitReachedError", "Rollout": "TokenManager"}
 
 
 def __getattr__(name: str) -> Any:
-    wanted = _ALIASES.get(name, name)
     if name in __all__:  # whatever no other module has is an error
-        module = next((module for module, names in _MODULES.items() if wanted in names), "exceptions")
-        value = getattr(import_module(f"{__name__}.{module}"), wanted)
+        module = next((module for module, names in _MODULES.items() if name in names), "exceptions")
+        value = getattr(import_module(f"{__name__}.{module}"), name)
     elif name in (*_MODULES, "client", "exceptions"):
         return import_module(f"{__name__}.{name}")
     else:

@@ -1,5 +1,4 @@
-"""Upstream's import path of the SGLang client (`docs/migration.md`); new code imports from `strands_sglang`."""
+"""Import path of the client in strands-sglang; see `strands_sglang.compat`."""
 
-from .backends.sglang import NON_RETRYABLE_STATUS_CODES, SGLangClient
-
-__all__ = ["NON_RETRYABLE_STATUS_CODES", "SGLangClient"]
+from .compat import NON_RETRYABLE_STATUS_CODES as NON_RETRYABLE_STATUS_CODES
+from .compat import SGLangClient as SGLangClient

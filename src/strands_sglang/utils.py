@@ -1,5 +1,5 @@
-"""Kept for existing imports of the shared clients and tokenizers; new code imports from `strands_sglang`."""
+"""Import path of the shared clients and tokenizers in strands-sglang; see `strands_sglang.compat`."""
 
-from .backends.sglang import get_client, get_client_from_slime_args, get_tokenizer
-
-__all__ = ["get_client", "get_client_from_slime_args", "get_tokenizer"]
+from .compat import get_client as get_client
+from .compat import get_client_from_slime_args as get_client_from_slime_args
+from .compat import get_tokenizer as get_tokenizer

@@ -35,8 +35,8 @@ SGLANG_LAYERS = [
     ["template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
     ["backends"],
     ["conversation"],
-    ["model", "gateway", "client", "utils", "doctor"],
-    ["testing"],
+    ["model", "gateway", "compat", "doctor"],
+    ["testing", "client", "utils"],
     ["cli"],
     ["__main__"],
 ]

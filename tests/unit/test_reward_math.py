@@ -179,12 +179,6 @@ def test_wrong_timeout_is_refused(timeout: float) -> None:
         MathRewardFunction(timeout=timeout)
 
 
-def test_other_name_of_existing_users() -> None:
-    from strands_env.rewards.math_verify_reward import MathVerifyReward
-
-    assert MathVerifyReward is MathRewardFunction
-
-
 async def test_where_a_harmless_answer_fails_too_the_reward_abstains() -> None:
     result = await MathRewardFunction(timeout=1.0).compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
     assert result.reward is None
