@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.eval import EvalError, Prices
+from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.recipe.options import PRICES
-from strands_env.report.details import trajectories_of
 from strands_sglang.backends.engine.own_models import UnknownModelError
 from strands_sglang.drift import DriftTotals
 
@@ -91,7 +91,7 @@ class SavedRun:
         totals, seen = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
         with ResultReader(self.paths.results) as reader:
             for entry in reader.entries:
-                for item in trajectories_of(reader.read(entry, with_tokens=True).step_result):
+                for item in recorded_trajectories(reader.read(entry, with_tokens=True).step_result):
                     seen += len(item.tokens)
                     if budget is not None and seen > budget:
                         return None

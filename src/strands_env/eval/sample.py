@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from strands_env.core import Action, StepResult
+from strands_env.core import Action, StepResult, Trajectory
 
 
 class Score(NamedTuple):
@@ -104,3 +104,11 @@ class EvalSample(BaseModel):
 def located(message: str, raised_at: str | None) -> str:
     """An error's message with the line of the user's code that raised it."""
     return message if raised_at is None else f"{message} ({raised_at})"
+
+
+def recorded_trajectories(result: StepResult) -> list[Trajectory]:
+    """All token trajectories of a step; the observed one where the provider gives no others."""
+    if result.trajectories:
+        return result.trajectories
+    tokens = result.observation.tokens
+    return [] if tokens is None else [Trajectory(agent_name="agent", tokens=tokens)]

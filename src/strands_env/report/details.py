@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import StepResult, TokenObservation, Trajectory
-from strands_env.eval.sample import EvalSample
+from strands_env.eval.sample import EvalSample, recorded_trajectories
 from strands_sglang.drift import DriftTotals
 
 MAX_TEXT = 100_000
@@ -112,7 +112,7 @@ def details(
     unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
     messages = result.observation.messages or [unasked]
     truth = sample.action.task_context.ground_truth
-    trajectories = trajectories_of(result)
+    trajectories = recorded_trajectories(result)
     main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
     if main is None and len(trajectories) == 1 and result.observation.messages:
         main = 0
@@ -183,14 +183,6 @@ def _shared(one: Any, two: Any) -> int:
     length = min(len(one), len(two))
     differing = np.flatnonzero(one[:length] != two[:length])
     return int(differing[0]) if differing.size else length
-
-
-def trajectories_of(result: StepResult) -> list[Trajectory]:
-    """All token trajectories of a step; the observed one where the provider gives no others."""
-    if result.trajectories:
-        return result.trajectories
-    tokens = result.observation.tokens
-    return [] if tokens is None else [Trajectory(agent_name="agent", tokens=tokens)]
 
 
 def task_of(text: str, truth: Any, characters: int) -> dict[str, Any]:

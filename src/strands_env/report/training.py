@@ -13,9 +13,10 @@ from strands_env.eval.errors import EvalError
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
+from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.eval.store.files import told
-from strands_env.report.details import answer_of, task_of, trajectories_of
+from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of
 from strands_sglang.drift import DriftTotals
@@ -110,7 +111,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                     reward=sample.reward,
                     answer=answer_of(result),
                 )
-                for item in trajectories_of(result) if drift is not None else ():
+                for item in recorded_trajectories(result) if drift is not None else ():
                     seen += len(item.tokens)
                     drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
             Grouping.of(document).apply(table)
