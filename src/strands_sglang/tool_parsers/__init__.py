@@ -4,8 +4,7 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 `register_tool_parser(name)` adds one.
 """
 
-from strands_sglang.tool_parsers.bare import BareToolParser
-from strands_sglang.tool_parsers.base import (
+from .base import (
     TOOL_PARSER_REGISTRY,
     UNKNOWN_TOOL_NAME,
     Block,
@@ -19,36 +18,46 @@ from strands_sglang.tool_parsers.base import (
     list_tool_parsers,
     register_tool_parser,
 )
-from strands_sglang.tool_parsers.deepseek import DeepSeekV3ToolParser, DeepSeekV31ToolParser, DeepSeekV32ToolParser
-from strands_sglang.tool_parsers.gemma4 import Gemma4ToolParser
-from strands_sglang.tool_parsers.glm import GLMToolParser
-from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
-from strands_sglang.tool_parsers.hermes import (
-    GigaChatToolParser,
-    HermesToolParser,
-    InternS1ToolParser,
-    LongCatToolParser,
-)
-from strands_sglang.tool_parsers.json_calls import (
+from .gemma4 import Gemma4ToolParser
+from .glm import GLMToolParser
+from .gpt_oss import GptOssToolParser
+from .json_calls import (
     ApertusToolParser,
+    BareToolParser,
     CallKeys,
     CommandRPlusToolParser,
     CommandToolParser,
+    GigaChatToolParser,
     GraniteToolParser,
+    HermesToolParser,
+    InternS1ToolParser,
     JSONListToolParser,
+    LlamaJSONToolParser,
+    LongCatToolParser,
     MiniMaxM1ToolParser,
     NemotronToolParser,
     XLAMToolParser,
 )
-from strands_sglang.tool_parsers.kimi_k2 import KimiK2ToolParser
-from strands_sglang.tool_parsers.llama import LlamaJSONToolParser
-from strands_sglang.tool_parsers.minimax_m2 import MiniMaxM2ToolParser
-from strands_sglang.tool_parsers.mistral import MistralToolParser
-from strands_sglang.tool_parsers.olmo3 import Olmo3ToolParser
-from strands_sglang.tool_parsers.qwen_xml import MiMoToolParser, QwenXMLToolParser, SeedOSSToolParser
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.sections import CallTokens, Header, SectionToolParser
-from strands_sglang.tool_parsers.tags import TaggedToolParser, TagGrammar
+from .mistral import MistralToolParser
+from .olmo3 import Olmo3ToolParser
+from .sections import (
+    CallTokens,
+    DeepSeekV3ToolParser,
+    DeepSeekV31ToolParser,
+    Header,
+    KimiK2ToolParser,
+    SectionToolParser,
+)
+from .tags import (
+    DeepSeekV32ToolParser,
+    MiMoToolParser,
+    MiniMaxM2ToolParser,
+    QwenXMLToolParser,
+    SeedOSSToolParser,
+    TaggedToolParser,
+    TagGrammar,
+)
+from .values import ParameterTypes
 
 __all__ = [
     "TOOL_PARSER_REGISTRY",

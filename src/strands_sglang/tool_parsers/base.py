@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from strands_sglang.exceptions import ToolParserError, did_you_mean
-from strands_sglang.tool_parsers import reasoning
-from strands_sglang.tool_parsers.reasoning import (
+from ..exceptions import ToolParserError, did_you_mean
+from . import reasoning
+from .reasoning import (
     DEFAULT_THINK_TOKENS,
+    BlockFinder,
     BlockReader,
     ReasoningSplit,
     Segment,
     SegmentKind,
     ThinkTokens,
 )
-from strands_sglang.tool_parsers.schema import ParameterTypes, ToolSchemas
+from .values import ParameterTypes, ToolSchemas
 
 UNKNOWN_TOOL_NAME = "unknown_tool"
 """Name of a malformed call whose tool is unknown."""
@@ -283,7 +284,7 @@ class ToolParser(ABC):
         )
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
-        """Cut text into reasoning, visible text and call blocks; a family without a begin marker has its own way.
+        """Cut text into reasoning, visible text and call blocks.
 
         Args:
             text: Sampled text.
@@ -294,9 +295,13 @@ class ToolParser(ABC):
             text,
             think_tokens=self.think_tokens,
             in_reasoning=in_reasoning,
-            begin_marker=self.tool_start_token,
+            begin_marker=self.begin(text),
             read_block=read_block,
         )
+
+    def begin(self, text: str) -> str | BlockFinder:
+        """The marker that begins a block, or a function that finds one; asked once for a text."""
+        return self.tool_start_token
 
     def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
         """Split text into what the user sees and what the model thought; calls are not looked for."""

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.exceptions import ToolParserError
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import TagError, is_name, skip_space
+from ..exceptions import ToolParserError
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, TagError, is_name, load_json, skip_space
 
 QUOTE = '<|"|>'
 PREFIX = "call:"
@@ -91,8 +89,8 @@ def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
     if match and match.group() == "None":  # as older templates print null
         return None, match.end()
     try:
-        return _json.loads(match.group() if match else ""), match.end() if match else position
-    except _json.JSONError:
+        return load_json(match.group() if match else ""), match.end() if match else position
+    except JSONError:
         found = text[position : position + 40]
         raise _SyntaxError(f"found {found!r} where a value was expected", position) from None
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.schema import ParameterTypes, decode_printed
-from strands_sglang.tool_parsers.tags import TagError, is_name, skip_space
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
 
 KEY = ("<arg_key>", "</arg_key>")
 VALUE = ("<arg_value>", "</arg_value>")
@@ -98,8 +96,8 @@ def _value(printed: str, types: frozenset[str]) -> Any:
         return decode_printed(printed, types)
     stripped = printed.strip()
     try:
-        return _json.loads(stripped)
-    except _json.JSONError:
+        return load_json(stripped)
+    except JSONError:
         return stripped
 
 

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.reasoning import BlockReader, Segment, SegmentKind
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import is_name, skip_space
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .reasoning import BlockReader, Segment, SegmentKind
+from .values import JSONError, ParameterTypes, is_name, json_end, load_json, skip_space
 
 _START = "<|start|>assistant"
 _HEADER = re.compile(
@@ -97,7 +95,7 @@ class GptOssToolParser(ToolParser):
         if header is None:
             return self._read_broken(text, start)
         end_marker, body = self.tool_end_token, header.end()
-        value_end = _json.value_end(text, body)
+        value_end = json_end(text, body)
         close = -1 if value_end is None else skip_space(text, value_end)
         if close < 0 or not text.startswith(end_marker, close):
             found = _END.search(text, body)
@@ -113,8 +111,8 @@ class GptOssToolParser(ToolParser):
         arguments: Any = {}
         if error is None:
             try:
-                arguments = _json.loads(raw)
-            except _json.JSONError as problem:
+                arguments = load_json(raw)
+            except JSONError as problem:
                 error = f"the arguments are not valid JSON: {problem}"
             else:
                 error = None if isinstance(arguments, dict) else "the arguments are not a JSON object"

@@ -1,20 +1,14 @@
-"""Calls written as JSON objects, and the families that write them as one list behind a marker.
-
-`BEGIN[{"name": ..., "arguments": {...}}, ...]END`: Command, Granite 3, Nemotron, Apertus, MiniMax M1, xLAM.
-"""
+"""Calls written as JSON objects: one behind a marker (Hermes), a list (Command), or the whole answer (Llama)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.bare import BareToolParser
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import skip_space
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, json_end, load_json, skip_blank, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +37,8 @@ class CallKeys:
             return Draft(name=name, raw=raw, error=error, span=span)
 
         try:
-            call = _json.loads(raw)
-        except _json.JSONError as error:
+            call = load_json(raw)
+        except JSONError as error:
             return malformed(f"the call is not valid JSON: {error}", guess)
         if not isinstance(call, dict):
             return malformed(f"the call is not a JSON object; expected {self.shape}")
@@ -89,9 +83,9 @@ class JSONListToolParser(ToolParser):
                 return None
             close = found
         else:
-            value_end = _json.value_end(text, inner)
+            value_end = json_end(text, inner)
             close = self.end_of_turn(text, value_end or inner)
-            if value_end is None and close == len(text) and text.startswith("[", _json.skip_blank(text, inner)):
+            if value_end is None and close == len(text) and text.startswith("[", skip_blank(text, inner)):
                 return None
         end = close + len(end_marker)
         drafts = self.read_list(text, inner, close)
@@ -115,8 +109,8 @@ class JSONListToolParser(ToolParser):
             return [Draft(name=self.guess_name(raw), raw=raw, error=error, span=(start, end))]
 
         try:
-            calls = _json.loads(raw)
-        except _json.JSONError as error:
+            calls = load_json(raw)
+        except JSONError as error:
             if (items := _items(text, start, end)) is None:
                 return malformed(f"the calls are not valid JSON: {error}")
         else:
@@ -143,7 +137,7 @@ class JSONListToolParser(ToolParser):
 
 def find_json_close(text: str, start: int, end_marker: str) -> int | None:
     """Offset of the first end marker after the JSON value at `start`; without such a value, of the first end marker."""
-    close = text.find(end_marker, _json.value_end(text, start) or start)
+    close = text.find(end_marker, json_end(text, start) or start)
     return None if close < 0 else close
 
 
@@ -153,19 +147,86 @@ def _items(text: str, start: int, end: int) -> list[tuple[int, int]] | None:
     if not text.startswith("[", position):
         return None
     items: list[tuple[int, int]] = []
-    position = _json.skip_blank(text, position + 1)
+    position = skip_blank(text, position + 1)
     while not text.startswith("]", position) or items:
-        value_end = _json.value_end(text, position)
+        value_end = json_end(text, position)
         if value_end is None or value_end > end:
             return None
         items.append((position, value_end))
-        position = _json.skip_blank(text, value_end)
+        position = skip_blank(text, value_end)
         if text.startswith("]", position):
             break
         if not text.startswith(",", position):
             return None
-        position = _json.skip_blank(text, position + 1)
+        position = skip_blank(text, position + 1)
     return items if skip_space(text, position + 1) >= end else None
+
+
+# ---- one object behind a marker
+
+
+@register_tool_parser("hermes", "qwen", "qwen25", "qwen3")
+class HermesToolParser(ToolParser):
+    """One JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`.
+
+    The block ends at the first end marker behind the object, so an end marker inside a JSON string belongs to the
+    string. Any other key makes the call malformed: what it says would be lost.
+    """
+
+    KEYS: ClassVar[CallKeys] = CallKeys()
+    message_separator: ClassVar[str] = "\n"
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one JSON object and the end marker behind it."""
+        begin, end_marker = self.tool_call_tokens
+        inner = start + len(begin)
+        close = find_json_close(text, inner, end_marker)
+        if close is None:
+            return None
+        end = close + len(end_marker)
+        raw = text[inner:close].strip()
+        draft = self.KEYS.read(raw, (start, end), self.guess_name(raw))
+        if draft.raw is not None:
+            end = skip_repeated(text, end, end_marker)
+        return Block(end=end, drafts=(draft,))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write one JSON object on its own line."""
+        begin, end = self.tool_call_tokens
+        return f"{begin}\n{self.KEYS.write(name, arguments)}\n{end}"
+
+
+@register_tool_parser("longcat")
+class LongCatToolParser(HermesToolParser):
+    """LongCat-Flash: the format of `HermesToolParser` with its own markers."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<longcat_tool_call>", "</longcat_tool_call>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<longcat_think>", "</longcat_think>")
+
+
+@register_tool_parser("intern_s1")
+class InternS1ToolParser(HermesToolParser):
+    """Intern-S1: `<|action_start|><|plugin|>{"name": ..., "parameters": {...}}<|action_end|>`."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|action_start|><|plugin|>", "<|action_end|>")
+    KEYS: ClassVar[CallKeys] = CallKeys(arguments="parameters")
+
+
+@register_tool_parser("gigachat")
+class GigaChatToolParser(HermesToolParser):
+    """GigaChat 3: `<|function_call|>{"name": ..., "arguments": {...}}<|message_sep|>`; the end is a stop token."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|function_call|>", "<|message_sep|>")
+
+
+def skip_repeated(text: str, position: int, marker: str) -> int:
+    """Offset behind all copies of `marker` that follow `position` with nothing but blanks between."""
+    while text.startswith(marker, following := skip_blank(text, position)):
+        position = following + len(marker)
+    return position
+
+
+# ---- a list behind a marker
 
 
 _TOOL_NAME = re.compile(r'"tool_name"\s*:\s*"([^"\\\n]+)"')
@@ -228,8 +289,8 @@ class ApertusToolParser(JSONListToolParser):
     def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
         """Read an object whose only key is the name."""
         try:
-            call = _json.loads(raw)
-        except _json.JSONError as problem:
+            call = load_json(raw)
+        except JSONError as problem:
             return Draft(name=self.guess_name(raw), raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
         if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
             error = 'the call is not an object with one key; expected {"NAME": {...}}'
@@ -258,25 +319,96 @@ class MiniMaxM1ToolParser(JSONListToolParser):
     def find_close(self, text: str, start: int, end_marker: str) -> int | None:
         """Offset of the first end marker behind the last object."""
         position = start
-        while (value_end := _json.value_end(text, position)) is not None:
+        while (value_end := json_end(text, position)) is not None:
             position = value_end
         return super().find_close(text, position, end_marker)
 
     def read_list(self, text: str, start: int, end: int) -> list[Draft]:
         """Read objects with only blanks between them; from the first other text on, all is malformed."""
         drafts: list[Draft] = []
-        position = _json.skip_blank(text, start)
+        position = skip_blank(text, start)
         while position < end or not drafts:
-            value_end = _json.value_end(text, position)
+            value_end = json_end(text, position)
             last = end if value_end is None or value_end > end else value_end
             drafts.append(self.read_item(text[position:last].strip(), (position, last)))
-            position = _json.skip_blank(text, last)
+            position = skip_blank(text, last)
         return drafts
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
         """Write a block of one line."""
         begin, end = self.tool_call_tokens
         return f"{begin}\n{self.write_item(name, arguments, model_id)}\n{end}"
+
+
+# ---- the whole answer
+
+
+class BareToolParser(ToolParser):
+    """A call begins where the text does, right behind reasoning, or behind the begin marker, and ends with the turn.
+
+    JSON that is an answer and a call look alike, so only an answer that begins exactly as a call does is one. JSON
+    further on in the text is text.
+    """
+
+    HEAD: ClassVar[re.Pattern[str]]
+    """How a call without a marker begins."""
+    HAS_MARKER: ClassVar[bool] = True
+    """Whether a call may also stand behind the begin marker, wherever that is."""
+
+    def begin(self, text: str) -> Callable[[int], int]:
+        """A block begins at the start of the visible text, or at the begin marker."""
+        marker_at = -1 if self.HAS_MARKER else len(text)
+
+        def find_begin(position: int) -> int:
+            nonlocal marker_at
+            start = skip_space(text, position)
+            if self.HEAD.match(text, start):  # asked only where the text begins, and behind reasoning
+                return start
+            if marker_at < position:  # each stretch is searched once
+                found = text.find(self.tool_start_token, position)
+                marker_at = len(text) if found < 0 else found
+            return marker_at
+
+        return find_begin
+
+    def unclosed_error(self, markup: str) -> str:
+        """Say where the JSON of a call breaks off."""
+        try:
+            load_json(markup.strip())
+        except JSONError as error:
+            return f"the call is not valid JSON: {error}"
+        return super().unclosed_error(markup)
+
+
+@register_tool_parser("llama_json", "llama3", "llama3_json")
+class LlamaJSONToolParser(BareToolParser):
+    """One call a turn: a JSON object that is the whole answer, or all that follows `<|python_tag|>`.
+
+    Without the tag an answer is a call when it begins with the name and the parameters as the template prints them, or
+    with `"type": "function"`, a key the format does not have. What follows the object makes the call malformed. The
+    built-in tools (`<|python_tag|>name.call(...)`) are malformed too.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|python_tag|>", "")
+    KEYS: ClassVar[CallKeys] = CallKeys(arguments="parameters")
+    HEAD: ClassVar[re.Pattern[str]] = re.compile(
+        r'\{\s*(?:"name"\s*:\s*"(?:[^"\\\n]|\\.){0,256}"\s*,\s*"parameters"|"type"\s*:\s*"function")'
+    )
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        """Read one object, up to the end of the turn."""
+        inner = start + len(self.tool_start_token) if text.startswith(self.tool_start_token, start) else start
+        last = json_end(text, inner)
+        end = self.end_of_turn(text, last or inner)
+        if last is None and end == len(text) and text.startswith("{", skip_blank(text, inner)):
+            return None
+        raw = text[inner:end].strip()
+        draft = self.KEYS.read(raw, (start, end), self.guess_name(raw))
+        return Block(end=end, drafts=(draft,))
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write the object alone, as the template does."""
+        return self.KEYS.write(name, arguments)
 
 
 @register_tool_parser("xlam")

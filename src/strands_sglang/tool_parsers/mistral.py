@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.json_calls import CallKeys, JSONListToolParser
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import is_name, skip_space
+from .base import Block, Draft, dump_json, register_tool_parser
+from .json_calls import CallKeys, JSONListToolParser
+from .values import JSONError, ParameterTypes, is_name, json_end, load_json, skip_space
 
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
@@ -56,7 +54,7 @@ class MistralToolParser(JSONListToolParser):
         name, _, model_id = text[inner:separator].partition(CALL_ID)
         name, model_id = name.strip(), model_id.strip()
         arguments_at = separator + len(ARGS)
-        value_end = _json.value_end(text, arguments_at)
+        value_end = json_end(text, arguments_at)
         following = text.find(begin, value_end or arguments_at)
         end = self.end_of_turn(text, value_end or arguments_at, following if following >= 0 else len(text))
         if value_end is None and end == len(text):
@@ -67,8 +65,8 @@ class MistralToolParser(JSONListToolParser):
         if CALL_ID in text[inner:separator] and not _ID.fullmatch(model_id):
             return self._malformed(text, name, None, where, _WRONG_ID.format(model_id))
         try:
-            arguments = _json.loads(text[arguments_at:end].strip())
-        except _json.JSONError as error:
+            arguments = load_json(text[arguments_at:end].strip())
+        except JSONError as error:
             return self._malformed(text, name, model_id or None, where, f"the arguments are not valid JSON: {error}")
         if not isinstance(arguments, dict):
             return self._malformed(text, name, model_id or None, where, "the arguments are not a JSON object")

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import TagError, skip_space
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_space
 
 _NAME = re.compile(r"[\w.-]{1,256}(?=\()")
 _KEY = re.compile(r"[\w.-]{1,256}(?==)")
@@ -89,12 +87,12 @@ def _read_call(text: str, start: int) -> tuple[Draft, int]:
         key, value_at = match.group(), match.end() + 1
         if key in arguments:
             raise _SyntaxError(f"the argument {key!r} is given twice", name, position)
-        value_end = _json.value_end(text, value_at)
+        value_end = json_end(text, value_at)
         try:
             if value_end is None:
-                raise _json.JSONError(f"found {text[value_at : value_at + 40]!r}")
-            arguments[key] = _json.loads(text[value_at:value_end].strip())
-        except _json.JSONError as error:
+                raise JSONError(f"found {text[value_at : value_at + 40]!r}")
+            arguments[key] = load_json(text[value_at:value_end].strip())
+        except JSONError as error:
             position = value_end or value_at
             raise _SyntaxError(f"the value of {key!r} is not valid JSON: {error}", name, position) from None
         position = skip_space(text, value_end or value_at)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from strands_sglang.exceptions import ToolParserError
+from ..exceptions import ToolParserError
 
 ThinkTokens = tuple[str, str]
 """The tags that open and close a reasoning block, e.g. `("<think>", "</think>")`."""

@@ -1,19 +1,18 @@
-"""Calls in a section of special tokens: section begin, then `begin HEADER separator JSON end` for each call."""
+"""Calls in a section of special tokens: section begin, then `begin HEADER separator JSON end` for each call.
+
+Kimi K2 and K2.5; DeepSeek V3, R1 and V3.1.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers import reasoning
-from strands_sglang.tool_parsers import strict_json as _json
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json
-from strands_sglang.tool_parsers.reasoning import BlockReader, Segment
-from strands_sglang.tool_parsers.schema import ParameterTypes
-from strands_sglang.tool_parsers.tags import skip_space
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, json_end, load_json, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +59,8 @@ class SectionToolParser(ToolParser):
     def write_header(self, name: str, model_id: str | None) -> str:
         """Write what `read_header` reads."""
 
-    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
-        """Cut text; a block begins at a section, or at a call that stands in none: one with a header, not a mention."""
+    def begin(self, text: str) -> Callable[[int], int]:
+        """A block begins at a section, or at a call that stands in none: one with a header, not a mention."""
         section, call, separator = map(re.escape, (self.tool_start_token, self.CALL.begin, self.CALL.separator))
         header = f"(?:(?!{section}|{call}).){{0,256}}?{separator}"
         begins = re.compile(f"{section}|{call}(?={header})", re.DOTALL)
@@ -74,13 +73,7 @@ class SectionToolParser(ToolParser):
                 begin_at = match.start() if match else len(text)
             return begin_at
 
-        return reasoning.scan(
-            text,
-            think_tokens=self.think_tokens,
-            in_reasoning=in_reasoning,
-            begin_marker=find_begin,
-            read_block=read_block,
-        )
+        return find_begin
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         """Read the calls of one section, or the call that stands in none."""
@@ -127,7 +120,7 @@ class SectionToolParser(ToolParser):
             return self._malformed(text, "", None, (start, inner, close), error)
         header = self.read_header(text[inner:separator].strip())
         arguments_at = separator + len(self.CALL.separator)
-        value_end = _json.value_end(text, arguments_at)
+        value_end = json_end(text, arguments_at)
         if value_end is not None and text.startswith(self.CALL.end, skip_space(text, value_end)):
             close = skip_space(text, value_end)
         where = (start, arguments_at, close)
@@ -136,8 +129,8 @@ class SectionToolParser(ToolParser):
         if not header.name:
             return self._malformed(text, "", header.model_id, (start, inner, close), "the call has no tool name")
         try:
-            arguments = _json.loads(text[arguments_at:close].strip())
-        except _json.JSONError as error:
+            arguments = load_json(text[arguments_at:close].strip())
+        except JSONError as error:
             message = f"the arguments are not valid JSON: {error}"
             return self._malformed(text, header.name, header.model_id, where, message)
         if not isinstance(arguments, dict):
@@ -178,3 +171,63 @@ def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:
     """Offset of whichever marker comes first; searching one after the other could read the whole text each time."""
     match = re.compile("|".join(map(re.escape, markers))).search(text, start)
     return match.start() if match else None
+
+
+_KIMI_ID = re.compile(r"functions\.(.+?)(?::\d+)?", re.DOTALL)
+
+
+@register_tool_parser("kimi_k2")
+class KimiK2ToolParser(SectionToolParser):
+    """Calls in one section, each with the id the model counts itself (`functions.add:0`).
+
+    The id holds the name; an id of another form is taken as the name whole.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+    CALL: ClassVar[CallTokens] = CallTokens(
+        begin="<|tool_call_begin|>", separator="<|tool_call_argument_begin|>", end="<|tool_call_end|>"
+    )
+
+    def read_header(self, header: str) -> Header:
+        """Take the name out of the printed id."""
+        match = _KIMI_ID.fullmatch(header)
+        return Header(name=match.group(1) if match else header, model_id=header or None)
+
+    def write_header(self, name: str, model_id: str | None) -> str:
+        """Write `model_id`, by default that of the first call of a conversation."""
+        return model_id or f"functions.{name}:0"
+
+
+_DEEPSEEK_SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+
+
+@register_tool_parser("deepseek_v31", "deepseekv31")
+class DeepSeekV31ToolParser(SectionToolParser):
+    """`<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = _DEEPSEEK_SECTION
+    CALL: ClassVar[CallTokens] = CallTokens(
+        begin="<｜tool▁call▁begin｜>", separator="<｜tool▁sep｜>", end="<｜tool▁call▁end｜>"
+    )
+
+    def read_header(self, header: str) -> Header:
+        """The header is the name."""
+        return Header(name=header)
+
+    def write_header(self, name: str, model_id: str | None) -> str:
+        """The header is the name."""
+        return name
+
+
+@register_tool_parser("deepseek_v3", "deepseekv3")
+class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
+    """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`, then the arguments as a fenced JSON block."""
+
+    CALL: ClassVar[CallTokens] = CallTokens(
+        begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>", separator="```json", end="```<｜tool▁call▁end｜>"
+    )
+
+    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
+        """Write a section of one call, the fences on their own lines."""
+        begin, end = self.tool_call_tokens
+        return f"{begin}{self.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{self.CALL.end}{end}"

@@ -1,5 +1,7 @@
 """Calls written as tags: `<function=NAME><parameter=KEY>VALUE</parameter></function>` and its relatives.
 
+Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2, DeepSeek V3.2.
+
 Values are printed bare, with nothing escaped. So a value that contains one of the format's own tags cannot be told
 from a missing close tag; it is malformed, never guessed.
 """
@@ -11,10 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strands_sglang.tool_parsers.base import Block, Draft, ToolParser, dump_json
-from strands_sglang.tool_parsers.schema import ParameterTypes, decode_printed
-
-_BLANK = re.compile(r"\s*")
+from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +54,6 @@ class TaggedCall:
     end: int
 
 
-class TagError(ValueError):
-    """The text is not a call of the grammar.
-
-    Attributes:
-        name: Tool name, where it could be read; else empty.
-    """
-
-    def __init__(self, message: str, name: str = "") -> None:
-        super().__init__(message, name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
 def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCall:
     """Read the call that begins at `position`, blanks skipped.
 
@@ -99,17 +84,6 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCal
         values[key] = value
         kinds[key] = kind
         position = close + len(grammar.parameter_close)
-
-
-def skip_space(text: str, position: int) -> int:
-    """Offset of the first character at or behind `position` that is not white space."""
-    match = _BLANK.match(text, position)
-    return match.end() if match else position
-
-
-def is_name(name: str) -> bool:
-    """Whether a name printed without quotes can be one: not empty, no blanks or control characters, no tag."""
-    return name.isprintable() and not set(name) & set(" <>{}\"'") and bool(name)
 
 
 def _read_parameter(text: str, position: int, grammar: TagGrammar, call_name: str) -> tuple[str, str, int]:
@@ -218,3 +192,108 @@ class TaggedToolParser(ToolParser):
     def _widened(draft: Draft, span: tuple[int, int]) -> Draft:
         """The only call of a block owns its markers."""
         return Draft(name=draft.name, input=draft.input, raw=draft.raw, error=draft.error, span=span)
+
+
+_GRAMMAR = TagGrammar(
+    call=("<function=", ">"),
+    call_close="</function>",
+    parameter=("<parameter=", ">"),
+    parameter_close="</parameter>",
+)
+
+
+@register_tool_parser("qwen_xml", "qwen3_coder", "step3p5", "nanbeige")
+class QwenXMLToolParser(TaggedToolParser):
+    r"""One call per block, each value between tags.
+
+    Without schemas every value is the string that was printed. With `tools`, values of parameters that are not
+    declared as strings are decoded as JSON.
+
+    The template prints a value as `\nVALUE\n`: one newline on each side is layout, what remains is the value, exactly.
+    A value on the same line as its tags loses surrounding blanks, unless the schema declares a string.
+    """
+
+    GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
+    message_separator: ClassVar[str] = "\n"
+
+    def read_value(self, printed: str, types: frozenset[str]) -> Any:
+        """Take off the layout, then decode by the declared type."""
+        value = printed.removeprefix("\n").removesuffix("\n")
+        if value == printed and "\n" not in value and not types:
+            value = value.strip()
+        return decode_printed(value, types)
+
+    def write_value(self, value: Any) -> str:
+        """Write every value on its own lines."""
+        return f"\n{super().write_value(value)}\n"
+
+
+@register_tool_parser("mimo")
+class MiMoToolParser(TaggedToolParser):
+    """MiMo V2: the tags of `QwenXMLToolParser`, but all that stands between them is the value, newlines included."""
+
+    GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
+
+
+@register_tool_parser("seed_oss")
+class SeedOSSToolParser(MiMoToolParser):
+    """Seed-OSS: the format of `MiMoToolParser` with its own markers."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<seed:tool_call>", "</seed:tool_call>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<seed:think>", "</seed:think>")
+
+
+@register_tool_parser("minimax_m2", "minimax-m2")
+class MiniMaxM2ToolParser(TaggedToolParser):
+    """MiniMax M2 and M2.5: one block of several calls.
+
+    Without schemas every value is the printed string; with `tools`, values that are not declared as strings are
+    decoded as JSON.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<minimax:tool_call>", "</minimax:tool_call>")
+    SEVERAL_CALLS: ClassVar[bool] = True
+    GRAMMAR: ClassVar[TagGrammar] = TagGrammar(
+        call=('<invoke name="', '">'),
+        call_close="</invoke>",
+        parameter=('<parameter name="', '">'),
+        parameter_close="</parameter>",
+    )
+    message_separator: ClassVar[str] = "\n"
+
+
+_STRING = '" string="true'
+_JSON = '" string="false'
+
+
+@register_tool_parser("deepseek_v32", "deepseekv32")
+class DeepSeekV32ToolParser(TaggedToolParser):
+    """One block of several calls; each value says whether it is a string as it is, or JSON.
+
+    A value that says it is JSON and is not makes its call malformed, whatever the schema says.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")
+    SEVERAL_CALLS: ClassVar[bool] = True
+    GRAMMAR: ClassVar[TagGrammar] = TagGrammar(
+        call=('<｜DSML｜invoke name="', '">'),
+        call_close="</｜DSML｜invoke>",
+        parameter=('<｜DSML｜parameter name="', '">'),
+        parameter_close="</｜DSML｜parameter>",
+        kinds=(_STRING, _JSON),
+    )
+
+    def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
+        """Read every value by what its tag says."""
+        arguments: dict[str, Any] = {}
+        for key, printed in call.values.items():
+            try:
+                arguments[key] = printed if call.kinds[key] == _STRING else load_json(printed.strip())
+            except JSONError as error:
+                message = f'the value of {key!r} says string="false" and is not valid JSON: {error}'
+                raise TagError(message, call.name) from None
+        return arguments
+
+    def write_parameter(self, key: str, value: Any) -> str:
+        """Write a parameter that says what its value is."""
+        return super().write_parameter(f"{key}{_STRING if isinstance(value, str) else _JSON}", value)
