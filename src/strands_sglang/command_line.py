@@ -1,4 +1,4 @@
-"""What both commands share: exit statuses, arguments and their complaints, and running one subcommand a module."""
+"""Exit statuses, argument types and subcommands, for both commands. A subcommand is a module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EXTRA_OF = {
 
 
 class Exit(IntEnum):
-    """How a command ended. The first three are those of every command."""
+    """Exit status of a command. The first three are those of every command."""
 
     OK = 0
     """Done. Also a run without a reward function, which says that nothing was scored."""
@@ -148,7 +148,7 @@ AddArguments: TypeAlias = Callable[[argparse.ArgumentParser], None]
 
 
 class _Command(Protocol):
-    """What a module has to offer to be a subcommand."""
+    """The interface of a subcommand's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments of the subcommand."""
@@ -173,8 +173,8 @@ def run_command_line(
         prog: Name of the command.
         commands: Module and one line of help of each subcommand.
         argv: Arguments without the program's name; those of the process by default.
-        description: What the command is for.
-        epilog: What its help ends with.
+        description: Purpose of the command.
+        epilog: Last lines of its help.
         arguments: Add the arguments of subcommands without importing their modules; where one is missing, its module's
             own `add_arguments` does.
         showing: Subcommands whose reader may go away when it has seen enough.

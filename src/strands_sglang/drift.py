@@ -39,7 +39,7 @@ class DriftSpan:
     Attributes:
         start: Index of the first changed token.
         end: Index after the last one.
-        retokenized_ids: What encoding the text gives instead.
+        retokenized_ids: Ids of the encoded text.
         kind: Why.
     """
 
@@ -89,7 +89,7 @@ class DriftExample:
 
 @dataclass(slots=True, kw_only=True)
 class DriftTotals:
-    """What decoding and encoding again would change in many trajectories.
+    """Changes that decoding and encoding again would make to many trajectories.
 
     Args:
         tokenizer: Hugging Face style tokenizer.
@@ -118,7 +118,7 @@ class DriftTotals:
 
         Args:
             token_ids: Its tokens.
-            output_mask: Whether the model sampled each.
+            output_mask: True where the model sampled the token.
             name: Name in examples.
 
         Returns:

@@ -32,7 +32,7 @@ SystemPrompt = str | Sequence[SystemContentBlock] | Sequence[Mapping[str, Any]] 
 ERROR_PREFIX = "Error: "
 
 BLANK_TEXT = "[blank text]"
-"""What the SDK puts in place of an assistant message without visible text."""
+"""The SDK's stand-in for an assistant message without visible text."""
 
 MALFORMED_KEY = "malformed_call"
 """Argument that holds the text of a malformed call: templates and hooks expect an object."""
@@ -63,7 +63,7 @@ class ChatConversation:
 
 
 class AnsweredCall(NamedTuple):
-    """What a tool result needs to know of its call."""
+    """The call that a tool result belongs to."""
 
     position: int
     """Place among the calls of the turn."""

@@ -43,7 +43,7 @@ class SGLangModel(Model):
 
     Args:
         tokenizer: Hugging Face style tokenizer of the served model.
-        client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake.
+        client: The generation backend: `SGLangClient`, the embedded engine, a scripted fake.
         base_url: URL of a server, instead of `client`; the model then makes a client of its own.
         tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
             one that reads back what the chat template prints, and refuses tools when none does.
@@ -94,7 +94,7 @@ class SGLangModel(Model):
 
     @property
     def client(self) -> Any:
-        """What samples, as it was given; another client may take its place between calls."""
+        """The generation backend; it may be replaced between calls."""
         return self.conversation.client
 
     @client.setter

@@ -25,7 +25,7 @@ class ToolLimitReachedError(StrandsSGLangError):
 
     Attributes:
         limit: The limit.
-        count: What was counted when it was checked; None when not given.
+        count: The count when it was checked; None when not given.
     """
 
     WHAT: ClassVar[str] = "limit"

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_env.core.types import TokenObservation, WeightVersionSpan
+from strands_env.core.types import TokenObservation
 from strands_sglang.trajectory import TokenManager
 
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6)
@@ -33,21 +33,6 @@ def test_json_and_bytes_are_lossless(manager: TokenManager) -> None:
     assert tokens is not None
     assert TokenObservation.from_dict(json.loads(json.dumps(tokens.to_dict(), allow_nan=False))) == tokens
     assert TokenObservation.from_bytes(tokens.to_bytes()) == tokens
-
-
-@given(managers())
-def test_observation_equals_its_manager(manager: TokenManager) -> None:
-    tokens = TokenObservation.from_token_manager(manager)
-    assert tokens is not None
-    assert tokens.token_ids == manager.token_ids
-    assert tokens.loss_mask == manager.loss_mask
-    assert tokens.output_mask == manager.output_mask
-    assert tokens.logprobs == manager.logprobs
-    assert tokens.turn_index == manager.turn_indices
-    assert tokens.segment_info == manager.segment_info
-    assert tokens.weight_versions == tuple(
-        WeightVersionSpan(version=span.version, start=span.start, end=span.end) for span in manager.weight_versions
-    )
 
 
 @given(managers())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from strands import Agent, tool
+from strands.hooks import HookRegistry
 from strands.hooks.events import BeforeToolCallEvent, MessageAddedEvent
 from strands.models import Model
 from strands.tools.executors import ConcurrentToolExecutor, SequentialToolExecutor
@@ -42,9 +43,15 @@ def before(call_id: str) -> BeforeToolCallEvent[Any]:
     return BeforeToolCallEvent(agent=AGENT, selected_tool=None, tool_use=use, invocation_state={})
 
 
+def send(limiter: ToolLimiter, event: Any) -> None:
+    registry = HookRegistry()
+    limiter.register_hooks(registry)
+    registry.invoke_callbacks(event)
+
+
 def iterate(limiter: ToolLimiter, *call_ids: str) -> None:
-    limiter._on_message_added(reply(*call_ids))
-    limiter._on_message_added(RESULT)
+    send(limiter, reply(*call_ids))
+    send(limiter, RESULT)
 
 
 # --- counting ---
@@ -67,7 +74,7 @@ def test_parallel_calls_are_one_iteration() -> None:
 )
 def test_replies_without_calls_are_not_counted(message: Any) -> None:
     limiter = ToolLimiter()
-    limiter._on_message_added(added(message))
+    send(limiter, added(message))
     assert (limiter.tool_iter_count, limiter.tool_call_count) == (0, 0)
 
 
@@ -75,18 +82,18 @@ def test_replies_without_calls_are_not_counted(message: Any) -> None:
 def test_messages_without_results_are_not_checked(message: Any) -> None:
     limiter = ToolLimiter(max_tool_iters=0)
     limiter.tool_iter_count = 5
-    limiter._on_message_added(added(message))
+    send(limiter, added(message))
 
 
 def test_reset_starts_anew() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=1)
-    limiter._on_message_added(reply("a", "b", metadata={"usage": {"totalTokens": 9}}))
-    limiter._on_before_tool_call(before("b"))
+    send(limiter, reply("a", "b", metadata={"usage": {"totalTokens": 9}}))
+    send(limiter, before("b"))
     limiter.reset()
     counts = (limiter.tool_iter_count, limiter.tool_call_count, limiter.cancelled_tool_call_count, limiter.total_tokens)
     assert counts == (0, 0, 0, 0)
     late = before("b")
-    limiter._on_before_tool_call(late)
+    send(limiter, late)
     assert late.cancel_tool is False
 
 
@@ -96,18 +103,18 @@ def test_reset_starts_anew() -> None:
 def test_iteration_limit_is_reached_at_the_result() -> None:
     limiter = ToolLimiter(max_tool_iters=2)
     iterate(limiter, "a")
-    limiter._on_message_added(reply("b"))
+    send(limiter, reply("b"))
     with pytest.raises(MaxToolIterationsReachedError) as raised:
-        limiter._on_message_added(RESULT)
+        send(limiter, RESULT)
     assert (raised.value.limit, raised.value.count) == (2, 2)
 
 
 def test_call_limit_counts_parallel_calls_one_by_one() -> None:
     limiter = ToolLimiter(max_tool_calls=3)
     iterate(limiter, "a", "b")
-    limiter._on_message_added(reply("c", "d"))
+    send(limiter, reply("c", "d"))
     with pytest.raises(MaxToolCallsReachedError) as raised:
-        limiter._on_message_added(RESULT)
+        send(limiter, RESULT)
     assert (raised.value.limit, raised.value.count) == (3, 4)
 
 
@@ -133,22 +140,18 @@ def test_iterations_are_checked_before_calls_and_calls_before_tokens() -> None:
 
 def test_total_tokens_come_from_the_reply() -> None:
     limiter = ToolLimiter(max_total_tokens=100)
-    limiter._on_message_added(
-        reply("a", metadata={"usage": {"inputTokens": 60, "outputTokens": 39, "totalTokens": 99}})
-    )
-    limiter._on_message_added(RESULT)
-    limiter._on_message_added(
-        reply("b", metadata={"usage": {"inputTokens": 90, "outputTokens": 10, "totalTokens": 100}})
-    )
+    send(limiter, reply("a", metadata={"usage": {"inputTokens": 60, "outputTokens": 39, "totalTokens": 99}}))
+    send(limiter, RESULT)
+    send(limiter, reply("b", metadata={"usage": {"inputTokens": 90, "outputTokens": 10, "totalTokens": 100}}))
     with pytest.raises(MaxTotalTokensReachedError) as raised:
-        limiter._on_message_added(RESULT)
+        send(limiter, RESULT)
     assert (raised.value.limit, raised.value.count) == (100, 100)
 
 
 def test_total_tokens_come_from_the_token_manager_when_the_reply_has_none() -> None:
     limiter = ToolLimiter()
     agent = SimpleNamespace(model=SimpleNamespace(token_manager=[0] * 7))
-    limiter._on_message_added(added({"role": "assistant", "content": [{"text": "x"}]}, agent))
+    send(limiter, added({"role": "assistant", "content": [{"text": "x"}]}, agent))
     assert limiter.total_tokens == 7
 
 
@@ -164,10 +167,10 @@ def test_other_limits_are_refused(name: str, limit: Any) -> None:
 
 def test_calls_run_by_their_order_in_the_reply_whatever_the_order_of_arrival() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=2)
-    limiter._on_message_added(reply("a", "b", "c", "d"))
+    send(limiter, reply("a", "b", "c", "d"))
     events = {call_id: before(call_id) for call_id in "dcba"}
     for event in events.values():
-        limiter._on_before_tool_call(event)
+        send(limiter, event)
     assert [events[call_id].cancel_tool is False for call_id in "abcd"] == [True, True, False, False]
     assert str(events["c"].cancel_tool).startswith("Max parallel tool calls (2) reached")
     assert limiter.cancelled_tool_call_count == 2
@@ -175,39 +178,39 @@ def test_calls_run_by_their_order_in_the_reply_whatever_the_order_of_arrival() -
 
 def test_a_cancelled_call_tried_again_is_counted_once() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=0)
-    limiter._on_message_added(reply("a"))
+    send(limiter, reply("a"))
     for _ in range(2):
-        limiter._on_before_tool_call(before("a"))
+        send(limiter, before("a"))
     assert limiter.cancelled_tool_call_count == 1
 
 
 def test_a_retried_call_keeps_its_place() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=2)
-    limiter._on_message_added(reply("a", "b"))
+    send(limiter, reply("a", "b"))
     events = [before(call_id) for call_id in ("a", "a", "a", "b")]
     for event in events:
-        limiter._on_before_tool_call(event)
+        send(limiter, event)
     assert all(event.cancel_tool is False for event in events)
 
 
 def test_every_reply_has_its_own_parallel_calls() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=1)
     for call_ids in (("a", "b"), ("c", "d")):
-        limiter._on_message_added(reply(*call_ids))
+        send(limiter, reply(*call_ids))
         first, second = map(before, call_ids)
-        limiter._on_before_tool_call(second)
-        limiter._on_before_tool_call(first)
+        send(limiter, second)
+        send(limiter, first)
         assert first.cancel_tool is False
         assert second.cancel_tool
-        limiter._on_message_added(RESULT)
+        send(limiter, RESULT)
 
 
 def test_a_call_that_is_not_in_the_reply_takes_a_free_place() -> None:
     limiter = ToolLimiter(max_parallel_tool_calls=1)
-    limiter._on_message_added(reply("a"))
+    send(limiter, reply("a"))
     renamed, another = before("x"), before("y")
-    limiter._on_before_tool_call(renamed)
-    limiter._on_before_tool_call(another)
+    send(limiter, renamed)
+    send(limiter, another)
     assert renamed.cancel_tool is False
     assert another.cancel_tool
 

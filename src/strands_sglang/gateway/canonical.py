@@ -1,9 +1,9 @@
 """The canonical form of a history: one and the same, however a client spells it today.
 
 Clients re-send a history in other shapes than before: results in the order in which tools finished, one message each or
-all in one, volatile lines in the system prompt, system messages in the middle. Whatever the chat template would not
-see goes; whatever it cannot print where it stands is placed by a rule that looks at the message and at what precedes
-it, never at what follows, so that a held prefix cannot change.
+all in one, volatile lines in the system prompt, system messages in the middle. Parts that the chat
+template would not see are dropped. A message that it cannot print in its place is moved by a rule that looks at the
+message and at what precedes it, never at what follows, so that a held prefix cannot change.
 
 The whole history comes with every request: messages equal to those of the request before are reused, after a comparison
 in C instead of a reading in Python.
@@ -28,7 +28,7 @@ VOLATILE_RULES: Mapping[str, re.Pattern[str]] = {
 """Lines of system prompts that say nothing to a model and change between requests of one conversation, by name."""
 
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
-"""How a system message is shown to a model whose template prints none in the middle of a conversation."""
+"""The form of a system message for a template that prints none in the middle of a conversation."""
 
 
 def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[str, ...]]:
@@ -43,7 +43,7 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
 
 @dataclass(slots=True)
 class Placement:
-    """What a chat template prints, asked once per pair of roles.
+    """The places at which a chat template prints a message, asked once per pair of roles.
 
     Attributes:
         render: Renders chat messages to a prompt; raises `TemplateError` for what the template refuses or loses.
@@ -53,7 +53,7 @@ class Placement:
     _known: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def accepts(self, before: str, role: str) -> bool:
-        """Whether a message of `role` may follow one of `before` (`user`, `assistant`, `system` or `tool`)."""
+        """True if a message of `role` may follow one of `before` (`user`, `assistant`, `system` or `tool`)."""
         known = self._known.get((before, role))
         if known is None:
             known = self._known[before, role] = self._prints(before, role)
@@ -86,7 +86,7 @@ class Arranged:
     Attributes:
         messages: Strands messages.
         moved: Old index of every assistant message to its new one.
-        role: What the template sees last: the role of the last message, `tool` for results.
+        role: Role of the last message as the template sees it, `tool` for results.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -122,7 +122,7 @@ def arrange(
 
     Args:
         messages: Strands messages; they are not changed.
-        placement: What the template prints; None keeps every message where it stands.
+        placement: The places the template knows; None keeps every message where it stands.
         call_ids: Ids that clients were given to ids of the session; others stay.
         after: The canonical form of the first `start` messages, which is not changed.
         start: Number of messages that are arranged already.
@@ -197,7 +197,7 @@ class Reading:
 
     Attributes:
         items: Its messages as they came.
-        parts: What each was read as.
+        parts: The canonical form of each.
         messages: The Strands messages that were arranged.
         arranged: Their canonical form.
     """
@@ -243,7 +243,7 @@ class Readings:
 
 
 def _likeness(known: Sequence[Any], items: Sequence[Any]) -> int:
-    """How many of three probes are equal; any answer is right, a good one saves time."""
+    """Number of equal messages among three probes; any answer is right, a good one saves time."""
     last = min(len(known), len(items)) - 1
     probes = {0, last // 2, last - 2} if last >= 0 else set()
     return sum(known[i] == items[i] for i in probes if i >= 0)

@@ -1,4 +1,4 @@
-"""What a session counts: how often a client's history still extends, and what became of everything else."""
+"""Counters of a session: extensions, new roots by reason, retries, and everything a client sent that had no effect."""
 
 from __future__ import annotations
 

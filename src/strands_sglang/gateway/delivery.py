@@ -47,7 +47,7 @@ async def send(
 
     Args:
         request: The HTTP request.
-        dialect: How answers are written.
+        dialect: The dialect of the answer.
         wire: The request as it was read.
         sampling: Done when the reply is there.
         reply: The reply, once `sampling` is done; raises `Refused` if there is none.
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionResetError("the client closed the connection")
 
     def _was_reset(self) -> bool:
-        """Whether a connection from which nothing is read any more was reset."""
+        """True if a connection from which nothing is read any more was reset."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         return sock is not None and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
@@ -211,11 +211,11 @@ class Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """More is waiting to be written than the limit."""
+        """The buffer is above its limit."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """What was waiting has been written."""
+        """The buffer has been written."""
         self._wake()
         self._protocol.resume_writing()
 

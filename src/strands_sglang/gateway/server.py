@@ -68,8 +68,7 @@ class Gateway:
             session.trajectories
 
     Args:
-        client: What speaks the generate contract: `SGLangClient`, the embedded engine, a scripted fake. It stays the
-            caller's.
+        client: The generation backend: `SGLangClient`, the embedded engine, a scripted fake. The caller closes it.
         tokenizer: Hugging Face style tokenizer of the served model.
         host: Address to listen on, or None for the socket file alone. Anything but loopback needs an `admin_key`.
         port: Port to listen on; 0 takes a free one.

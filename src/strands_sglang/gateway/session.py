@@ -1,4 +1,4 @@
-"""A session: one rollout behind a key, and what becomes of each request to it.
+"""A session: one rollout behind a key.
 
 A request is put into canonical form, located and rendered; that alone decides whether it is new. An equal request
 in flight is joined, an answer that was never delivered whole is given again, and anything else is sampled. Sampling
@@ -42,7 +42,7 @@ class MaxRequestsReachedError(MaxToolIterationsReachedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPolicy:
-    """What a gateway does where a request leaves a choice.
+    """The gateway's choices where a request leaves one.
 
     Attributes:
         strict: Refuse what would otherwise be left out and counted: forced tool choice, unknown tool types.
@@ -101,18 +101,18 @@ class Session:
 
     Attributes:
         id: Its name in paths.
-        key: What opens it.
+        key: The key that opens it.
         conversation: The core.
         policy: The gateway's policy.
         limits: Its limits.
-        labels: What its maker wrote on it.
+        labels: Labels given when it was opened.
         base_url: Address for OpenAI clients, `/v1` included; empty before the gateway listens.
         anthropic_url: Address for Anthropic clients, which append `/v1/messages`.
         counters: Counts of the session.
         clients: Counts by client.
         is_sealed: Requests are refused.
-        readings: What was read of recent histories, by dialect.
-        failure: What the last request failed with: a limit, an overflow, the model server; None after a success.
+        readings: Recent histories in canonical form, by dialect.
+        failure: The error of the last request (a limit, an overflow, the model server); None after a success.
     """
 
     id: str
@@ -277,7 +277,7 @@ class Session:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Keep what the core raises, and raise it as a refusal."""
+        """Record core errors and re-raise them as refusals."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a history is recognised by.
+"""Digests and prints by which a history is recognised.
 
 A client hands over a fresh, normalised copy of the history with every call: neither object identity nor message ids
 survive. What survives is the content, so a call is located by a chain of digests over its messages. A turn that was
@@ -79,7 +79,7 @@ def _as_printed(content: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyPrint:
-    """What a reply is recognised by in a later history.
+    """The features by which a reply is recognised in a later history.
 
     Attributes:
         call_ids: Ids of its tool calls, in order.
@@ -125,7 +125,7 @@ class ReplyPrint:
         return cls.of(calls=calls, text="".join(texts), reasoning="".join(reasoning))
 
     def is_seen_in(self, observed: ReplyPrint) -> bool:
-        """Whether an observed message is this reply: same calls, same text, and the same reasoning or none at all."""
+        """True if an observed message is this reply: same calls, same text, and the same reasoning or none at all."""
         return (
             self.call_ids == observed.call_ids
             and self.text == observed.text

@@ -1,4 +1,4 @@
-"""The trajectory forest: every token that was sent or sampled, which path a call extends, and what became of a sample.
+"""The trajectory forest: every token that was sent or sampled, the path each call extends, and the fate of each sample.
 
 **Which path a call extends.** Turns form trees. A call is located by its history (see `fingerprint`):
 
@@ -48,7 +48,7 @@ from .views import Trajectory
 
 
 class _Fate(StrEnum):
-    """What is known about a sample beyond that it was committed."""
+    """Known facts about a committed sample."""
 
     USED = "used"
     UNDELIVERED = "undelivered"
@@ -236,8 +236,8 @@ class TrajectoryForest:
         Args:
             location: Where it belongs, from `locate`.
             prompt_ids: The ids that were appended to the path before sampling.
-            completion: What was sampled.
-            reply: What the reply is recognised by.
+            completion: The sampled tokens.
+            reply: The print by which the reply is recognised.
             calls: Its tool calls.
             media: Images of the new messages.
             is_constrained: A grammar decided which tokens could be sampled.
@@ -314,7 +314,7 @@ class TrajectoryForest:
                 self._discard(turn)
 
     def _is_held(self, turn: Turn) -> bool:
-        """Whether a turn is of this episode."""
+        """True for a turn of this episode."""
         turns = self._records.turns
         return turn.index < len(turns) and turns[turn.index] is turn
 

@@ -1,4 +1,4 @@
-"""Remembering how far a history was followed, so that the next call follows only what is new.
+"""A memory of followed histories, so that the next call follows only the new messages.
 
 A client sends the whole history with every call, in fresh copies. Following it message by message costs microseconds
 each, which adds up over hundreds of turns. So the messages that were followed are kept, and one comparison of lists in
@@ -42,7 +42,7 @@ class RootReason(StrEnum):
 
 
 class Walk(NamedTuple):
-    """How far a history could be followed.
+    """The end of the part of a history that is held.
 
     Attributes:
         key: Digest so far.
@@ -62,7 +62,7 @@ class FollowedHistory:
     """A history that was followed.
 
     Attributes:
-        context: What was printed before it, and who asked.
+        context: Digest of the prompt before it, and the calling agent.
         messages: Its messages, as `_kept` keeps them.
         walk: Where it led.
     """
@@ -99,10 +99,10 @@ class HistoryMemory:
         """Keep a history that was followed.
 
         Args:
-            context: What `recall` was given.
+            context: As given to `recall`.
             messages: The history.
             walk: Where it led.
-            recalled: What `recall` found: the history takes its place.
+            recalled: The result of `recall`, which the history replaces.
             samples: Indices of the further messages that are samples of this forest.
         """
         history = recalled or FollowedHistory(context=context, messages=[], walk=walk)
@@ -134,7 +134,7 @@ def _as_json(message: Mapping[str, Any]) -> bytes | None:
 
 
 def _kept(message: Mapping[str, Any], *, is_sample: bool) -> Any:
-    """What equals this message as long as following it would lead to the same place; shares nothing mutable with it."""
+    """Comparison key: equal if and only if the message locates the same turn. It shares nothing mutable with it."""
     return _copy(message) if is_sample or _is_text(message) else _Exactly(message)
 
 
@@ -149,7 +149,7 @@ def _copy(value: Any) -> Any:
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:
-    """Whether a message is nothing but role and text, of its own or of tool results, in plain types."""
+    """True for a message of nothing but role and text, its own or of tool results, in plain types."""
     content = message.get("content")
     if type(message) is not dict or len(message) != 2 or type(message.get("role")) is not str:
         return False

@@ -10,10 +10,12 @@ import base64
 import binascii
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import CoreSchema, core_schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,3 +178,22 @@ def decode_routed_experts(data: str | bytes, seq_len: int, num_layers: int, top_
             f"tokens, prompt and response), num_layers ({num_layers}, dense layers included) and top_k ({top_k})"
         )
     return np.frombuffer(data, dtype="<i4").reshape(shape).astype(np.int32, copy=False)
+
+
+def closed_schema(cls: Any) -> CoreSchema:
+    """A schema by which pydantic models hold an object without looking inside: instances as they are, mappings parsed.
+
+    Args:
+        cls: A class with `from_dict` and `to_dict`.
+    """
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        raise ValueError(f"expected a {cls.__name__} or its dict, got {type(value).__name__}")
+
+    return core_schema.no_info_plain_validator_function(
+        validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
+    )

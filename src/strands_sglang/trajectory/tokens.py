@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
-from .packed import Run, WeightSpan
+from .packed import Run, WeightSpan, closed_schema
 
 _MAGIC = b"STOK1\n"
 _HEADER = struct.Struct("<I")
@@ -170,7 +170,7 @@ class TokenSequence:
 
     @property
     def is_all_trained(self) -> bool:
-        """Whether every sampled token carries loss here."""
+        """True if every sampled token carries loss here."""
         return bool(np.array_equal(self._mask, self.output_mask_array))
 
     @property
@@ -348,18 +348,7 @@ class TokenSequence:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic models hold a sequence without looking inside: instances as they are, mappings parsed."""
-
-        def validate(value: Any) -> TokenSequence:
-            if isinstance(value, cls):
-                return value
-            if isinstance(value, Mapping):
-                return cls.from_dict(value)
-            raise ValueError(f"expected a TokenSequence or its dict, got {type(value).__name__}")
-
-        return core_schema.no_info_plain_validator_function(
-            validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
-        )
+        return closed_schema(cls)
 
 
 def _prompt_length(token_manager: Any) -> int:

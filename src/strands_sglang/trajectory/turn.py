@@ -45,11 +45,11 @@ class LengthLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """How a completion ended.
+    """The end of a completion.
 
     Attributes:
         type: The kind of end.
-        matched: What matched: a token id, a stop string or pattern, or None.
+        matched: The token id, stop string or pattern that matched, or None.
         message: The server's words: of an abort, or the kind of end it named where that is unknown here.
         limited_by: The bound that cut the turn, for an end by length; None where it is not known.
     """
@@ -92,7 +92,7 @@ class ToolCall:
         id: The id the caller was given, unique in the episode.
         name: Tool name as the model wrote it.
         model_id: The id the model itself wrote, where its format has one (Kimi K2).
-        error: What was wrong with the call, or None for a well-formed one.
+        error: The parse error of a malformed call, or None.
         is_text: The caller was given the text of the call (a malformed one), not a call: no result will follow.
     """
 
@@ -105,13 +105,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """What one model call sampled, ready to be committed.
+    """The tokens one model call sampled, ready to be committed.
 
     Attributes:
         output_ids: Sampled ids, the matched stop token included.
         output_logprobs: One value an output token (NaN = none), or None.
         prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
-        finish: How it ended.
+        finish: Its end.
         weight_spans: Weight versions over the output.
         request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
         cached_tokens: Prompt tokens the server took from its prefix cache, or None.
@@ -141,9 +141,9 @@ class Turn:
         index: Order of commit within the forest.
         parent: The turn this one extends, or None for a root.
         key: Digest of the whole input of the call; equal keys mean a repeated call.
-        reply: What the turn is recognised by in later histories.
+        reply: The print by which later histories are recognised.
         prompt_ids: Ids appended to the parent's path (the whole prompt for a root).
-        completion: What was sampled.
+        completion: The sampled tokens.
         calls: The tool calls in the order they were written.
         media: Images of the prompt delta, in order.
         agent: Name of the agent that made the call, or None.

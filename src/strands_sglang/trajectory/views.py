@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from ..exceptions import TrajectoryError
 from ..media import PlacedMedium
-from .packed import Run, SamplingMask, Token, WeightSpan, pack_ids, pack_logprobs
+from .packed import Run, SamplingMask, Token, WeightSpan, closed_schema, pack_ids, pack_logprobs
 from .turn import Finish, ToolCall, Turn
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TokenView:
 
 
 class Trajectory(TokenView):
-    """One path from a root to a leaf: its tokens, and what is known about them.
+    """One path from a root to a leaf: its tokens and the facts about them.
 
     An episode has several where sub-agents ran, a history was rewritten, or a call was sampled again. Each sampled
     token carries loss in exactly one of them: where paths share a prefix, the first exported one trains its sampled
@@ -94,12 +94,12 @@ class Trajectory(TokenView):
 
     Attributes:
         agent_name: Name of the agent that sampled it, or None.
-        trainable: Whether its tokens are meant to be trained (a frozen sub-agent's are not).
+        trainable: Its tokens are meant to be trained (a frozen sub-agent's are not).
         tokens: The tokens; the lists of this class show them.
         is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
             rewards of turns and spans refer to. True for at most one of an episode.
         is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
-        finish_reason: How the last completion ended: `stop`, `length`, `abort` or `unknown`; None where not known.
+        finish_reason: End of the last completion: `stop`, `length`, `abort` or `unknown`; None where not known.
         media: Images in order, each with its place in `tokens`.
         routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
             last, or None.
@@ -190,7 +190,7 @@ class Trajectory(TokenView):
 
     @property
     def finish(self) -> Finish:
-        """How the last completion ended."""
+        """End of the last completion."""
         return self.turns[-1].completion.finish
 
     @property
@@ -265,18 +265,7 @@ class Trajectory(TokenView):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic models hold a trajectory without looking inside: instances as they are, mappings parsed."""
-
-        def validate(value: Any) -> Trajectory:
-            if isinstance(value, cls):
-                return value
-            if isinstance(value, Mapping):
-                return cls.from_dict(value)
-            raise ValueError(f"expected a Trajectory or its dict, got {type(value).__name__}")
-
-        return core_schema.no_info_plain_validator_function(
-            validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
-        )
+        return closed_schema(cls)
 
 
 def _medium(item: PlacedMedium | Mapping[str, Any]) -> PlacedMedium:
@@ -313,7 +302,7 @@ class TokenManager(TokenView):
 
     Args:
         forest: The forest to view, or None for a manager filled by hand.
-        on_reset: What `reset` does on a view; by default the forest is reset. The object of a bound method is not kept
+        on_reset: Called by `reset` on a view; by default the forest is reset. The object of a bound method is not kept
             alive, for it is the model that holds the manager.
     """
 

@@ -101,16 +101,16 @@ class WireRequest:
         sampling: Sampling parameters the client asked for, in SGLang's names.
         constraints: A grammar for the reply, as a sampling parameter of SGLang; empty for none.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
-        stream: Whether to answer with events.
-        usage_chunk: Whether the stream ends with a chunk of token counts (Chat Completions).
-        logprobs: Whether to return log-probabilities of sampled tokens.
-        token_ids: Whether to return the ids of the prompt and of the reply.
+        stream: Answer with events.
+        usage_chunk: End the stream with a chunk of token counts (Chat Completions).
+        logprobs: Return log-probabilities of sampled tokens.
+        token_ids: Return the ids of the prompt and of the reply.
         previous: Id of the response this one continues (Responses), or None.
-        keeps_response: Whether a later request may name the answer instead of sending the history (Responses).
+        keeps_response: A later request may name the answer instead of sending the history (Responses).
         receipts: Index of an assistant message to the receipt that came with it.
         ignored: Names of fields that would have an effect elsewhere and have none here.
         unknown_tools: Types of tools that were left out.
-        reading: What it was read with, to be arranged with.
+        reading: The history it was read into.
     """
 
     model: str
@@ -233,8 +233,8 @@ class WireDialect:
         count: Number of prompt tokens to the body of the answer, for a dialect with such a route.
         error: Refusal to the body of the answer.
         error_event: Refusal to the event that ends a started stream.
-        ping: What keeps an idle stream open.
-        overflow_in_stream: Whether a prompt that does not fit is reported as an event of the stream, not as a status.
+        ping: Bytes that keep an idle stream open.
+        overflow_in_stream: A prompt that does not fit is reported as an event of the stream, not as a status.
     """
 
     name: str
