@@ -151,7 +151,7 @@ async def test_any_sandbox_will_do_and_is_closed() -> None:
 
 
 def test_python_needs_an_interpreter_that_lasts() -> None:
-    with pytest.raises(ValueError, match=r"FolderSandbox has not: use mode='terminal'"):
+    with pytest.raises(ValueError, match=r"FolderSandbox has none: use mode='terminal'"):
         CodeSandboxEnv(model_factory=scripted(), sandbox=FolderSandbox())
 
 

@@ -70,12 +70,8 @@ class Service:
             "isError": code != 0,
         }
 
-    def executeCode(
-        self, folder: Path, session: str, code: str, language: str, clearContext: bool = False
-    ) -> dict[str, Any]:
+    def executeCode(self, folder: Path, session: str, code: str, language: str) -> dict[str, Any]:
         interpreter = self.interpreters[session]
-        if clearContext:
-            interpreter.locals.clear()  # type: ignore[attr-defined]
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             interpreter.runsource(code, symbol="single")

@@ -105,12 +105,6 @@ async def test_cancelled_call_leaves_no_session_behind(moment: str) -> None:
     assert not quotas.session_semaphore.locked()
 
 
-async def test_fresh_python_clears_the_context_of_the_service() -> None:
-    client = FakeClient(answer("42\n"))
-    await AgentCoreSandbox(client).run_python("print(42)", fresh=True)
-    assert client.requests[0]["arguments"] == {"code": "print(42)", "language": "python", "clearContext": True}
-
-
 async def test_result_without_structure_is_read_from_its_text() -> None:
     client = FakeClient([{"result": {"content": [{"type": "text", "text": "hello"}], "isError": True}}])
     result = await AgentCoreSandbox(client).run_python("x")

@@ -72,7 +72,7 @@ class ChatEnv(Environment):
 
 
 STOP = "###STOP###"
-"""What a model writes to end the conversation."""
+"""Ends the conversation when a model writes it."""
 
 _INSTRUCTIONS = """\
 You play the user in a conversation with an assistant. Stay in your role. Write only what the user says.
@@ -189,7 +189,7 @@ class _Speaker(SimulatedUser):
 
 
 async def ask(user: Agent, heard: str) -> str:
-    """What a user played by an agent replies to the assistant. Reasoning is left out.
+    """The reply of a user played by an agent. Reasoning is left out.
 
     Raises:
         RuntimeError: The user's reply was cut off, so the conversation is broken, not truncated.

@@ -99,8 +99,8 @@ class CodeSandboxEnv(Environment):
         self._tools = CodeTools(sandbox, max_output_chars=max_output_chars)
         if self.mode is not CodeMode.TERMINAL and not self._tools.has_python:
             raise ValueError(
-                f"mode={self.mode.value!r} needs a sandbox whose Python interpreter lasts, which "
-                f"{type(sandbox).__name__} has not: use mode='terminal'"
+                f"mode={self.mode.value!r} needs a sandbox with a lasting Python interpreter, and "
+                f"{type(sandbox).__name__} has none: use mode='terminal'"
             )
 
     def get_tools(self) -> list[Any]:

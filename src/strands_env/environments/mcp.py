@@ -55,7 +55,7 @@ class MCPTools:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connections are open."""
+        """The connections are open."""
         return self._tools is not None
 
     @property

@@ -64,7 +64,7 @@ def make_code_interpreter_client(*, region: str | None = None, session: Any = No
 
 
 class CodeInterpreterQuotas:
-    """What an account allows; share one object among all sandboxes of an account.
+    """Quotas of an account; share one object among all sandboxes of an account.
 
     Args:
         session_concurrency: Sessions at the same time; further ones wait.
@@ -180,17 +180,10 @@ class AgentCoreSandbox:
         return str(answer["sessionId"])
 
     async def run_python(
-        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
     ) -> ExecResult:
-        """Run Python code; see `PythonSandbox`.
-
-        With `fresh` the service is asked to clear its interpreter's context first (`clearContext`), so variables of
-        earlier calls are lost. It does not say whether that is a new process.
-        """
-        arguments: dict[str, Any] = {"code": code, "language": "python"}
-        if fresh:
-            arguments["clearContext"] = True
-        return await self._run("executeCode", arguments, timeout, limits)
+        """Run Python code; see `PythonSandbox`."""
+        return await self._run("executeCode", {"code": code, "language": "python"}, timeout, limits)
 
     async def exec(
         self,

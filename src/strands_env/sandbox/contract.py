@@ -22,7 +22,7 @@ from strands_env.core.limits import shorten
 
 MIB = 1 << 20
 MAX_FILE_BYTES = 64 * MIB
-"""Longest file that `read_file` returns unless it is told otherwise."""
+"""Longest file that `read_file` returns by default."""
 
 
 class SandboxError(ToolProviderException):
@@ -38,7 +38,7 @@ class SandboxLostError(SandboxError):
 
 
 class Outcome(StrEnum):
-    """How a call ended."""
+    """The end of a call."""
 
     OK = "ok"
     """It ran to its end."""
@@ -63,7 +63,7 @@ class Outcome(StrEnum):
 
 
 class Network(StrEnum):
-    """What programs in a sandbox can connect to."""
+    """The reach of programs in a sandbox."""
 
     NONE = "none"
     """Nothing outside."""
@@ -73,7 +73,7 @@ class Network(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a sandbox can do beyond running commands and keeping files.
+    """Abilities of a sandbox beyond running commands and keeping files.
 
     Attributes:
         work: Absolute path of the work directory: where commands start, and relative paths begin.
@@ -176,7 +176,7 @@ class Sandbox(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do, known before it starts."""
+        """Its abilities, known before it starts."""
 
     async def exec(
         self,
@@ -234,7 +234,7 @@ class PythonSandbox(Sandbox, Protocol):
     """A sandbox with a Python interpreter whose variables last from call to call."""
 
     async def run_python(
-        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
     ) -> ExecResult:
         """Run Python code; the value of a last expression is printed, as a notebook does.
 
@@ -242,13 +242,12 @@ class PythonSandbox(Sandbox, Protocol):
             code: The code.
             timeout: Seconds for this call, where that is less than its limit.
             limits: Limits of this call in place of the sandbox's own.
-            fresh: Run it in a new interpreter, which shares only the files with the other calls and ends with this one.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What code in a local sandbox may use. Times hold for one call, the rest for all processes together.
+    """Limits of code in a local sandbox. Times hold for one call, the rest for all processes together.
 
     Attributes:
         wall_seconds: Duration of a call.

@@ -1,4 +1,4 @@
-"""How agent programs are started without a person in front of them.
+"""Starting agent programs without a person in front of them.
 
 A recipe holds a command line, environment variables and configuration files with placeholders: `{prompt}`,
 `{base_url}` (OpenAI, `/v1` included), `{anthropic_url}`, `{key}`, `{model}` and `{home}`. The switches keep a program
@@ -17,7 +17,7 @@ _PLACEHOLDER = re.compile(r"\{(prompt|base_url|anthropic_url|key|model|home)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harness:
-    """How an agent program is started; placeholders are filled in for every episode.
+    """A way to start an agent program; placeholders are filled in for every episode.
 
     Attributes:
         command: Program and arguments.

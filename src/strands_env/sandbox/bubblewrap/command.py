@@ -31,7 +31,7 @@ _OPT_OUT = "or, to run code without any isolation, pass isolation='none-i-accept
 
 
 class Isolation(StrEnum):
-    """What stands between foreign code and this machine."""
+    """The barrier between foreign code and this machine."""
 
     BUBBLEWRAP = "bubblewrap"
     """Linux namespaces by bubblewrap: no network, a private file system, own processes, limits on everything."""
@@ -193,7 +193,7 @@ def _free_user_ids() -> tuple[int, int]:
 
 
 def _is_ordinary_outside() -> bool:
-    """Whether root here is an ordinary user of the machine who has no further users to give code to."""
+    """Root here is an ordinary user of the machine, with no further users to give code to."""
     start, end = _free_user_ids()
     return start >= end and any(inside == 0 and outside != 0 for inside, outside, _ in _user_map())
 

@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 128 << 20
 END_SECONDS = 10.0
 ABANDONED_SECONDS = 2.0
-"""How long a finalizer waits for the processes of a sandbox that was never closed."""
+"""Time a finalizer waits for the processes of a sandbox that was never closed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Handles:
-    """What a start has opened so far; all of it is closed whatever happens."""
+    """Descriptors a start has opened so far; all of them are closed whatever happens."""
 
     parent: socket.socket
     child: socket.socket
@@ -202,7 +202,7 @@ class SandboxProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take a request."""
+        """It can take a request."""
         return self._own.process.poll() is None and self._reader is not None and not self._reader.at_eof()
 
     @property
@@ -337,7 +337,7 @@ _HINTS = (
         "if it names a path, that path must be readable for everyone",
     ),
 )
-"""What is missing, by the words of the failure."""
+"""Advice, by the words of the failure."""
 
 
 def _start_failure(config: LaunchConfig, said: str, error: BaseException) -> str:

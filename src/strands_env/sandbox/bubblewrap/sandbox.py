@@ -157,7 +157,7 @@ class BubblewrapSandbox:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has processes now."""
+        """It has processes now."""
         return self._process is not None
 
     async def start(self) -> None:
@@ -170,18 +170,17 @@ class BubblewrapSandbox:
             await self._ready()
 
     async def run_python(
-        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None, fresh: bool = False
+        self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
     ) -> ExecResult:
         """Run Python code; see `PythonSandbox`.
 
-        With `fresh`, earlier code cannot reach the new interpreter. It may have changed the lasting one to claim
-        anything. For hidden tests use `judge`.
+        Earlier code may have changed the interpreter to claim anything: for hidden tests use `judge`.
 
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the code does raises nothing.
         """
         refusal = _refusal(code, "code", self.limits.code_bytes)
-        request = {"kind": "fresh" if fresh else "python", "code": code}
+        request = {"kind": "python", "code": code}
         return await self._run(request, timeout, limits, refusal)
 
     async def exec(

@@ -15,7 +15,7 @@ from ..contract import ExecLimits, ExecResult, Outcome, PythonSandbox, Sandbox, 
 DEFAULT_JUDGE_SECONDS = 60.0
 """Seconds a judgment may take."""
 MAX_EXCHANGE_BYTES = 32 << 20
-"""What the checks can print and ask for between two answers."""
+"""Most that the checks can print and ask for between two answers."""
 MAX_ANSWER_BYTES = 2 << 20
 """Kept of each output stream of the judged code."""
 SHOWN_CHARS = 10_000
@@ -87,7 +87,7 @@ async def judge(
     checking = sandbox.sibling() if judging is None else judging
     if not (checking.capabilities.lasting_python and isinstance(checking, PythonSandbox)):
         raise ValueError(
-            f"checks need a sandbox whose Python interpreter lasts, which {type(checking).__name__} has not: "
+            f"checks need a sandbox with a lasting Python interpreter, and {type(checking).__name__} has none: "
             "give one for them, e.g. judging=BubblewrapSandbox()"
         )
     for path, text in (files or {}).items():

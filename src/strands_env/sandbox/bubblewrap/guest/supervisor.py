@@ -32,10 +32,10 @@ from .system import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     drop_privileges,
+    is_stopped,
     other_processes,
     prctl,
     set_limit,
-    stopped_threads,
 )
 from .watch import Child, Watch
 
@@ -67,12 +67,7 @@ class Supervisor:
         started = time.monotonic()
         self._repair_work_directory()
         had_worker = self.worker is not None
-        resting: dict[str, bytes] | None = None
-        if request["kind"] == "fresh":
-            resting = self._rest()
-            child = self._spawn(self._program(self.config["worker"]), channel=True, cpu=request["cpu_seconds"])
-            nonce = self._hand_over(child, request["code"], fresh=True)
-        elif request["kind"] == "python":
+        if request["kind"] == "python":
             child = self._ready_worker()
             nonce = self._hand_over(child, request["code"])
         elif request["kind"] == "exec":
@@ -82,9 +77,6 @@ class Supervisor:
         had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
-        if resting is not None and self.worker is not None and stopped_threads(self.worker.pid) != resting:
-            report = {"outcome": "died", "detail": "the interpreter of earlier calls ran meanwhile and was ended"}
-            self.worker.status = -1
         self._settle(child, report)
         lost = had_worker and self.worker is None
         watch.drain()
@@ -126,7 +118,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGSTOP)
         deadline = time.monotonic() + REST_SECONDS
-        while LINUX and stopped_threads(worker.pid) is None and time.monotonic() < deadline:
+        while LINUX and not is_stopped(worker.pid) and time.monotonic() < deadline:
             self.reap()
             if worker.status is not None:
                 return
@@ -157,30 +149,6 @@ class Supervisor:
         others = other_processes(self.isolated).items()
         return [(pid, fields) for pid, fields in others if int(fields[1]) == worker.pid]
 
-    def _rest(self) -> dict[str, bytes] | None:
-        """Make sure that nothing of earlier calls runs, and see what the stopped interpreter has done so far.
-
-        It can have arranged to be woken (a timer may send SIGCONT), and could then meddle with code that trusts the
-        result. One that cannot be seen to rest is ended.
-        """
-        self.reap()
-        worker = self.worker
-        if worker is None:
-            self.kill_others(None)
-            return None
-        resting = None
-        if worker.status is None and LINUX:
-            self._stop(worker)
-            if self.kill_others(worker.pid):
-                resting = stopped_threads(worker.pid)
-                if self._alive(worker.pid):  # it was woken in between and has started something
-                    resting = None
-        if resting is None:
-            self.kill_others(None)
-            worker.close()
-            self.worker = None
-        return resting
-
     def _repair_work_directory(self) -> None:
         with contextlib.suppress(OSError):
             os.makedirs(self.work, exist_ok=True)
@@ -198,12 +166,12 @@ class Supervisor:
         self.worker = self._spawn(self._program(self.config["worker"]), channel=True)
         return self.worker
 
-    def _hand_over(self, worker: Child, code: str, *, fresh: bool = False) -> str:
+    def _hand_over(self, worker: Child, code: str) -> str:
         # The answer is only believed with the nonce of this call. The code runs in the worker's process and may claim
-        # success there, as any program may exit with 0, also for later calls of the same interpreter; it can claim
-        # nothing for a fresh one, nor lift a limit.
+        # success there, as any program may exit with 0, also for later calls of the same interpreter; it cannot lift
+        # a limit.
         nonce = secrets.token_hex(16)
-        send_frame(worker.requests, {"nonce": nonce, "code": code, "fresh": fresh})
+        send_frame(worker.requests, {"nonce": nonce, "code": code})
         return nonce
 
     # ---- processes ---------------------------------------------------------------------------------------------------

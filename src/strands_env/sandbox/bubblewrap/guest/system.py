@@ -77,22 +77,16 @@ def descendants(processes: Processes, root: int) -> Processes:
     return found
 
 
-def stopped_threads(pid: int) -> dict[str, bytes] | None:
-    """The threads of a stopped process, each with how often it has run; None if one is not stopped.
-
-    Two equal answers mean that the process has not run in between.
-    """
-    found: dict[str, bytes] = {}
+def is_stopped(pid: int) -> bool:
+    """Every thread of the process is stopped."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                lines = file.read().split(b"\n")
-            if not any(line.startswith(b"State:\tT") for line in lines):
-                return None
-            found[thread] = b" ".join(line for line in lines if b"ctxt_switches" in line)
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in (b"T", b"t"):
+                    return False
     except OSError:
-        return None
-    return found
+        return False
+    return True
 
 
 def cpu_seconds(others: Processes) -> float:

@@ -42,7 +42,7 @@ class Capture:
             del self._tail[: len(self._tail) - self.limit // 2]
 
     def answer(self) -> dict[str, Any]:
-        """What is kept, and the number of bytes between head and tail that are not."""
+        """Head, tail, and the number of bytes dropped between them."""
         keep = self.limit // 2
         tail = bytes(self._tail[-keep:]) if keep else b""
         return {
@@ -71,7 +71,7 @@ class Child:
 
 
 class Host(Protocol):
-    """What a watch needs of the supervisor."""
+    """The part of the supervisor that a watch needs."""
 
     config: dict[str, Any]
     isolated: bool
