@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -100,10 +100,7 @@ async def everything(name: str) -> Any:
         {
             "prompts": client.prompts,
             "events": env.events,
-            "messages": result.observation.messages,
-            "tokens": result.observation.tokens,
-            "trajectories": [item.model_dump() for item in result.trajectories],
-            "end": (result.termination_reason, result.error and (result.error.type, result.error.message)),
+            "result": json.loads(result.to_json()),
         }
     )
 
@@ -120,8 +117,6 @@ def _timeless(value: Any) -> Any:
             return {key: plain(inner) for key, inner in item.items() if key not in _TIMES}
         if isinstance(item, list | tuple):
             return [plain(inner) for inner in item]
-        if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            return {each.name: plain(getattr(item, each.name)) for each in dataclasses.fields(item)}
         if isinstance(item, str):
             return _ID.sub(lambda found: f"#{numbers.setdefault(found[0], len(numbers))}", item)
         return item if isinstance(item, int | float | None) else repr(item)
@@ -129,7 +124,7 @@ def _timeless(value: Any) -> Any:
     return plain(value)
 
 
-_TIMES = ("latencyMs", "timeToFirstByteMs", "metrics", "tracking_id", "agent", "model", "event_loop_cycle_trace")
+_TIMES = ("metrics", "tracking_id", "agent", "model", "event_loop_cycle_trace", "traceback")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
