@@ -4,7 +4,7 @@
   included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
   are escaped, so that reading gives back exactly what was written.
 - `plain`, `canonical`: JSON that is the same for equal content on every machine.
-- `shown`, `redacted`: JSON for anything, to write down and never to read back, and without secrets.
+- `shown`, `redacted`: JSON for anything, to write down and never to read back; without secrets.
 - `copied`, `changed`: copies at a fraction of the usual cost.
 - `name_of`, `call_name`: functions, classes and calls as text.
 """
@@ -241,6 +241,47 @@ def _text(text: str) -> Any:
 def _key(name: str) -> str:
     plain_name = _text(name)
     return plain_name if isinstance(plain_name, str) else f"text:{plain_name['text']}"
+
+
+# ---- shown ----------------------------------------------------------------------------------------------------------
+
+MAX_DEPTH = 150
+"""Levels of a value that `shown` follows."""
+
+
+def shown(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """JSON for anything, for people to read: what JSON cannot hold is replaced by its text."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str(value).encode("utf-8", "replace").decode()
+        case int():
+            return value if -(2**63) <= value < 2**64 else str(value)
+        case float():
+            return value if math.isfinite(value) else repr(value)
+        case bytes():
+            return _encode(value)
+    if depth == 0:
+        return "<nested too deeply>"
+    match value:
+        case dict():
+            return {shown(str(key)): shown(item, depth - 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [shown(item, depth - 1) for item in value]
+        case BaseModel():
+            return shown({**value.__dict__, **(value.__pydantic_extra__ or {})}, depth)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: shown(getattr(value, item.name), depth - 1) for item in fields(value)}
+    return shown(text_of(value))
+
+
+def text_of(value: Any) -> str:
+    """The `repr` of a value, also of one whose own fails."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
 
 
 # ---- stored ---------------------------------------------------------------------------------------------------------

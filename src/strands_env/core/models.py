@@ -19,6 +19,7 @@ from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.installation import install_command
 
+from .jsonable import name_of, plain
 from .seeds import RolloutSeed, SeededBackend
 from .types import ModelFactory as ModelFactory
 
@@ -97,8 +98,8 @@ def sglang_model_factory(
         "model_id": model_id,
         "sampling_params": dict(params),
         "enable_thinking": enable_thinking,
-        "tool_parser": None if parser is None else _class_name(parser),
-        **_plain_options(options),
+        "tool_parser": None if parser is None else name_of(parser),
+        **plain(options, leaf=name_of),
     }
     return factory
 
@@ -167,7 +168,7 @@ def openai_model_factory(
         made: Model = provider(model_id=model_id, params=dict(params), client_args=dict(client_args or {}), **options)
         return made
 
-    config = {"model_id": model_id, "sampling_params": dict(params), **_plain_options(options)}
+    config = {"model_id": model_id, "sampling_params": dict(params), **plain(options, leaf=name_of)}
     factory.config = config  # type: ignore[attr-defined]
     return factory
 
@@ -206,7 +207,11 @@ def bedrock_model_factory(
         model: Model = made
         return model
 
-    config = {"model_id": model_id, "sampling_params": _with_max_tokens(sampling_params), **_plain_options(options)}
+    config = {
+        "model_id": model_id,
+        "sampling_params": _with_max_tokens(sampling_params),
+        **plain(options, leaf=name_of),
+    }
     factory.config = config  # type: ignore[attr-defined]
     return factory
 
@@ -269,21 +274,6 @@ def openai_from_args(*, base_url: str | None, model_id: str, tokenizer: None, **
 def bedrock_from_args(*, base_url: None, model_id: str, tokenizer: None, **options: Any) -> ModelFactory:
     """`bedrock_model_factory` for the id of a model."""
     return bedrock_model_factory(model_id=model_id, **options)
-
-
-def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are JSON; of the others the class is known."""
-    shown: dict[str, Any] = {}
-    for name, value in options.items():
-        try:
-            shown[name] = json.loads(json.dumps(value))
-        except (TypeError, ValueError):
-            shown[name] = _class_name(value)
-    return shown
 
 
 def _copied(sampling_params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import html
 import json
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from strands_env.core.files import replacing
+from strands_env.core.jsonable import shown
 from strands_env.eval.store.files import told
 
 
@@ -66,18 +66,7 @@ def _island(name: str, value: Any) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), default=repr).encode()
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity; they are shown as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return json.dumps(shown(value), ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def _head(title: str, scripts: tuple[str, ...]) -> str:

@@ -9,7 +9,6 @@ Lines of earlier versions have no checksum, no reward, and the tokens at their e
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -31,12 +30,10 @@ from strands_env.core import (
     TaskContext,
     TerminationReason,
 )
+from strands_env.core.jsonable import shown, text_of
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.sample import EvalSample, Score, located
 from strands_env.eval.store.tokens import end_of
-
-MAX_DEPTH = 150
-"""Levels of a value that `encode` keeps; deeper parts become text. The reader takes about 200."""
 
 _BEGINNING = b'{"id":"'
 """How `encode` begins every line."""
@@ -103,7 +100,7 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
             **_fields(sample.step_result, {"trajectories": []}),
             "observation": _fields(sample.step_result.observation, {"tokens": None, "tools": None}),
         }
-        line = _line(sample, tokens, orjson.dumps(_plain(sample.action)), orjson.dumps(_plain(result)))
+        line = _line(sample, tokens, orjson.dumps(shown(sample.action)), orjson.dumps(shown(result)))
         to_sample(decode(line))
         return line
     except (StoreCorruptError, LineError, ValueError, TypeError, RecursionError, AttributeError) as error:
@@ -324,47 +321,13 @@ def _fields(value: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {**value.__dict__, **(value.__pydantic_extra__ or {}), **changes}
 
 
-def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """JSON for anything; what JSON cannot hold is replaced by its text."""
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return str(value).encode("utf-8", "replace").decode()
-        case int():
-            return value if -(2**63) <= value < 2**64 else str(value)
-        case float():
-            return value if math.isfinite(value) else repr(value)
-        case bytes():
-            return {"__bytes_encoded__": True, "data": base64.b64encode(value).decode()}
-    if depth == 0:
-        return "<nested too deeply>"
-    match value:
-        case dict():
-            return {_plain(str(key)): _plain(item, depth - 1) for key, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_plain(item, depth - 1) for item in value]
-        case BaseModel():
-            return _plain(_fields(value, {}), depth)
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name), depth - 1) for name in type(value).__dataclass_fields__}
-    return _plain(_text(value))
-
-
-def _text(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
-
-
 def _known_action(sample: EvalSample) -> Action:
     name = sample.action.task_context.id
-    return Action(message=_plain(_text(sample.action.message))[:1000], task_context=TaskContext(id=str(name)))
+    return Action(message=shown(text_of(sample.action.message))[:1000], task_context=TaskContext(id=str(name)))
 
 
 def _known_result(sample: EvalSample, failure: Exception) -> StepResult:
-    text = f"the result cannot be saved: {type(failure).__name__}: {_plain(str(failure))[:1000]}"
+    text = f"the result cannot be saved: {type(failure).__name__}: {shown(str(failure))[:1000]}"
     try:
         reward = None if sample.reward is None else RewardResult(reward=sample.reward)
     except (ValidationError, AttributeError):
