@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from strands_env.core import Action, TerminationReason
-from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, verify_run
+from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify_run
 from strands_env.eval.store import ResultLog, config, files
 from tests.unit.eval_support import FakeEnv, outcome, task, with_tokens
 from tests.unit.simulation import CrashError, SimulatedDisk, simulate
@@ -120,7 +120,7 @@ def check_file(disk: SimulatedDisk, scenario: Scenario, at_least: int) -> set[st
         log = ResultLog(scenario.evaluator().paths)
         assert len(log) >= at_least, "a saved sample is lost"
         final = set()
-        for sample in log.samples(with_tokens=scenario.keep_tokens):
+        for sample in read_results(OUTPUT, with_tokens=scenario.keep_tokens):
             name = sample.action.task_context.id
             if sample.aborted:
                 assert sample.step_result.termination_reason is TerminationReason.CONNECTION_ERROR

@@ -127,7 +127,6 @@ class RunConfig:
         assert self.path is not None
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {
-            "format": 1,
             "digest": self.digest,
             "config": self.config,
             "environment": self.environment,

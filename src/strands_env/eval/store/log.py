@@ -6,17 +6,17 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import files
 from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.reader import Line, lines_of, read_line
-from strands_env.eval.store.records import LineError, decode, encode, head_of, is_torn, to_sample
-from strands_env.eval.store.tokens import FrameReader, FrameWriter, may_be_ours
+from strands_env.eval.store.reader import Line, lines_of
+from strands_env.eval.store.records import LineError, encode, head_of, is_torn
+from strands_env.eval.store.tokens import FrameWriter, may_be_ours
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +82,9 @@ class ResultLog:
             raise
         if not existed:
             files.sync_folder(paths.results.parent)
-        self._frames = FrameReader(paths.tokens)
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def __contains__(self, sample_id: str) -> bool:
-        return bytes.fromhex(sample_id) in self._rows
 
     def find(self, sample_id: str) -> Stored | None:
         """Where a sample is, None where it is not in the file."""
@@ -97,11 +93,6 @@ class ResultLog:
             return None
         reward = self._rewards[row]
         return Stored(self._offsets[row], bool(self._aborted[row]), None if reward != reward else reward)
-
-    def is_final(self, sample_id: str) -> bool:
-        """Whether a sample is finished; one that was aborted is tried again."""
-        row = self._rows.get(bytes.fromhex(sample_id))
-        return row is not None and not self._aborted[row]
 
     @property
     def tasks(self) -> Mapping[str, str]:
@@ -135,23 +126,6 @@ class ResultLog:
         self._tokens_length += len(data)
         self._tools = frames.tools
 
-    def samples(self, *, with_tokens: bool = False) -> Iterator[EvalSample]:
-        """All samples in the order they were finished; of one that was tried again the last.
-
-        Args:
-            with_tokens: Read the tokens too.
-        """
-        for offset in sorted(self._offsets[row] for row in self._rows.values()):
-            yield self._sample(offset, with_tokens)
-
-    def read(self, sample_id: str, *, with_tokens: bool = False) -> EvalSample:
-        """One sample.
-
-        Raises:
-            KeyError: It is not in the file.
-        """
-        return self._sample(self._offsets[self._rows[bytes.fromhex(sample_id)]], with_tokens)
-
     def sync(self) -> None:
         """Force everything to the device."""
         if self._is_open and self._unsynced and self._fsync_interval is not None:
@@ -169,20 +143,9 @@ class ResultLog:
             with files.told("write to", self.paths.results):
                 self.sync()
         finally:
-            self._frames.close()
             self._close_files()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _sample(self, offset: int, with_tokens: bool) -> EvalSample:
-        try:
-            record: dict[str, Any] = decode(read_line(self._fd, offset))
-        except LineError as error:
-            raise StoreCorruptError(f"{str(self.paths.results)!r} was changed while it was open: {error}") from error
-        sample = to_sample(record)
-        if with_tokens and record.get("tokens"):
-            self._frames.fill(sample.step_result, record["tokens"])
-        return sample
 
     def _note(
         self, sample_id: str, prompt_id: str, task: str, aborted: bool, reward: float | None, offset: int

@@ -343,7 +343,6 @@ class Verification:
         path: The results file.
         samples: Samples that can be read, each once.
         superseded: Lines of samples that were tried again since.
-        without_checksum: Lines of an earlier version, in which damage within a text cannot be seen.
         frames: Frames of the side file that were read.
         torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
         damages: What is wrong.
@@ -352,7 +351,6 @@ class Verification:
     path: str
     samples: int = 0
     superseded: int = 0
-    without_checksum: int = 0
     frames: int = 0
     torn_bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
@@ -369,7 +367,6 @@ class Verification:
             "is_intact": self.is_intact,
             "samples": self.samples,
             "superseded": self.superseded,
-            "without_checksum": self.without_checksum,
             "frames": self.frames,
             "torn_bytes": self.torn_bytes,
             "damages": [
@@ -435,7 +432,6 @@ def _verify_line(
         return
     key = bytes.fromhex(head.id)
     found.superseded += key in seen
-    found.without_checksum += not head.has_checksum
     seen.add(key)
     try:
         to_sample(record)

@@ -4,12 +4,10 @@
      "tokens":{..},"action":{..},"step_result":{..},"crc":"1a2b3c4d"}
 
 The fields before `action` are the head, which is all that a resume needs. `crc` is the CRC-32 of everything before it.
-Lines of earlier versions have no checksum, no reward, and the tokens at their end; they are still read.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
@@ -41,7 +39,6 @@ _BODY = b',"action":'
 """Where the head ends: in JSON text these quotes would be escaped."""
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _CHECKSUM_LENGTH = len(b',"crc":"00000000"}\n')
-_FIELDS = {"id", "prompt_id", "task", "index", "aborted", "attempts", "duration_s", "action", "step_result", "tokens"}
 _NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}
 
 
@@ -63,9 +60,8 @@ class Head(NamedTuple):
         task: Digest of its task.
         index: Index among the samples of the prompt.
         aborted: It was lost and is run again.
-        reward: Its reward; None without one, and in lines of earlier versions.
+        reward: Its reward; None without one.
         tokens_end: Where the last frame it points at ends in the side file.
-        has_checksum: The line has one.
     """
 
     id: str
@@ -75,7 +71,6 @@ class Head(NamedTuple):
     aborted: bool
     reward: float | None
     tokens_end: int
-    has_checksum: bool
 
 
 def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
@@ -111,52 +106,39 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The record in a line whose checksum, where it has one, fits.
+    """The record in a line.
 
     Raises:
         LineError: The line is damaged, or no sample.
     """
-    has_checksum = _check(line)
-    record = _parse(line)
-    if not has_checksum and (strange := [name for name in record if name not in _FIELDS]):
-        if "crc" in strange:
-            raise LineError("its checksum is damaged")
-        raise LineError(f"it has the unknown field {strange[0]!r}", is_foreign=True)
+    _check(line)
+    try:
+        record: dict[str, Any] = pydantic_core.from_json(line)
+    except ValueError as error:
+        raise LineError(f"it is not JSON: {error}", is_foreign=True) from error
     return record
 
 
 def head_of(line: bytes) -> Head:
-    """The head of a line; of a line with a checksum nothing else is parsed.
+    """The head of a line; nothing else of it is parsed.
 
     Raises:
         LineError: The line is damaged, or no sample.
     """
-    has_checksum = _check(line)
+    _check(line)
     try:
-        if has_checksum:
-            record = orjson.loads(line[: line.find(_BODY)] + b"}")
-            reward = record["reward"]
-        else:
-            record = decode(line)
-            reward = score_of(record).reward
-        head = Head(
+        record = orjson.loads(line[: line.find(_BODY)] + b"}")
+        return Head(
             record["id"],
             record["prompt_id"],
             record["task"],
             record["index"],
             record["aborted"],
-            reward,
+            record["reward"],
             end_of(record.get("tokens")),
-            has_checksum,
         )
-        bytes.fromhex(head.id)
-        if not (isinstance(head.prompt_id, str) and isinstance(head.task, str) and isinstance(head.index, int)):
-            raise TypeError("prompt_id and task must be text and index a number")
-    except LineError:
-        raise
-    except (LookupError, ValueError, TypeError, StoreCorruptError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise LineError(f"it is not an evaluated sample ({type(error).__name__}: {error})", is_foreign=True) from error
-    return head
 
 
 def is_torn(tail: bytes) -> bool:
@@ -207,7 +189,7 @@ def score_of(record: dict[str, Any]) -> Score:
     """
     try:
         result = record["step_result"]
-        reward, error, cleanup = result["reward"], result["error"], result.get("cleanup_error")
+        reward, error, cleanup = result["reward"], result["error"], result["cleanup_error"]
         return Score(
             prompt_id=record["prompt_id"],
             task=record["task"],
@@ -247,38 +229,25 @@ def _line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, resu
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
-def _check(line: bytes) -> bool:
-    """Whether the line has a checksum, which fits.
+def _check(line: bytes) -> None:
+    """Compare the checksum.
 
     Raises:
-        LineError: It does not fit, or the line is no line at all.
+        LineError: It does not fit, or the line has none.
     """
-    if (found := _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))) is not None:
-        # Over all but the checksum itself.
-        if b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
-            return True
-        raise LineError("its checksum does not fit", is_residue=_is_residue(line))
-    return False
+    found = _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))
+    # Over all but the checksum itself.
+    if found is not None and b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
+        return
+    is_residue = _is_residue(line) or not line.strip(b"\0\n")
+    is_foreign = not is_residue and found is None and not line.startswith(_BEGINNING)
+    why = "it is no evaluated sample" if is_foreign else "its checksum does not fit"
+    raise LineError(why, is_residue=is_residue, is_foreign=is_foreign)
 
 
 def _is_residue(line: bytes) -> bool:
     """Whether blocks of the line never reached the device: JSON has no zeros, and one alone may be a flipped bit."""
     return b"\0\0" in line
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        record = pydantic_core.from_json(line)
-    except ValueError as error:
-        try:
-            record = json.loads(line)  # earlier versions wrote lines that are nested too deeply for the one above
-        except (ValueError, RecursionError):
-            residue = _is_residue(line) or not line.strip(b"\0\n")
-            foreign = not residue and not line.startswith(_BEGINNING)
-            raise LineError(f"it is not JSON: {error}", is_residue=residue, is_foreign=foreign) from None
-    if not isinstance(record, dict):
-        raise LineError("it is no JSON object", is_foreign=True)
-    return record
 
 
 def _json(value: BaseModel, exclude: Any = None) -> bytes:
