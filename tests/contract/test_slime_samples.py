@@ -287,7 +287,7 @@ async def test_a_turn_without_top_p_data_fails_the_sample(rig: Rig) -> None:
     rig.serve(with_top_p(completion(call(1, 2))), completion("3"))
     sample = await rig.run()
     assert sample.status is Sample.Status.FAILED
-    assert "empty kept set" in sample.metadata["strands_env"]["error"]["message"]
+    assert "empty sampling mask" in sample.metadata["strands_env"]["error"]["message"]
 
 
 async def test_top_p_data_that_nobody_asked_for_is_not_looked_at(rig: Rig) -> None:

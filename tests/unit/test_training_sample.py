@@ -42,7 +42,7 @@ def make(**changes: Any) -> TrainingSample:
         ),
         "routed_experts": np.arange(5 * 2 * 2, dtype="<i4").tobytes(),
         "experts_shape": (2, 2),
-        "kept": SamplingMask(
+        "sampling_mask": SamplingMask(
             ids=np.array([7, 8, 9, 5], dtype=np.int32), offsets=np.array([0, 0, 0, 2, 3, 3, 4], dtype=np.int64)
         ),
         "token_rewards": np.array([0.0, 0, 0, 0.5, 0, 1.0]),
@@ -53,7 +53,7 @@ def make(**changes: Any) -> TrainingSample:
     return TrainingSample(**{**fields, **changes})
 
 
-def kept(ids: list[int], offsets: list[int]) -> SamplingMask:
+def mask(ids: list[int], offsets: list[int]) -> SamplingMask:
     return SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
 
 
@@ -219,8 +219,8 @@ def test_a_cut_takes_the_same_from_every_array(length: int) -> None:
     cut = make().truncated(length).validate(logprobs_required=True)
     assert len(cut.token_ids) == len(cut.loss_mask) == len(cut.logprobs) == len(cut.token_rewards) == length
     assert cut.experts_array().shape == (length - 1, 2, 2)
-    assert len(cut.kept.offsets) == length + 1
-    assert len(cut.kept.ids) == cut.kept.offsets[-1]
+    assert len(cut.sampling_mask.offsets) == length + 1
+    assert len(cut.sampling_mask.ids) == cut.sampling_mask.offsets[-1]
     assert max(span.end for span in cut.weight_versions) <= length if cut.weight_versions else length == 2
     assert cut.status is SampleStatus.TRUNCATED
 
@@ -271,12 +271,21 @@ def test_a_sample_that_fits_is_not_cut() -> None:
         ({"token_rewards": np.array([0, 0, np.nan, 0, 0, 0])}, "token_rewards holds nan at token 2"),
         ({"token_rewards": np.array([0, 0, 0, 0, -np.inf, 0])}, "token_rewards holds -inf at token 4"),
         ({"weight_versions": (WeightVersionSpan(version="a", start=0, end=6),)}, r"\[0, 6\) begins inside the prompt"),
-        ({"kept": kept([7, 8, 9, 5], [0, 0, 0, 2, 3, 3])}, "kept.offsets has 6 values, expected 7"),
-        ({"kept": kept([7, 8, 9, 5], [1, 1, 1, 2, 3, 3, 4])}, "kept.offsets must begin with 0"),
-        ({"kept": kept([7, 8, 9, 5], [0, 0, 3, 2, 3, 3, 4])}, "kept.offsets decreases at token 2"),
-        ({"kept": kept([7], [0, 0, 0, 2, 3, 3, 4])}, "kept.offsets ends with 4, kept.ids has 1"),
-        ({"kept": kept([7, 8, 9, 5, 6], [0, 0, 0, 2, 3, 3, 4])}, "kept.offsets ends with 4, kept.ids has 5"),
-        ({"kept": kept([7, 8, 9], [0, 0, 0, 2, 3, 3, 3])}, "token 5 is trained and has an empty kept set"),
+        ({"sampling_mask": mask([7, 8, 9, 5], [0, 0, 0, 2, 3, 3])}, "sampling_mask.offsets has 6 values, expected 7"),
+        ({"sampling_mask": mask([7, 8, 9, 5], [1, 1, 1, 2, 3, 3, 4])}, "sampling_mask.offsets must begin with 0"),
+        ({"sampling_mask": mask([7, 8, 9, 5], [0, 0, 3, 2, 3, 3, 4])}, "sampling_mask.offsets decreases at token 2"),
+        (
+            {"sampling_mask": mask([7], [0, 0, 0, 2, 3, 3, 4])},
+            "sampling_mask.offsets ends with 4, sampling_mask.ids has 1",
+        ),
+        (
+            {"sampling_mask": mask([7, 8, 9, 5, 6], [0, 0, 0, 2, 3, 3, 4])},
+            "sampling_mask.offsets ends with 4, sampling_mask.ids has 5",
+        ),
+        (
+            {"sampling_mask": mask([7, 8, 9], [0, 0, 0, 2, 3, 3, 3])},
+            "token 5 is trained and has an empty sampling mask",
+        ),
     ],
 )
 def test_validation_names_the_first_contradiction(changes: dict[str, Any], message: str) -> None:

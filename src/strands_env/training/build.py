@@ -148,7 +148,7 @@ def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **
         weight_versions=tokens.weight_versions,
         routed_experts=trajectory.routed_experts,
         experts_shape=experts_shape,
-        kept=trajectory.sampling_mask,
+        sampling_mask=trajectory.sampling_mask,
         media=tuple(trajectory.media),
         agent_name=trajectory.agent_name or "agent",
         trainable=trajectory.trainable,

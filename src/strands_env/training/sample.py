@@ -52,7 +52,7 @@ class TrainingSample:
         weight_versions: Versions of the weights over the sampled tokens, as spans over `token_ids`.
         routed_experts: Little-endian int32 rows `[tokens - 1, layers, top_k]`, or None.
         experts_shape: `(layers, top_k)` of a row, where known.
-        kept: Top-k/top-p survivors, or None.
+        sampling_mask: The tokens that survived top-k and top-p at each position, or None.
         media: Images in order: bytes, digest, grid, and the tokens they take in `token_ids`.
         reward: Reward of the rollout, or None.
         token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
@@ -74,7 +74,7 @@ class TrainingSample:
     weight_versions: tuple[WeightVersionSpan, ...] = ()
     routed_experts: bytes | None = None
     experts_shape: tuple[int, int] | None = None
-    kept: SamplingMask | None = None
+    sampling_mask: SamplingMask | None = None
     media: tuple[PlacedMedium, ...] = ()
     reward: float | None = None
     token_rewards: NDArray[np.float64] | None = None
@@ -166,7 +166,7 @@ class TrainingSample:
             token_rewards=None if self.token_rewards is None else self.token_rewards[:max_tokens],
             weight_versions=spans,
             routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
-            kept=None if self.kept is None else self.kept.part(0, max_tokens),
+            sampling_mask=None if self.sampling_mask is None else self.sampling_mask.part(0, max_tokens),
             media=tuple(image for image in self.media if image.offset < max_tokens),
             status=SampleStatus.TRUNCATED if ended_well else self.status,
             finish_reason="length",
@@ -229,7 +229,7 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
     yield from _number_problems(sample, logprobs_required)
     yield from _span_problems(sample)
     yield from _expert_problems(sample)
-    yield from _kept_problems(sample)
+    yield from _sampling_mask_problems(sample)
 
 
 def no_logprob(sample: TrainingSample) -> str:
@@ -298,23 +298,23 @@ def _expert_problems(sample: TrainingSample) -> Iterator[str]:
         yield f"routed_experts has {size} bytes, which are not {rows} rows of int32"
 
 
-def _kept_problems(sample: TrainingSample) -> Iterator[str]:
-    kept = sample.kept
-    if kept is None:
+def _sampling_mask_problems(sample: TrainingSample) -> Iterator[str]:
+    mask = sample.sampling_mask
+    if mask is None:
         return
     count = len(sample)
-    if len(kept.offsets) != count + 1:
-        yield f"kept.offsets has {len(kept.offsets)} values, expected {count + 1} for {count} tokens"
-    if kept.offsets[0] != 0:
-        yield f"kept.offsets must begin with 0, got {int(kept.offsets[0])}"
-    sizes = np.diff(kept.offsets)
+    if len(mask.offsets) != count + 1:
+        yield f"sampling_mask.offsets has {len(mask.offsets)} values, expected {count + 1} for {count} tokens"
+    if mask.offsets[0] != 0:
+        yield f"sampling_mask.offsets must begin with 0, got {int(mask.offsets[0])}"
+    sizes = np.diff(mask.offsets)
     if (sizes < 0).any():
-        yield f"kept.offsets decreases at token {_first(sizes < 0)}"
-    if kept.offsets[-1] != len(kept.ids):
-        yield f"kept.offsets ends with {int(kept.offsets[-1])}, kept.ids has {len(kept.ids)} values"
+        yield f"sampling_mask.offsets decreases at token {_first(sizes < 0)}"
+    if mask.offsets[-1] != len(mask.ids):
+        yield f"sampling_mask.offsets ends with {int(mask.offsets[-1])}, sampling_mask.ids has {len(mask.ids)} values"
     empty = (sizes == 0) & (sample.loss_mask == 1)
     if empty.any():
-        yield f"token {_first(empty)} is trained and has an empty kept set"
+        yield f"token {_first(empty)} is trained and has an empty sampling mask"
 
 
 def _first(values: Any) -> int:

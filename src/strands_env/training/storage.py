@@ -108,8 +108,8 @@ def _schema(pa: Any) -> Any:
         ("weight_versions", pa.list_(span)),
         ("routed_experts", pa.large_binary()),
         ("experts_shape", pa.list_(pa.int64())),
-        ("kept_ids", pa.list_(pa.int32())),
-        ("kept_offsets", pa.list_(pa.int64())),
+        ("sampling_mask_ids", pa.list_(pa.int32())),
+        ("sampling_mask_offsets", pa.list_(pa.int64())),
         ("media", pa.list_(medium)),
         ("reward", pa.float64()),
         ("token_rewards", pa.list_(pa.float64())),
@@ -127,7 +127,7 @@ def _schema(pa: Any) -> Any:
 
 
 def _to_row(sample: TrainingSample) -> dict[str, Any]:
-    kept = sample.kept
+    mask = sample.sampling_mask
     return {
         **{name: getattr(sample, name) for name in _PLAIN},
         "token_ids": sample.token_ids,
@@ -139,8 +139,8 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
             {"version": span.version, "start": span.start, "end": span.end} for span in sample.weight_versions
         ],
         "experts_shape": None if sample.experts_shape is None else list(sample.experts_shape),
-        "kept_ids": None if kept is None else kept.ids,
-        "kept_offsets": None if kept is None else kept.offsets,
+        "sampling_mask_ids": None if mask is None else mask.ids,
+        "sampling_mask_offsets": None if mask is None else mask.offsets,
         "media": [asdict(medium) for medium in sample.media],
         "status": sample.status.value,
         "advantage": sample.metadata.get("advantage"),  # for other readers; `load_samples` has it in the metadata
@@ -149,10 +149,11 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
 
 
 def _from_row(row: dict[str, Any]) -> TrainingSample:
-    kept = None
-    if row["kept_offsets"] is not None:
-        kept = SamplingMask(
-            ids=np.array(row["kept_ids"], dtype=np.int32), offsets=np.array(row["kept_offsets"], dtype=np.int64)
+    mask = None
+    if row["sampling_mask_offsets"] is not None:
+        mask = SamplingMask(
+            ids=np.array(row["sampling_mask_ids"], dtype=np.int32),
+            offsets=np.array(row["sampling_mask_offsets"], dtype=np.int64),
         )
     shape = row["experts_shape"]
     elsewhere = row.get("trained_elsewhere")
@@ -165,7 +166,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
         token_rewards=_floats(row["token_rewards"]),
         weight_versions=tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
         experts_shape=None if shape is None else (shape[0], shape[1]),
-        kept=kept,
+        sampling_mask=mask,
         media=tuple(
             PlacedMedium(**{**medium, "grid": medium["grid"] and tuple(medium["grid"])})
             for medium in row.get("media") or ()

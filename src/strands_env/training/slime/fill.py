@@ -107,7 +107,9 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
         if experts is None:
             raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
     if needs.top_p:
-        kept = source.kept.part(source.prompt_length, len(source)) if source.kept is not None else None
+        kept = (
+            source.sampling_mask.part(source.prompt_length, len(source)) if source.sampling_mask is not None else None
+        )
         if kept is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
     _set_arrays(

@@ -217,9 +217,9 @@ def _main_path(sources: Sequence[TrainingSample], result: StepResult) -> Trainin
 def _completed_data(source: TrainingSample, call: Call, episode: Episode) -> TrainingSample:
     """Add top-p data where needed, and take the loss off off-policy tokens if slime asks for it."""
     if not call.needs.top_p:
-        source = replace(source, kept=None)
-    elif source.kept is None and episode.records:
-        source = replace(source, kept=kept_of_sample(source.token_ids, episode.records))
+        source = replace(source, sampling_mask=None)
+    elif source.sampling_mask is None and episode.records:
+        source = replace(source, sampling_mask=kept_of_sample(source.token_ids, episode.records))
     if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
         mask = source.loss_mask.copy()
         mask[: _off_policy(source, episode)] = 0
