@@ -380,7 +380,7 @@ async def test_connections_are_told_and_a_fresh_one_is_new() -> None:
     async with serving(server) as client:
         notes = [Note(), Note(), Note()]
         for note, fresh in zip(notes, (False, False, True), strict=True):
-            await ask(client, server, noted=note, fresh=fresh)
+            await ask(client, server, report=note, fresh=fresh)
     assert [note.reused for note in notes] == [False, True, False] and all(note.connected for note in notes)
 
 

@@ -1,4 +1,4 @@
-"""What a `FaultyServer` may do with a generate request: answer it, refuse it in any dialect, or break.
+"""Faults of a `FaultyServer`: answer a generate request, refuse it in any dialect, or break.
 
 Each function returns a `Fault`; a server's script is a list of them.
 """
@@ -21,7 +21,7 @@ Shape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
 
 
 class ServerState(Protocol):
-    """What a fault may know of its server, and change.
+    """State of the server that a fault may read and change.
 
     Attributes:
         weight_version: Version that good answers carry.

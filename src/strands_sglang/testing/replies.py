@@ -13,7 +13,7 @@ Finish = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a fake model samples.
+    """A reply of a fake model.
 
     Attributes:
         text: The reply as text; `ids` are made of it by the tokenizer if they are not given.

@@ -27,7 +27,7 @@ from strands_sglang.backends.engine.request import parse_request, prompt_ids, va
 from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision
-from strands_sglang.exceptions import MediaError, SGLangConnectionError, SGLangHTTPError
+from strands_sglang.exceptions import BackendConnectionError, BackendHTTPError, MediaError
 from strands_sglang.media import ImageExpander
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class PauseMode(StrEnum):
-    """What a pause does with running requests."""
+    """Effect of a pause on running requests."""
 
     ABORT = "abort"
     """They end with what they have."""
@@ -130,7 +130,7 @@ class EmbeddedEngine:
 
     @property
     def image_expander(self) -> ImageExpander | None:
-        """What expands images as this model does, for `SGLangModel(processor=...)`; None where it does not see."""
+        """Expands images as this model does, for `SGLangModel(processor=...)`; None for a text model."""
         return None if self._vision is None else self._vision.expander
 
     async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
@@ -139,10 +139,10 @@ class EmbeddedEngine:
         Cancelling the call aborts the request.
 
         Raises:
-            SGLangRequestError: Ids that are not integers or outside the vocabulary.
-            SGLangContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
-            SGLangHTTPError: The server would answer with this status.
-            SGLangConnectionError: The engine is closed.
+            BackendRequestError: Ids that are not integers or outside the vocabulary.
+            BackendContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
+            BackendHTTPError: The server would answer with this status.
+            BackendConnectionError: The engine is closed.
         """
         seen = None
         if self._vision is not None and (images := fields.pop("image_data", None)):
@@ -168,7 +168,7 @@ class EmbeddedEngine:
         try:
             return await asyncio.wrap_future(request.future)
         except asyncio.CancelledError:
-            with contextlib.suppress(SGLangConnectionError):  # closed
+            with contextlib.suppress(BackendConnectionError):  # closed
                 self._post(lambda: self._scheduler.abort(lambda other: other is request))
             raise
 
@@ -181,7 +181,7 @@ class EmbeddedEngine:
         await self._call(self._scheduler.abort)
 
     async def health(self) -> bool:
-        """Whether a request would be answered now: the engine is neither closed nor paused."""
+        """True while requests are answered: the engine is neither closed nor paused."""
         return not self._closed and not self._paused and self._thread.is_alive()
 
     async def get_model_info(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class EmbeddedEngine:
         return self._scheduler.weight_version
 
     async def loads(self) -> dict[str, Any]:
-        """How busy the engine is: the entry of `/v1/loads`."""
+        """Load of the engine: the entry of `/v1/loads`."""
         return await self._call(self._loads)
 
     # Control
@@ -259,7 +259,7 @@ class EmbeddedEngine:
             abort_all: End running and waiting requests instead of waiting for them.
 
         Raises:
-            SGLangHTTPError: The weights do not fit the model (400); nothing has changed then.
+            BackendHTTPError: The weights do not fit the model (400); nothing has changed then.
         """
         state = weights if isinstance(weights, Mapping) else weights.state_dict()
         done: Future[None] = Future()
@@ -290,7 +290,7 @@ class EmbeddedEngine:
         await self._call(rename)
 
     async def close(self) -> None:
-        """Stop the engine; requests in flight fail with `SGLangConnectionError`."""
+        """Stop the engine; requests in flight fail with `BackendConnectionError`."""
         with self._posting:
             if not self._closed:
                 self._closed = True
@@ -347,7 +347,7 @@ class EmbeddedEngine:
             return scheduler.step()
         except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
             logger.exception("requests=<%d> | step failed", len(scheduler.running))
-            failure = SGLangHTTPError(500, "Internal Server Error")
+            failure = BackendHTTPError(500, "Internal Server Error")
             failure.__cause__ = error
             scheduler.fail_all(failure)
             return True
@@ -433,8 +433,8 @@ def _stop_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _closed_error() -> SGLangConnectionError:
-    return SGLangConnectionError("the embedded engine is closed")
+def _closed_error() -> BackendConnectionError:
+    return BackendConnectionError("the embedded engine is closed")
 
 
 def _processors() -> int:

@@ -39,7 +39,7 @@ class GrammarCompiler:
             text: The grammar.
 
         Raises:
-            SGLangHTTPError: Status 400, the grammar cannot be compiled.
+            BackendHTTPError: Status 400, the grammar cannot be compiled.
         """
         import xgrammar
 
@@ -60,7 +60,7 @@ class GrammarCompiler:
 
 
 class Matcher:
-    """Where one answer stands in its grammar."""
+    """State of one answer in its grammar."""
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         import xgrammar
@@ -71,7 +71,7 @@ class Matcher:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more may follow."""
+        """Nothing more may follow."""
         return bool(self._matcher.is_terminated())
 
     def mask(self, logits: torch.Tensor) -> None:

@@ -73,12 +73,12 @@ def cache_dir() -> Path:
 
 
 def default_model_path() -> Path:
-    """Where the converted default model is, or will be."""
+    """Folder of the converted default model, which may not exist yet."""
     return cache_dir() / FOLDER
 
 
 def default_model_cached() -> bool:
-    """Whether the default model can be loaded without a download."""
+    """The default model can be loaded without a download."""
     return (default_model_path() / "config.json").is_file()
 
 

@@ -14,7 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 """Types that the weights of a model may have."""
 EXPECTED = "give smollm2, tiny, a folder with a model and its tokenizer, or a hub id such as Qwen/Qwen3-0.6B"
 CONNECT_SECONDS = 3.0
-"""How long the Hugging Face hub may take to accept a connection."""
+"""Time limit for the Hugging Face hub to accept a connection."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -27,7 +27,7 @@ class UnknownModelError(ModelLoadError, ValueError):
 
 
 def is_own_model(name: str) -> bool:
-    """Whether a name means one of ours; a folder of that name comes first."""
+    """True for the name of a model of this package; a folder of that name comes first."""
     return name in OWN_MODELS and not Path(name).exists()
 
 
@@ -74,7 +74,7 @@ def why_no_answer(url: str, timeout: float) -> str | None:
 
 
 def why_no_hub() -> str | None:
-    """Why the Hugging Face hub cannot be reached from here and what to set; None where it can. Blocks.
+    """The reason why the Hugging Face hub cannot be reached, and the setting that helps; None where it can. Blocks.
 
     The hub's own libraries try for half a minute before they report it.
     """
@@ -91,19 +91,19 @@ def why_no_hub() -> str | None:
 
 
 def is_offline_mode() -> bool:
-    """Whether the user lets the hub's libraries read their local cache only (`HF_HUB_OFFLINE`)."""
+    """`HF_HUB_OFFLINE` is set: the hub's libraries read their local cache only."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def only_from_cache(name: object) -> bool:
-    """Whether a model can only come from the local cache: it is not a local folder, and the hub cannot be reached."""
+    """A model can only come from the local cache: it is not a local folder, and the hub cannot be reached."""
     return isinstance(name, str) and not Path(name).exists() and why_no_hub() is not None
 
 
 def why_not_loaded(error: BaseException) -> str:
-    """What `transformers` or the hub say of a model that does not load, in one line."""
+    """The reason why a model did not load, in one line."""
     said = " ".join(str(error).split())
     if "couldn't connect to" in said or "offline mode" in said:
         return f"it is not in the local cache, and {why_no_hub() or 'the Hugging Face hub cannot be reached'}"

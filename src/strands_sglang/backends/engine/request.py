@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangRequestError
+from strands_sglang.exceptions import BackendContextLengthError, BackendHTTPError, BackendRequestError
 
 RESERVED_POSITIONS = 2
 """Positions of the context that the server keeps back: prompt + new tokens reach at most `context_length - 2`."""
@@ -83,20 +83,20 @@ _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
 _UNSUPPORTED_SAMPLING = ("stop_regex", "structural_tag", "custom_params", "beam_width", "watermark", "choice")
 
 
-def value_error(message: str) -> SGLangHTTPError:
+def value_error(message: str) -> BackendHTTPError:
     """A 400 as the server's value checks answer it."""
-    return SGLangHTTPError(400, json.dumps({"error": {"message": message}}))
+    return BackendHTTPError(400, json.dumps({"error": {"message": message}}))
 
 
-def schema_error(message: str) -> SGLangHTTPError:
+def schema_error(message: str) -> BackendHTTPError:
     """A 400 as the server's schema check answers it."""
-    return SGLangHTTPError(400, json.dumps({"error": message}))
+    return BackendHTTPError(400, json.dumps({"error": message}))
 
 
-def parse_error(message: str) -> SGLangHTTPError:
+def parse_error(message: str) -> BackendHTTPError:
     """A 400 as the server answers a body that it cannot parse."""
     body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
-    return SGLangHTTPError(400, json.dumps(body))
+    return BackendHTTPError(400, json.dumps(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken."""
+        """The most likely token is taken."""
         return self.top_k == 1
 
     @property
@@ -142,7 +142,7 @@ class SamplingParams:
         """Check a `sampling_params` object.
 
         Raises:
-            SGLangHTTPError: Status 400 with the server's words.
+            BackendHTTPError: Status 400 with the server's words.
         """
         if not isinstance(given, Mapping):
             raise schema_error(f"invalid type: {_describe(given)}, expected a map")
@@ -323,9 +323,9 @@ def parse_request(
         seed: Seed of the request unless it brings its own.
 
     Raises:
-        SGLangRequestError: Ids that are not integers, or outside the vocabulary (they would kill a server).
-        SGLangContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
-        SGLangHTTPError: Anything else the server answers with 400.
+        BackendRequestError: Ids that are not integers, or outside the vocabulary (they would kill a server).
+        BackendContextLengthError: The prompt, or the prompt and `max_new_tokens`, do not fit.
+        BackendHTTPError: Anything else the server answers with 400.
     """
     for key in _UNSUPPORTED_FIELDS:
         if fields.get(key):
@@ -366,8 +366,8 @@ def prompt_ids(input_ids: Sequence[int], vocab_size: int) -> list[int]:
     """The ids of a prompt, checked.
 
     Raises:
-        SGLangRequestError: Ids that are not integers, or outside the vocabulary.
-        SGLangHTTPError: Status 400: the prompt is empty.
+        BackendRequestError: Ids that are not integers, or outside the vocabulary.
+        BackendHTTPError: Status 400: the prompt is empty.
     """
     try:
         prompt = [int(token) for token in input_ids]
@@ -375,12 +375,12 @@ def prompt_ids(input_ids: Sequence[int], vocab_size: int) -> list[int]:
     except (TypeError, ValueError):
         exact = False
     if not exact:
-        raise SGLangRequestError(f"input_ids={input_ids!r}: expected a flat sequence of integers")
+        raise BackendRequestError(f"input_ids={input_ids!r}: expected a flat sequence of integers")
     if not prompt:
         raise value_error("input_ids cannot be empty.")
     for token in prompt:
         if not 0 <= token < vocab_size:
-            raise SGLangRequestError(f"input_ids contains {token!r}, expected ids in [0, {vocab_size - 1}]")
+            raise BackendRequestError(f"input_ids contains {token!r}, expected ids in [0, {vocab_size - 1}]")
     return prompt
 
 
@@ -394,8 +394,8 @@ def _flag(fields: Mapping[str, Any], key: str) -> bool:
 def _budget(prompt_tokens: int, fields: Mapping[str, Any], params: SamplingParams, context_length: int) -> int:
     """Most tokens to sample: what was asked for, or what fits."""
 
-    def overflow(message: str) -> SGLangContextLengthError:
-        return SGLangContextLengthError(400, json.dumps({"error": {"message": message}}))
+    def overflow(message: str) -> BackendContextLengthError:
+        return BackendContextLengthError(400, json.dumps({"error": {"message": message}}))
 
     if prompt_tokens >= context_length:
         raise overflow(

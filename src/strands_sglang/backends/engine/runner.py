@@ -180,7 +180,7 @@ def _packed_attention(
 
 
 def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor | None:
-    """Which of `keys` positions the last `queries` of them see; None for all."""
+    """Attention mask of the last `queries` of `keys` positions; None where each sees all."""
     if queries == 1 and (window is None or keys <= window):
         return None
     mask = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

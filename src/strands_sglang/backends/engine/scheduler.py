@@ -21,7 +21,7 @@ from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_pr
 from strands_sglang.backends.engine.request import Request, value_error
 from strands_sglang.backends.engine.runner import Runner, Segment
 from strands_sglang.backends.engine.sampler import sample, top_logprobs
-from strands_sglang.exceptions import SGLangHTTPError
+from strands_sglang.exceptions import BackendHTTPError
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Scheduler:
         return min(len(request.prompt) + len(request.output), (computed // CHUNK + 1) * CHUNK)
 
     def _better_later(self, request: Request) -> bool:
-        """Whether a prompt that is being computed now will offer more of this one, as in the samples of a group."""
+        """A prompt that is being computed now will offer a longer prefix, as in the samples of a group."""
         coming = [other.prompt_keys or other.prompt for other in self.running if other.kv.length < len(other.prompt)]
         if not coming:
             return False
@@ -168,7 +168,7 @@ class Scheduler:
         stops = [self._stops(request) for request in sampling]
         for request, sampled in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
             if sampled.logprob != sampled.logprob:  # NaN: the weights are broken
-                self._fail(request, SGLangHTTPError(500, "Internal Server Error"))
+                self._fail(request, BackendHTTPError(500, "Internal Server Error"))
                 continue
             if request.versions[-1][0] != self.weight_version:
                 request.versions.append((self.weight_version, len(request.output)))
@@ -198,7 +198,7 @@ class Scheduler:
         return self._stop_token_ids | request.params.stop_token_ids
 
     def _finish_reason(self, request: Request) -> dict[str, Any] | None:
-        """Why the request ends with its newest token, in the server's order of checks; None if it continues."""
+        """The finish reason at the newest token, in the server's order of checks; None if the request continues."""
         params, token = request.params, request.output[-1]
         if params.stop:
             # A token adds at least a byte, so the match lies in this many tokens; two more for cut characters.
@@ -224,7 +224,7 @@ class Scheduler:
             result = answer(request, finish, self._tokenizer)
         except Exception as error:  # boundary: a tokenizer that cannot decode the ids must not keep the caller waiting
             logger.exception("rid=<%s> | answer failed", request.rid)
-            failure = SGLangHTTPError(500, "Internal Server Error")
+            failure = BackendHTTPError(500, "Internal Server Error")
             failure.__cause__ = error
             request.future.set_exception(failure)
         else:

@@ -22,7 +22,7 @@ from aiohttp import web
 from strands_sglang.backends.engine.own_models import DTYPES, ModelLoadError, UnknownModelError, check_model_name
 from strands_sglang.backends.engine.request import parse_error, value_error
 from strands_sglang.command_line import Exit, non_negative, port, positive
-from strands_sglang.exceptions import SGLangHTTPError, SGLangRequestError
+from strands_sglang.exceptions import BackendHTTPError, BackendRequestError
 
 if TYPE_CHECKING:
     from strands_sglang.backends.engine.engine import EmbeddedEngine
@@ -118,9 +118,9 @@ async def _errors(
     """Turn errors into the server's answers."""
     try:
         return await handler(request)
-    except SGLangRequestError as error:  # a real server would die of these
+    except BackendRequestError as error:  # a real server would die of these
         return _json({"error": {"message": str(error)}}, 400)
-    except SGLangHTTPError as error:
+    except BackendHTTPError as error:
         kind = "application/json" if error.body.startswith("{") else "text/plain"
         return web.Response(text=error.body, status=error.status or 500, content_type=kind)
     except web.HTTPException as error:
@@ -201,7 +201,7 @@ async def _stream(request: web.Request, work: Awaitable[dict[str, Any]]) -> web.
     response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
     try:
         chunk = await work
-    except SGLangHTTPError as error:
+    except BackendHTTPError as error:
         detail = {"message": error.body, "type": "BadRequestError", "code": error.status, "retryable": False}
         chunk = {"error": detail}
     await response.prepare(request)
@@ -302,7 +302,7 @@ async def _update_weights(request: web.Request) -> web.Response:
             raise ModelLoadError(f"model_path={folder!r}: expected a folder on this machine")
         loaded = await asyncio.to_thread(load_model, folder, tokenizer=engine.tokenizer)
         await engine.update_weights(loaded.model, version, flush_cache=flush, abort_all=abort_all)
-    except (ModelLoadError, SGLangHTTPError) as error:
+    except (ModelLoadError, BackendHTTPError) as error:
         return _json({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
     if flush and not await engine.flush_cache():
         message = (
@@ -327,7 +327,7 @@ async def _tokenize(request: web.Request) -> web.Response:
                 add_generation_prompt=_field(body, "add_generation_prompt", bool, True),
                 **_field(body, "chat_template_kwargs", dict, {}),
             )
-        except SGLangHTTPError:
+        except BackendHTTPError:
             raise
         except Exception as error:  # boundary: a template is a program, and messages and tools are its input
             raise parse_error(f"the chat template cannot print these messages: {error}") from error

@@ -1,4 +1,4 @@
-"""What the default model needs to call tools: its chat template, and a conversation that shows the form of a call.
+"""Tool calls for the default model: its chat template, and a conversation that shows the form of a call.
 
 SmolLM2-135M-Instruct was not taught tool calls and does not follow a tool schema in its prompt, but it imitates: with a
 short system prompt and three examples in the history it calls a calculator reliably and repeats its result.

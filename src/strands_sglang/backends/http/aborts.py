@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ...exceptions import SGLangAnswerLimitError
+from ...exceptions import BackendAnswerLimitError
 from .closing import Closing
 from .options import is_address
 from .retry import pauses
@@ -83,7 +83,7 @@ class Aborts:
         seen_at, seen = self._workers_seen
         if seen and self._loop.time() - seen_at < _WORKERS_FRESH_S:
             return seen
-        with contextlib.suppress(OSError, SGLangAnswerLimitError, ValueError, RuntimeError):
+        with contextlib.suppress(OSError, BackendAnswerLimitError, ValueError, RuntimeError):
             status, body = await self._send("GET", f"{self._base_url}/workers", timeout=ABORT_TIMEOUT_S)
             if status == 200:
                 self._workers_seen = (self._loop.time(), tuple(worker_urls(orjson.loads(body))))
@@ -122,7 +122,7 @@ class Aborts:
             status, _ = await self._send(
                 "POST", f"{url}{self._path}", json=self._body(rid), headers=self._headers, timeout=ABORT_TIMEOUT_S
             )
-        except (OSError, SGLangAnswerLimitError, RuntimeError, ValueError) as error:
+        except (OSError, BackendAnswerLimitError, RuntimeError, ValueError) as error:
             logger.debug("url=<%s>, rid=<%s>, error=<%r> | abort call failed", url, rid, error)
             gone = isinstance(error, RuntimeError | ValueError) or isinstance(error.__cause__, ConnectionRefusedError)
             return _Outcome.REFUSED if gone else _Outcome.LATER

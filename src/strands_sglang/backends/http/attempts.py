@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...exceptions import (
-    SGLangClientError,
-    SGLangConnectionError,
-    SGLangDecodingError,
+    BackendAnswerError,
+    BackendConnectionError,
+    BackendError,
 )
 from .closing import closed_error
 from .connections import CannotConnectError, ConnectionLostError, NotHTTPError
 from .options import Secrets
 from .retry import RetryClass
 
-FAILURES = (SGLangClientError, OSError)
-"""What an attempt may raise that is a failure and not a programming error; time-outs are `OSError`s."""
+FAILURES = (BackendError, OSError)
+"""Errors of an attempt that are failures, not programming errors; time-outs are `OSError`s."""
 
 # A reset this soon after sending on a reused connection is the server's idle timer, not its death.
 _STALE_WITHIN_S = 2.0
@@ -35,7 +35,7 @@ _MAYBE_RUNNING = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """What is learnt while an attempt runs (filled in by `HTTPClient` and the client).
+    """Facts about a running attempt (filled in by `HTTPClient` and the client).
 
     Attributes:
         rid: Request id of the attempt.
@@ -58,18 +58,18 @@ class Attempt:
 class Failure:
     """A failed attempt: the error to raise, its class, and what the server asked for (seconds, or None)."""
 
-    error: SGLangClientError
+    error: BackendError
     kind: RetryClass
     retry_after: float | None = None
 
     @property
     def maybe_running(self) -> bool:
-        """Whether the server may still be working on the request, which then must be aborted."""
+        """The server may still be working on the request, which then must be aborted."""
         return self.kind in _MAYBE_RUNNING
 
     @property
     def wants_new_connection(self) -> bool:
-        """Whether other kept connections may be as bad: closed by the peer as well, or out of step with it."""
+        """Other kept connections may be as bad: closed by the peer as well, or out of step with it."""
         return self.kind in (RetryClass.STALE, RetryClass.DECODING)
 
 
@@ -78,7 +78,7 @@ class Failures:
     """Makes typed failures of what attempts raise.
 
     Attributes:
-        classify: The retry class of a `SGLangClientError`.
+        classify: The retry class of a `BackendError`.
         secrets: Keys that are sent, which the server may repeat.
     """
 
@@ -97,29 +97,29 @@ class Failures:
             age: Seconds since it was sent.
             timeout: Seconds it had, for the message.
         """
-        typed: SGLangClientError
-        if isinstance(error, SGLangClientError):
+        typed: BackendError
+        if isinstance(error, BackendError):
             self.secrets.hide_in(error)
             return Failure(error=error, kind=self.classify(error), retry_after=attempt.retry_after)
         if isinstance(error, CannotConnectError):
             kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
-            typed = SGLangConnectionError(f"cannot connect to {base_url}: {_words(error)}")
+            typed = BackendConnectionError(f"cannot connect to {base_url}: {_words(error)}")
         elif isinstance(error, TimeoutError):
             kind = RetryClass.TIMEOUT
             limit = "in time" if timeout is None else f"within {timeout:g} s"
-            typed = SGLangConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
+            typed = BackendConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
         elif isinstance(error, NotHTTPError):
             kind = RetryClass.DECODING
             received, error.received = self.secrets.hide(error.received.decode("utf-8", "backslashreplace")), b""
-            typed = SGLangDecodingError(
+            typed = BackendAnswerError(
                 f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {attempt.rid})"
             )
         elif isinstance(error, ConnectionLostError) and error.has_begun:
             kind = RetryClass.DECODING
-            typed = SGLangDecodingError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
+            typed = BackendAnswerError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
         else:
             kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
-            typed = SGLangConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
+            typed = BackendConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
         typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
         self.secrets.hide_in(typed)
         return Failure(error=typed, kind=kind)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from ...exceptions import SGLangConnectionError
+from ...exceptions import BackendConnectionError
 
 
-def closed_error(what: str) -> SGLangConnectionError:
+def closed_error(what: str) -> BackendConnectionError:
     """The error of work that was cut off because the client was closed."""
-    return SGLangConnectionError(f"the client was closed while {what} was in flight")
+    return BackendConnectionError(f"the client was closed while {what} was in flight")
 
 
 class Closing:
-    """Whether the owner is closed, and the blocks that end when it closes. Belongs to one event loop.
+    """The closed state of an owner, and the blocks that end with it. Belongs to one event loop.
 
     Attributes:
         closed: Set from `close` on.
@@ -34,7 +34,7 @@ class Closing:
             block.interrupt()
 
     def block(self, what: str) -> _Block:
-        """A `with` block that raises `SGLangConnectionError` when it is closed before or meanwhile.
+        """A `with` block that raises `BackendConnectionError` when it is closed before or meanwhile.
 
         A cancellation that comes from elsewhere stays a cancellation.
 

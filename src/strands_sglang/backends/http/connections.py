@@ -21,7 +21,7 @@ import orjson
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
-from ...exceptions import SGLangAnswerLimitError
+from ...exceptions import BackendAnswerLimitError
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before the server does so (5 s, 4.7 s measured)."""
@@ -73,8 +73,8 @@ class NotHTTPError(ConnectionError):
         self.received = received
 
 
-class Noted(Protocol):
-    """Is told which connection a request was given.
+class ConnectionReport(Protocol):
+    """Receives facts about the connection of a request.
 
     Attributes:
         connected: It has a connection, so that the server may know of it.
@@ -107,7 +107,7 @@ class HTTPAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go, and all of their head that does not change.
+    """An address for requests, with the constant part of their head.
 
     Attributes:
         method: Request method.
@@ -154,7 +154,7 @@ class Target:
 
     @property
     def origin(self) -> tuple[str, int, bool]:
-        """What a connection is for."""
+        """Key of the connections that can carry its requests."""
         return self.host, self.port, self.is_tls
 
 
@@ -190,7 +190,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it can carry another request."""
+        """It can carry another request."""
         return self.is_open and self._keeps_alive and not self._transport.get_write_buffer_size()
 
     def send(self, data: bytes, limit: int) -> asyncio.Future[HTTPAnswer]:
@@ -203,7 +203,7 @@ class _Connection(asyncio.Protocol):
         return future
 
     def close(self) -> None:
-        """Close at once. Whoever waits for an answer is told by `connection_lost`."""
+        """Close at once. A waiting request fails in `connection_lost`."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -306,7 +306,7 @@ class _Connection(asyncio.Protocol):
     def _refuse(self, message: str) -> None:
         """Give up an answer that will not be read; of an error its status is kept."""
         if self._status in (0, 200):
-            self._fail(SGLangAnswerLimitError(message))
+            self._fail(BackendAnswerLimitError(message))
         else:
             self._body = b""
             self._succeed()
@@ -361,7 +361,7 @@ class HTTPClient:
         connect_timeout: float | None = None,
         limit: int,
         fresh: bool = False,
-        noted: Noted | None = None,
+        report: ConnectionReport | None = None,
     ) -> HTTPAnswer:
         """Send a request and read its answer.
 
@@ -373,13 +373,13 @@ class HTTPClient:
             connect_timeout: Seconds to connect, instead of the client's.
             limit: Most bytes of the body of an answer with status 200.
             fresh: Use a new connection.
-            noted: Is told about the connection.
+            report: Receives facts about the connection.
 
         Raises:
             CannotConnectError: There is no connection.
             ConnectionLostError: It broke.
             NotHTTPError: The answer is not HTTP.
-            SGLangAnswerLimitError: The body is compressed, or longer than `limit`.
+            BackendAnswerLimitError: The body is compressed, or longer than `limit`.
             TimeoutError: It took longer.
         """
         deadline = None if timeout is None else self._loop.time() + timeout
@@ -389,9 +389,9 @@ class HTTPClient:
             if self._is_closed:
                 connection.close()
                 raise ConnectionLostError("the client was closed")
-        if noted is not None:
-            noted.connected = True
-            noted.reused = connection.is_used
+        if report is not None:
+            report.connected = True
+            report.reused = connection.is_used
         connection.is_used = True
         pieces = tuple(body)
         length = sum(map(len, pieces))

@@ -13,12 +13,12 @@ from typing import Any, overload
 
 from yarl import URL
 
-from ...exceptions import SGLangRequestError
+from ...exceptions import BackendRequestError
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
 _WRITERS: tuple[Callable[[str], str], ...] = (json.dumps, partial(json.dumps, ensure_ascii=False), repr)
-_TELLING = 8  # characters of a key that tell it
+_TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_NAME = re.compile("authorization|key$|token|secret|cookie|password", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
@@ -43,7 +43,7 @@ def checked_url(name: str, url: Any) -> str:
 
 
 def is_address(url: Any) -> bool:
-    """Whether this is the address of a server that `checked_url` would take."""
+    """True for an address that `checked_url` accepts."""
     parsed = _parse(url)
     return parsed is not None and parsed.user is None and parsed.password is None
 
@@ -150,14 +150,14 @@ def affinity_header(name: str, routing_key: Any) -> bytes:
     """The header line that carries a routing key, with its line break before it; empty without a key.
 
     Raises:
-        SGLangRequestError: The key cannot be a header.
+        BackendRequestError: The key cannot be a header.
     """
     if routing_key is None:
         return b""
     if isinstance(routing_key, str) and not _CONTROL_CHARACTERS.search(routing_key):
         with contextlib.suppress(UnicodeEncodeError):
             return f"\r\n{name}: {routing_key}".encode()
-    raise SGLangRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
+    raise BackendRequestError(f"routing_key={routing_key!r}: expected a text without line breaks")
 
 
 @overload

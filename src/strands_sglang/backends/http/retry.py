@@ -19,11 +19,11 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from ...exceptions import SGLangAnswerLimitError, SGLangConnectionError, SGLangDecodingError
+from ...exceptions import BackendAnswerError, BackendAnswerLimitError, BackendConnectionError
 
 
 class RetryClass(StrEnum):
-    """Why an attempt failed, as far as repeating it is concerned."""
+    """Reason of a failure, as far as repeating the request is concerned."""
 
     NEVER = "never"
     """It cannot heal: the request is wrong, or not allowed."""
@@ -94,11 +94,11 @@ def classify_status(status: int) -> RetryClass:
 
 def classify_failure(error: BaseException) -> RetryClass:
     """The class of a failure without an answer, or with one that cannot be read, by its type."""
-    if isinstance(error, SGLangAnswerLimitError):
+    if isinstance(error, BackendAnswerLimitError):
         return RetryClass.NEVER
-    if isinstance(error, SGLangDecodingError):
+    if isinstance(error, BackendAnswerError):
         return RetryClass.DECODING
-    if isinstance(error, SGLangConnectionError):
+    if isinstance(error, BackendConnectionError):
         cause = error.__cause__
         return RetryClass.UNREACHABLE if cause is None else _classify_transport(cause)
     return _classify_transport(error, otherwise=RetryClass.NEVER)
@@ -114,7 +114,7 @@ def _classify_transport(error: BaseException, otherwise: RetryClass = RetryClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How failures are repeated. All times in seconds.
+    """The table of retries. All times in seconds.
 
     Attributes:
         max_retries: Retries of one call, all classes together (attempts = retries + 1). Stale connections are free.
@@ -201,7 +201,7 @@ class RetryBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """The deadline has passed."""
         return self._policy.retry_deadline is not None and self.elapsed > self._policy.retry_deadline
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:

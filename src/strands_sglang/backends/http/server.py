@@ -301,7 +301,7 @@ class ServerClient(Backend):
             timeout=self.timeout,
             limit=self._max_answer_bytes,
             fresh=attempt.fresh,
-            noted=attempt,
+            report=attempt,
         )
         if answer.status != 200:
             attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))

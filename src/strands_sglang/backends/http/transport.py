@@ -133,12 +133,12 @@ class LoopTransport:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything is closed."""
+        """Everything is closed."""
         return self._finished
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it belongs to another process, of which this one is a fork."""
+        """It belongs to another process, of which this one is a fork."""
         return self._pid != os.getpid()
 
     def begin(self, rid: str) -> float:
@@ -148,11 +148,11 @@ class LoopTransport:
         return now
 
     def was_sent(self, rid: object) -> bool:
-        """Whether the client sent a request of this id lately."""
+        """The client sent a request of this id lately."""
         return rid in self._sent
 
     async def request(self, method: str, url: str, *, timeout: float = 10.0) -> tuple[int, bytes]:
-        """One control call: status and body. Raises as `HTTPClient.request`, and `SGLangConnectionError` on closing."""
+        """A control call: status and body. Raises as `HTTPClient.request`, and `BackendConnectionError` on closing."""
         with self.closing.block(f"{method} {url}"):
             return await self._send(method, url, timeout=timeout)
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import orjson
 
 from ...exceptions import BackendAnswerLimitError
-from .connections import HTTPAnswer, Noted, Target
+from .connections import ConnectionReport, HTTPAnswer, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class UserConnections:
         timeout: float | None = None,
         limit: int,
         fresh: bool = False,
-        noted: Noted | None = None,
+        report: ConnectionReport | None = None,
     ) -> HTTPAnswer:
         """Send a request; as `HTTPClient.request`."""
         more = dict(line.split(": ", 1) for line in headers.decode().split("\r\n") if line)
         request = HTTPRequest(target.method, target.url, {**target.headers, **more}, b"".join(body))
-        if noted is not None:
-            noted.connected = True
+        if report is not None:
+            report.connected = True
         async with asyncio.timeout(timeout):
             answer = await self._transport.send(request)
         if answer.status == 200 and len(answer.body) > limit:
