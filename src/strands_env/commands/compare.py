@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _configuration(path: str) -> dict[str, Any]:
-    """What a run was made with, as far as it decides results; empty where it was not saved."""
+    """Configuration of a run, as far as it decides results; empty if it was not saved."""
     document = SavedRun.of(path).document
     config = dict(document.get("config") or {})
     rescored = config.pop("rescored", None) or {}

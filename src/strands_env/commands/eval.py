@@ -229,7 +229,7 @@ def _show(
 
 
 def _drift(saved: SavedRun) -> DriftTotals | None:
-    """What re-tokenising would have changed, if the tokenizer is loaded anyway and the run is not too large."""
+    """Drift of the run, if the tokenizer is loaded anyway and the run is not too large."""
     backend = BACKENDS.get(saved.options.get("backend") or "")
     if backend is None or not backend.has_tokens:
         return None
@@ -258,7 +258,7 @@ def _ending(
 
 
 def _may_pass(summary: RunSummary) -> bool:
-    """Whether the cause of lost samples may pass by itself: the server or the network, not the user's code."""
+    """The cause of lost samples may pass by itself: the server or the network, not the user's code."""
     lost = TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED
     return bool(set(summary.terminations) & {reason.value for reason in lost})
 

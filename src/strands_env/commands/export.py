@@ -176,7 +176,7 @@ def _neutral(rollout: Rollout) -> list[TrainingSample]:
 
 
 def _trl(rollout: Rollout) -> dict[str, Any]:
-    """What a `rollout_func` of TRL's `GRPOTrainer` returns."""
+    """Columns of a `rollout_func` for TRL's `GRPOTrainer`."""
     row = one_row(rollout.paths)
     start = row.prompt_length
     return {

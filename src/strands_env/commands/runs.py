@@ -62,7 +62,7 @@ class SavedRun:
 
     @property
     def model(self) -> dict[str, Any]:
-        """What the configuration or the environment says of the model."""
+        """Description of the model in the saved configuration or environment."""
         described = (self.document.get("environment") or {}).get("model") or {}
         configured = (self.document.get("config") or {}).get("model") or {}
         parts = [part for part in (described, configured) if isinstance(part, dict)]
@@ -81,7 +81,7 @@ class SavedRun:
         return float(value) if value else None
 
     def drift(self, tokenizer: Any, *, budget: int | None = None, examples: int = 0) -> DriftTotals | None:
-        """What re-tokenising the run's texts would change; None where it has more tokens than the budget.
+        """Counts the changes that re-tokenising the run's texts would make; None if it has more tokens than the budget.
 
         Args:
             tokenizer: The run's tokenizer.

@@ -1,4 +1,4 @@
-"""What a command writes to the terminal, and whether it can write its files."""
+"""Lines on the terminal: results, complaints, numbers and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strands_env.eval import ConfigMismatchError, StoreError
 from strands_sglang.command_line import Exit
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves the cursor, changes colours, turns the direction of text, or cannot be encoded."""
+"""Characters that move the cursor, change colours or text direction, or cannot be encoded."""
 
 
 def safe(text: str) -> str:

@@ -83,7 +83,7 @@ class Seen:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What all samples add up to."""
+    """Totals over all samples."""
 
     samples: dict[str, Seen] = field(default_factory=dict)
     rewards: list[float] = field(default_factory=list)
@@ -160,7 +160,7 @@ class Follower:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all samples are there."""
+        """All samples have been written."""
         return self.total is not None and len(self._counts.samples) >= self.total
 
     @property
@@ -171,7 +171,7 @@ class Follower:
         return ((more - samples) / seconds, (many - tokens) / seconds) if seconds > 0 else (0.0, 0.0)
 
     def lines(self) -> list[str]:
-        """What to show."""
+        """The display, line by line."""
         counts, total = self._counts, self.total
         done = len(counts.samples)
         per_second, tokens = self.rates

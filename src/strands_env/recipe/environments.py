@@ -100,7 +100,7 @@ def _refuse_to_load() -> NoReturn:
 
 
 def takes_model(env: str | None) -> bool:
-    """Whether the environment of a hook is given a model factory, and not the model's options."""
+    """True if the hook takes a model factory, False if it takes the model's options."""
     return env is None or not _takes_config(load_object(env, HOOK))
 
 

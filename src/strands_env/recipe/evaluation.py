@@ -28,7 +28,7 @@ _FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """How building an evaluator speaks to whoever waits for it.
+    """Progress of building an evaluator, for whoever waits for it.
 
     Attributes:
         note: Takes one sentence that is worth knowing and no error.

@@ -145,7 +145,7 @@ def check_named_models(backend: str, model_id: str | None, tokenizer: str | None
 
 
 def loading(options: Mapping[str, Any]) -> str | None:
-    """What making the model will do, in words, for a display; None where it takes no time.
+    """Sentence for a display while the model is made; None if that takes no time.
 
     Args:
         options: Options of `make_model_factory`.

@@ -29,7 +29,7 @@ _CONTINUED = (
     *("benchmark", "backend", "model_id", "base_url", "tokenizer", "tool_parser", "script", "env", "env_config"),
     *("reward", "data", "columns", "seed", "n_samples_per_prompt", "group_policy", "reward_threshold", *PRICES),
 )
-"""What a continued run takes over where it is not given: what it must share with the saved one, and how it counts."""
+"""Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
 
 
 def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bool = False) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
 
 
 def output_of(options: Mapping[str, Any]) -> Path | None:
-    """Where the results go; None where neither output nor benchmark is named."""
+    """Folder of the results; None if neither output nor benchmark is named."""
     if options.get("output"):
         return Path(options["output"])
     name = options.get("benchmark")
@@ -87,7 +87,7 @@ def _is_same_file(one: str | None, other: str | None) -> bool:
 
 
 def _continued(output: Path | None) -> dict[str, Any]:
-    """What to take over from the run in the output folder; its sampling parameters as they were resolved."""
+    """Options of the run in the output folder, with its sampling parameters as they were resolved."""
     document = None if output is None else load_run(StorePaths.of(output).run)
     if document is None:
         return {}

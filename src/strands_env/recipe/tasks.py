@@ -23,7 +23,7 @@ COLUMNS = {
     "answer": ("answer", "ground_truth", "solution", "output", "target", "label"),
     "id": ("id", "task_id", "unique_id", "uid"),
 }
-"""What a task needs, and the columns where it is looked for."""
+"""Parts of a task, each with the column names that are tried."""
 
 
 class DataBenchmark(Benchmark):
@@ -166,7 +166,7 @@ def _some(name: str, count: int) -> None:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """What the user's function raises, as an error that names it."""
+    """Wrap errors of the user's function in one that names it."""
     try:
         yield
     except EvalError:

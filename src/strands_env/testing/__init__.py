@@ -1,4 +1,4 @@
-"""What users of the package test their own environments and reward functions with: no server, no tokenizer."""
+"""Test tools for environments and reward functions of your own, without a server or a tokenizer."""
 
 from __future__ import annotations
 

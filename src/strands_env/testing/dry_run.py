@@ -36,7 +36,7 @@ _SYNC = ("get_tools", "get_hooks", "get_conversation_manager", "compute_metrics"
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """A run would fail, or not do what was intended."""
@@ -69,10 +69,10 @@ class CalledTool:
 
 @dataclass(slots=True, kw_only=True)
 class DryRun:
-    """What a dry rollout showed.
+    """Outcome of a dry rollout.
 
     Attributes:
-        findings: What is wrong.
+        findings: Problems.
         tools: Specifications of the tools, as the model is given them.
         prompt: The first prompt as the model reads it; None where nothing was asked, or the provider has no tokens.
         prompt_tokens: Its tokens.
@@ -89,7 +89,7 @@ class DryRun:
 
     @property
     def is_ok(self) -> bool:
-        """Whether there is nothing but warnings."""
+        """There are no errors; warnings may be left."""
         return all(finding.level is not Level.ERROR for finding in self.findings)
 
 
@@ -177,7 +177,7 @@ def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> l
 
 
 def template_findings(env: Environment, tools: Iterable[Any]) -> list[Finding]:
-    """What the model's chat template cannot express: no rollout would get past its first prompt."""
+    """Problems of the model's chat template with these tools: no rollout would get past its first prompt."""
     try:
         model: Any = env.model_factory()
     except Exception:  # it says so in the run
@@ -193,7 +193,7 @@ def template_findings(env: Environment, tools: Iterable[Any]) -> list[Finding]:
 
 
 def tool_findings(given: Any) -> list[Finding]:
-    """What is wrong with what `get_tools` returned."""
+    """Problems of the value that `get_tools` returned."""
     if inspect.iscoroutine(given):
         given.close()
         return []  # said of its shape
@@ -343,7 +343,7 @@ def _needs_arguments(spec: Mapping[str, Any]) -> bool:
 
 
 def _tools_of(env: Any) -> list[Any]:
-    """What `get_tools` returns, once it has been called."""
+    """List that receives the value of `get_tools` once it has been called."""
     returned: list[Any] = []
     if not isinstance(env, Environment):
         return returned
@@ -358,7 +358,7 @@ def _tools_of(env: Any) -> list[Any]:
 
 
 def result_findings(env: Any, result: StepResult) -> Iterable[Finding]:
-    """What is wrong with the result of a dry rollout."""
+    """Problems that the result of a dry rollout shows."""
     if result.error is not None:
         where, error = result.error.where.value, result.error
         yield _error(f"the {where} failed: {_described_error(error)}")
