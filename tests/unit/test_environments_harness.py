@@ -167,6 +167,30 @@ async def test_a_program_that_fails_cannot_take_its_episode_out_of_training(
         assert result.error is not None and outcome in result.error.message
 
 
+# A request that the gateway refuses for what is in it: the program's own, whether it gets over it or not.
+REFUSED = (
+    ASKS
+    + """
+body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": [{"type": "image_url",
+    "image_url": {"url": "data:image/png;base64,AAAA"}}]}]}).encode()
+request = urllib.request.Request(os.environ["BASE_URL"] + "/chat/completions", body, {
+    "Authorization": "Bearer " + os.environ["KEY"], "Content-Type": "application/json"})
+try: urllib.request.urlopen(request)
+except urllib.error.HTTPError as error: status = error.code
+sys.exit(0 if status == 400 and len(sys.argv) < 4 else 1)
+"""
+)
+
+
+@pytest.mark.parametrize(("further", "reason"), [((), "task_complete"), (("fail",), "program_failed")])
+async def test_a_request_that_is_refused_does_not_hide_the_episode(further: tuple[str, ...], reason: str) -> None:
+    harness = dataclasses.replace(HARNESS, command=(*HARNESS.command, *further), files={"agent.py": REFUSED})
+    env = environment([completion("Four.")], harness=harness, reward_fn=lambda action, result: 0.0)
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert (result.termination_reason, len(result.trajectories)) == (reason, 1), result.error
+    assert result.reward is not None and result.reward.reward == 0.0
+
+
 ENDINGS = {
     "a child keeps the output open": "import subprocess; subprocess.Popen(['sleep', '600'])",
     "writes into its launcher": (

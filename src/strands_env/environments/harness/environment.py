@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -25,17 +26,27 @@ from strands_env.sandbox import (
     SandboxLimits,
     SandboxSlots,
 )
+from strands_sglang.exceptions import BackendRequestError, MessageConversionError, TemplateError
 
 from .recipes import Harness
 
 if TYPE_CHECKING:
     from strands_sglang.gateway import Session
 
+logger = logging.getLogger(__name__)
+
+# Requests refused for what is in them: a program must not be able to end its episode unscored by sending one.
+_OWN_REQUEST = (TemplateError, MessageConversionError, BackendRequestError)
 _PORT = 8080  # in the sandbox's own network, where every port is free
 _OUTPUT_BYTES = 200_000
 _SHOWN_CHARS = 2_000
 DEFAULT_LIMITS = SandboxLimits(
-    wall_seconds=3600.0, cpu_seconds=3600.0, memory_bytes=4 << 30, processes=512, open_files=4096
+    wall_seconds=3600.0,
+    cpu_seconds=3600.0,
+    memory_bytes=4 << 30,
+    processes=512,
+    open_files=4096,
+    flood_bytes=256 << 20,
 )
 """The limits of a harness if nothing else is said: agent programs are large."""
 
@@ -181,10 +192,13 @@ class HarnessEnvironment(Environment):
             done = await self._launch(session, action, path)
             await session.close()
         self._conclude(agent, session, done)
-        if session.failure is not None:  # the program ended because of it, whatever its exit code
+        refused = isinstance(session.failure, _OWN_REQUEST) and agent.messages
+        if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled or not agent.messages:
             raise HarnessFailedError(f"the program made no model call: {_explained(done)}", done.exit_code)
+        if refused:
+            logger.warning("error=<%s> | the program's last request was refused", session.failure)
         failed = done.outcome is not Outcome.OK
         if failed and not self.score_failures:
             raise HarnessFailedError(f"the program failed: {_explained(done)}", done.exit_code)
@@ -232,6 +246,8 @@ class HarnessEnvironment(Environment):
         self._ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
         if done.outcome is not Outcome.OK:
             self._ended["failure"] = _explained(done)
+        if session.failure is not None:
+            self._ended["last_request"] = f"{type(session.failure).__name__}: {session.failure}"[:_SHOWN_CHARS]
 
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
