@@ -25,9 +25,6 @@ class FastPath(StrEnum):
     `conversation/pieces.py`."""
     COMPILED_DELTAS = "compiled_deltas"
     """New messages are filled into constant text; plainly, the template renders them. In `template/compiled.py`."""
-    TOOLS_PROOF = "tools_proof"
-    """Short renderings leave out the tools where a proof allows it; plainly, they print them. In
-    `template/independence.py`."""
     HISTORY_MEMORY = "history_memory"
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""
@@ -36,8 +33,8 @@ class FastPath(StrEnum):
     `strands_env/core/sdk_patches.py`, as the others below."""
     SHARED_HISTORY = "shared_history"
     """The SDK shares the history with models that only read it; plainly, it copies it twice a turn."""
-    TOOL_SPECS = "tool_specs"
-    """Tool specifications are checked when a tool changes; plainly, before each model call and in each tool call."""
+    TIDY_TOOLS = "tidy_tools"
+    """Tools are registered in a loop; plainly, by a closure that keeps them until a garbage collection."""
     SILENT_SPANS = "silent_spans"
     """The history is written as JSON for spans that record; plainly, for all."""
 

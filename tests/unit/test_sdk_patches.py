@@ -29,7 +29,6 @@ from strands.hooks import (
 from strands.middleware import InvokeModelStage
 from strands.telemetry.metrics import Trace
 from strands.telemetry.tracer import get_tracer
-from strands.tools.registry import ToolRegistry
 from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, sdk_patches
@@ -479,35 +478,6 @@ async def test_a_loop_that_is_closed_half_way_is_forgotten(monkeypatch: pytest.M
     for _ in range(100):  # generators that were left behind are closed by the event loop, from outside to inside
         await asyncio.sleep(0)
     assert set(sdk_patches._waiting) <= before
-
-
-async def test_specifications_are_made_once_for_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    original = ToolRegistry.validate_tool_spec
-    monkeypatch.setattr(ToolRegistry, "validate_tool_spec", lambda *given: made.append(1) or original(*given))
-
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return [note]
-
-    counts = []
-    for script in (["done"], [NOTE, NOTE, "done"]):
-        made.clear()
-        await Env(model_factory=lambda script=script: ScriptedModel(script)).step(Action(message="go"))
-        counts.append(len(made))
-    assert counts[0] == counts[1]
-
-
-def test_a_specification_that_is_changed_in_place_is_noticed() -> None:
-    registry = ToolRegistry()
-    changing = copy.copy(note)
-    changing._tool_spec = copy.deepcopy(note.tool_spec)
-    registry.register_tool(changing)
-    with inside_a_step():
-        assert registry.get_all_tool_specs() == registry.get_all_tool_specs()
-        changing._tool_spec["inputSchema"]["json"]["properties"]["text"]["description"] = "another"
-        [changed] = registry.get_all_tool_specs()
-    assert changed["inputSchema"]["json"]["properties"]["text"]["description"] == "another"
 
 
 async def test_tools_are_refused_as_the_sdk_refuses_them() -> None:

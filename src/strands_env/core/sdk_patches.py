@@ -10,8 +10,7 @@ under `STRANDS_ROLLOUT_PLAIN=1`.
 | `shared_history` | `_handle_model_execution` copies the history for model middleware | where there is some |
 | | `_normalize_messages` copies it again | for a model that only reads, what it changes |
 | `flat_loop` | `recurse_event_loop` runs the next turn inside this one | it runs after this one |
-| `tool_specs` | `ToolRegistry.get_all_tool_specs` checks every tool each time | when one has changed |
-| | `ToolRegistry.process_tools` leaves a closure that refers to itself | a loop |
+| `tidy_tools` | `ToolRegistry.process_tools` leaves a closure that refers to itself | a loop |
 | `silent_spans` | `Tracer._add_event_messages` writes JSON, then asks the span | it asks first |
 
 A patch knows the code that it was written for by its digest. Where the SDK has other code, it is not applied, and the
@@ -44,8 +43,6 @@ from strands.types._events import StartEvent
 from strands.types.tools import AgentTool
 
 from strands_sglang.fast_paths import FastPath
-
-from .jsonable import copied
 
 _is_inside: ContextVar[bool] = ContextVar("strands_env_sdk_patches", default=False)
 
@@ -142,13 +139,7 @@ class _Shared(list[Any]):
     is_only_read = False
 
 
-class _OwnSpecs(list[Any]):
-    """Tool specifications made for one caller."""
-
-
 def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    if type(value) is _OwnSpecs:
-        return value
     return _Uncopied(value) if type(value) is list and _is_inside.get() else copy.deepcopy(value, memo)
 
 
@@ -243,23 +234,7 @@ async def _next_turns(
         trace.end()
 
 
-# ---- tool_specs -----------------------------------------------------------------------------------------------------
-
-_known_specs: WeakKeyDictionary[ToolRegistry, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
-"""Of each registry: the specifications of its tools, and what the SDK made of them."""
-
-
-def _all_tool_specs(registry: ToolRegistry) -> Any:
-    """`ToolRegistry.get_all_tool_specs`, whose result may be changed by whoever asked."""
-    if not _is_inside.get():
-        return _ORIGINALS[ToolRegistry, "get_all_tool_specs"](registry)
-    tools = [*registry.registry.items(), *registry.dynamic_tools.items()]
-    given = [(name, tool.tool_spec) for name, tool in tools]
-    known, made = _known_specs.get(registry, ([], []))
-    if given != known:
-        made = _ORIGINALS[ToolRegistry, "get_all_tool_specs"](registry)
-        _known_specs[registry] = ([(name, copied(spec)) for name, spec in given], made)
-    return _OwnSpecs(copied(made))
+# ---- tidy_tools -----------------------------------------------------------------------------------------------------
 
 
 def _processed(registry: ToolRegistry, tools: list[Any]) -> list[str]:
@@ -314,13 +289,10 @@ PATCHES: Final = (
         digest="a4fac2df0bd3c623",
     ),
     Patch(
-        path=FastPath.TOOL_SPECS,
-        names=(
-            (ToolRegistry, "get_all_tool_specs", _all_tool_specs),
-            (ToolRegistry, "process_tools", _processed),
-        ),
-        relies_on=((ToolRegistry, "get_all_tools_config"), (ToolRegistry, "process_tools")),
-        digest="0591cd79994661ca",
+        path=FastPath.TIDY_TOOLS,
+        names=((ToolRegistry, "process_tools", _processed),),
+        relies_on=((ToolRegistry, "process_tools"),),
+        digest="1610134bc86fc9c9",
     ),
     Patch(
         path=FastPath.SILENT_SPANS,

@@ -213,7 +213,7 @@ def _keep_advice(report: Report) -> str:
 def _tools_line(report: Report) -> str:
     if not report.prints_tools:
         return "the template does not show the tools to the model: describe them in the system prompt"
-    return "rendered at every step" if report.tools_matter else "left out of the steps: proved not to matter there"
+    return "shown in the first prompt"
 
 
 def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
@@ -228,7 +228,6 @@ def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, A
         "argument_form": report.argument_form,
         "content_forms": dict(report.content_forms),
         "prints_tools": report.prints_tools,
-        "tools_matter": report.tools_matter,
         "printed_call": printed,
         "opens_reasoning": report.opens_reasoning,
         "keep_reasoning_kwargs": dict(report.keep_reasoning_kwargs),

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strands_sglang.template.boundary import Boundary
-from strands_sglang.template.compiled import CompiledDelta
 from strands_sglang.template.report import Report
 from strands_sglang.template.self_check import self_check
 from strands_sglang.template.step import Forms, StepRenderer
@@ -27,14 +26,12 @@ class Knowledge:
         forms: Forms in which the template takes its input.
         boundaries: Ends of turns, verified at every use.
         printed_calls: Calls as the template prints them.
-        compiled: Deltas of steps, where these do not depend on the tools.
     """
 
     report: Report
     forms: Forms
     boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
     printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
-    compiled: dict[tuple[Any, ...], CompiledDelta | None] = field(default_factory=dict)
 
 
 _known: OrderedDict[Hashable, Knowledge] = OrderedDict()

@@ -169,13 +169,3 @@ def compile_template(text: str) -> jinja2.Template:
         ) from error
     except Exception as error:  # jinja's compiler also fails with RecursionError, TypeError, ...
         raise TemplateError(f"chat template does not compile: {type(error).__name__}: {error}") from error
-
-
-def parse_template(text: str) -> jinja2.nodes.Template:
-    """Syntax tree of a chat template that compiles."""
-    return configure().parse(text)
-
-
-def global_names() -> frozenset[str]:
-    """Names that every template may use without being given a value."""
-    return frozenset(configure().globals)

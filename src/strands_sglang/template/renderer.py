@@ -138,8 +138,7 @@ class DeltaRenderer:
         )
         self._knowledge: Knowledge | None = None
         self._compiled: dict[tuple[Any, ...], CompiledDelta | None] = {}
-        self._tools_matter = True
-        self._with_tools = self._without_tools = self._step
+        self._checked = self._step
 
     @property
     def report(self) -> Report:
@@ -150,11 +149,7 @@ class DeltaRenderer:
         knowledge = self._knowledge
         if knowledge is None:
             knowledge = knowledge_for(self._step)
-            self._with_tools = replace(self._step, forms=knowledge.forms, boundaries=knowledge.boundaries)
-            self._without_tools = replace(self._with_tools, tools=None)
-            # Where the tools may matter, a compiled delta holds for these tools only.
-            self._tools_matter = knowledge.report.tools_matter or not FastPath.TOOLS_PROOF.is_on
-            self._compiled = {} if self._tools_matter else knowledge.compiled
+            self._checked = replace(self._step, forms=knowledge.forms, boundaries=knowledge.boundaries)
             self._knowledge = knowledge
         return knowledge
 
@@ -207,7 +202,7 @@ class DeltaRenderer:
 
     def _render_root(self, messages: Sequence[Message]) -> str:
         try:
-            return self._with_tools.render(messages, generate=True)
+            return self._checked.render(messages, generate=True)
         except TemplateError:
             raise
         except Exception as error:  # templates raise all kinds
@@ -242,25 +237,23 @@ class DeltaRenderer:
         new = name_results(history[-1], new)
         end = _SampledEnd(emitted=emitted, truncated=truncated)
         report = self._ready().report
-        # The proof is about text behind the first message, so there must be one in front of the turn.
-        skip_tools = not self._tools_matter and history[0]["role"] != "assistant"
-        short, whole = self._without_tools if skip_tools else self._with_tools, self._with_tools
+        ready = self._checked
         if not truncated and emitted is not None and emitted not in self._step.vocabulary.stops:
-            short, whole = self._stopping_on(short, emitted), self._stopping_on(whole, emitted)
+            ready = self._stopping_on(ready, emitted)
         if report.path is Path.FULL:
-            return self._render_delta(whole, history, new, Path.FULL, end)
+            return self._render_delta(ready, history, new, Path.FULL, end)
         base = [*short_base(history), history[-1]]
         try:
-            known_stop = short.vocabulary is self._step.vocabulary
+            known_stop = ready.vocabulary is self._step.vocabulary
             is_compilable = known_stop and len(base) > 1 and FastPath.COMPILED_DELTAS.is_on
             frame = frame_of(base, new) if is_compilable else None
             if frame is None:
-                return self._render_delta(short, base, new, Path.COMPACT, end)
-            return self._compiled_delta(frame, end) or self._render_and_compile(frame, short, base, new, end)
+                return self._render_delta(ready, base, new, Path.COMPACT, end)
+            return self._compiled_delta(frame, end) or self._render_and_compile(frame, ready, base, new, end)
         except TemplateError as refused:
             # Refused only what the template cannot express: the full history is the definition of that.
             try:
-                return self._render_delta(whole, history, new, Path.FULL, end)
+                return self._render_delta(ready, history, new, Path.FULL, end)
             except TemplateError:
                 raise refused from refused.__cause__
 
@@ -341,7 +334,7 @@ class DeltaRenderer:
         try:
             return known[key]
         except KeyError:
-            printed = printed_call(self._with_tools, name, arguments, call_id)
+            printed = printed_call(self._checked, name, arguments, call_id)
         if len(known) >= _MAX_PRINTED_CALLS:
             known.clear()
         known[key] = printed

@@ -97,7 +97,6 @@ class Report:
         content_forms: How content is passed, by role.
         shapes: Result by shape. Without tools only `text>user`.
         flags: What to know.
-        tools_matter: Whether the delta may depend on the tools (then every step renders with them).
         prints_tools: Whether the first prompt shows the tools; True without tools.
         opens_reasoning: The tag of a reasoning block that the generation prompt leaves open, or None.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
@@ -110,7 +109,6 @@ class Report:
     content_forms: Mapping[str, ContentForm]
     shapes: Mapping[Shape, ShapeResult]
     flags: frozenset[Flag]
-    tools_matter: bool
     prints_tools: bool
     opens_reasoning: str | None
     keep_reasoning_kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from typing import Any
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template.boundary import Plant
 from strands_sglang.template.chat_messages import ArgumentForm, ContentForm, Message
-from strands_sglang.template.independence import tools_end_before_messages
 from strands_sglang.template.reasoning import keep_reasoning_candidates, opened_by
 from strands_sglang.template.report import Flag, Report, Shape, ShapeResult, Verdict
 from strands_sglang.template.step import CALL_ID, SENTINEL, Forms, Path, StepRenderer, planted
@@ -146,7 +145,6 @@ def self_check(step: StepRenderer) -> Checked:
         content_forms=step.forms.content,
         shapes=measured.shapes,
         flags=frozenset(flags),
-        tools_matter=path is Path.FULL or _tools_matter(step, trials),
         prints_tools=_prints_tools(step),
         opens_reasoning=_opens_reasoning(step),
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
@@ -299,22 +297,6 @@ def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> Verdict:
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------
-
-
-def _tools_matter(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> bool:
-    """Whether a delta may depend on the tools.
-
-    The syntax tree must prove that it does not, for any tools and any content; and rendering without tools must work.
-    """
-    if step.tools is None:
-        return False
-    source = step.template.text(tools_present=True)
-    if source is None or source != step.template.text(tools_present=False):
-        return True
-    if not tools_end_before_messages(source, step.template.variables | set(step.kwargs)):
-        return True
-    without = replace(step, tools=None, boundaries={})
-    return any(_delta(step, probe) != _delta(without, probe) for tried in trials.values() for probe in tried)
 
 
 def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str | None:
