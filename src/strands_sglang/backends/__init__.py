@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SamplingParams,
         ScoredPrompt,
     )
+    from .http.server import ServerClient
     from .prompt import PromptIds
     from .wrapper import BackendWrapper
 
@@ -39,6 +40,7 @@ __all__ = [
     "SamplingParams",
     "ScoredPrompt",
     "as_backend",
+    "client_class",
 ]
 
 
@@ -72,3 +74,27 @@ def as_backend(client: Any) -> Backend:
     from .sglang.adapter import GenerateAdapter
 
     return GenerateAdapter(client)
+
+
+def client_class(base_url: str) -> tuple[type[ServerClient], str]:
+    """The client of a server by its address, and the address without its marking.
+
+    `vllm+http://host:8000` is a vLLM server, `sglang+http://host:30000` and every plain address an SGLang server.
+
+    Raises:
+        ValueError: The marking is another one.
+    """
+    kind, marked, rest = str(base_url).partition("+http")
+    if not marked:
+        kind, rest = "sglang", str(base_url)
+    else:
+        rest = f"http{rest}"
+    if kind == "vllm":
+        from .vllm import VLLMClient
+
+        return VLLMClient, rest
+    if kind == "sglang":
+        from .sglang import SGLangClient
+
+        return SGLangClient, rest
+    raise ValueError(f"base_url={base_url!r}: expected http://..., sglang+http://... or vllm+http://...")

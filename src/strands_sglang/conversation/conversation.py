@@ -146,7 +146,8 @@ class Conversation:
         tokenizer: Hugging Face style tokenizer of the served model.
         client: What samples: a `strands_sglang.backends.Backend` such as `SGLangClient`, or anything with `generate`
             (the embedded engine, a scripted fake).
-        base_url: URL of a server, instead of `client`; the conversation then makes a client of its own.
+        base_url: URL of a server (`vllm+http://...` for vLLM), instead of `client`; the conversation then makes a
+            client of its own.
         tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
             one that reads back what the chat template prints, and refuses tools when none does.
         chat_template: Jinja text to use instead of the tokenizer's.
@@ -513,6 +514,7 @@ def _image_data(block: Mapping[str, Any]) -> Any:
 
 
 def _http_client(base_url: str) -> Backend:
-    from ..backends.sglang import SGLangClient  # loads the HTTP stack, which other clients do without
+    from ..backends import client_class  # loads the HTTP stack, which other clients do without
 
-    return SGLangClient(base_url)
+    client, address = client_class(base_url)
+    return client(address)

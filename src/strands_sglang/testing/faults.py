@@ -16,6 +16,7 @@ import orjson
 from aiohttp import web
 
 from .replies import Reply, build_answer, hash_reply
+from .vllm_protocol import to_vllm
 
 Shape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
 
@@ -25,9 +26,11 @@ class ServerState(Protocol):
 
     Attributes:
         weight_version: Version that good answers carry.
+        raw_logprobs: As of `FaultyServer`.
     """
 
     weight_version: str
+    raw_logprobs: bool
 
     @property
     def requests(self) -> Sequence[Any]:
@@ -45,6 +48,7 @@ class ServerCall:
         rid: Its request id.
         aborted: Set when the request is aborted.
         reused: Whether the connection has served a request before.
+        vllm: The request in vLLM's words, where the server speaks these; `body` is SGLang's then, too.
     """
 
     server: ServerState
@@ -53,12 +57,18 @@ class ServerCall:
     rid: str
     aborted: asyncio.Event
     reused: bool
+    vllm: dict[str, Any] | None = None
+
+    def sampled(self) -> list[int]:
+        """Ids of the answer that depends on the prompt alone."""
+        return list(hash_reply(self.body.get("input_ids") or []).ids or ())
 
     def answer(self, reply: Reply | None = None) -> dict[str, Any]:
         """The answer for a reply; by default one that depends on the prompt alone."""
         ids = self.body.get("input_ids") or []
         made = reply or replace(hash_reply(ids), weight_version=self.server.weight_version)
-        return build_answer(made, ids, self.body, rid=self.rid)
+        built = build_answer(made, ids, self.body, rid=self.rid)
+        return built if self.vllm is None else to_vllm(built, self.vllm, raw_logprobs=self.server.raw_logprobs)
 
 
 Fault = Callable[[ServerCall], Awaitable[web.StreamResponse]]
@@ -237,7 +247,7 @@ def aborted_partway(fraction: float = 0.5) -> Fault:
     """An abort after this part of the good answer: the rest comes when the request is resumed."""
 
     async def fault(call: ServerCall) -> web.StreamResponse:
-        ids = call.answer()["output_ids"]
+        ids = call.sampled()
         sampled = ids[: int(len(ids) * fraction)]
         return _json(call.answer(Reply(ids=sampled, finish="abort", weight_version=call.server.weight_version)))
 

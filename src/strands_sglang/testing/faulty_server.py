@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that speaks SGLang's native API and fails on command."""
+"""A real HTTP server on loopback that speaks SGLang's native API, or vLLM's, and fails on command."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from aiohttp import web
 
 from . import faults
 from .faults import Fault, ServerCall
+from .vllm_protocol import RID_PREFIX, from_vllm
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class FaultyServer:
         model_info: Further keys of `/model_info`.
         keepalive_timeout: Seconds until idle connections are closed; SGLang takes 5.
         port: Port; 0 takes a free one. Give the old one to restart a server at its address.
+        protocol: `sglang`, or `vllm` for its token-in, token-out endpoint; scripts are the same.
+        raw_logprobs: A vLLM server without `--logprobs-mode processed_logprobs`.
 
     Attributes:
         requests: Every generate request.
@@ -64,7 +67,11 @@ class FaultyServer:
         model_info: dict[str, Any] | None = None,
         keepalive_timeout: float = 5.0,
         port: int = 0,
+        protocol: Literal["sglang", "vllm"] = "sglang",
+        raw_logprobs: bool = False,
     ) -> None:
+        self.protocol = protocol
+        self.raw_logprobs = raw_logprobs
         self._choose = script if callable(script) else None
         self.script: list[Fault] = [] if callable(script) else list(script)
         self.workers = workers
@@ -92,7 +99,7 @@ class FaultyServer:
     async def start(self) -> None:
         """Listen on loopback."""
         app = web.Application(client_max_size=1 << 28)
-        app.router.add_post("/generate", self._generate)
+        app.router.add_post("/generate" if self.protocol == "sglang" else "/inference/v1/generate", self._generate)
         app.router.add_route("*", "/{path:.*}", self._other)
         self._runner = web.AppRunner(
             app,
@@ -161,18 +168,21 @@ class FaultyServer:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
+        vllm = None
+        if self.protocol == "vllm":
+            body, vllm = from_vllm(body), body
         rid = body.get("rid") or f"server-{len(self.requests)}"
         headers = {name.lower(): value for name, value in request.headers.items()}
         served = ServedRequest(rid=rid, body=body, headers=headers, at=time.monotonic())
         self.requests.append(served)
-        if rid in self._running:
+        if rid in self._running and vllm is None:
             return web.json_response({"error": {"message": f"Duplicate request ID detected: {rid}"}}, status=400)
         aborted = self._running[rid] = asyncio.Event()
         # A connection is known by the client's port, which another one may get once this is closed.
         peer = request.transport.get_extra_info("peername") if request.transport is not None else None
         reused = peer in self._seen
         self._seen.add(peer)
-        call = ServerCall(server=self, request=request, body=body, rid=rid, aborted=aborted, reused=reused)
+        call = ServerCall(server=self, request=request, body=body, rid=rid, aborted=aborted, reused=reused, vllm=vllm)
         fault = self._next_fault(call)
         try:
             await self._resumed.wait()
@@ -204,18 +214,27 @@ class FaultyServer:
                         if other.startswith(rid):
                             event.set()
                 return web.Response()
+            case "/inference/v1/abort_requests" if self.protocol == "vllm":
+                for named in orjson.loads(await request.read())["request_ids"]:
+                    rid = named.removeprefix(RID_PREFIX)
+                    self.aborts.append((rid, time.monotonic()))
+                    if rid in self._running:
+                        self._running[rid].set()
+                return web.Response()
+            case "/version" if self.protocol == "vllm":
+                return web.json_response({"version": "0.32.0"})
             case "/workers" if self.workers is not None:
                 return web.json_response({"workers": [{"url": url, "is_healthy": True} for url in self.workers]})
             case "/health":
                 return web.Response(status=200 if self._resumed.is_set() else 503)
-            case "/model_info" | "/server_info" if self.workers is None:
+            case "/model_info" | "/server_info" if self.workers is None and self.protocol == "sglang":
                 return web.json_response(
                     {"model_path": "fake", "weight_version": self.weight_version, **self.model_info}
                 )
-            case "/get_model_info" | "/get_server_info":
+            case "/get_model_info" | "/get_server_info" if self.protocol == "sglang":
                 return web.json_response({"model_path": "fake", **self.model_info})
             case "/v1/models":
-                model = {"id": "fake", "object": "model", "max_model_len": self.max_model_len}
+                model = {"id": "fake", "owned_by": self.protocol, "max_model_len": self.max_model_len}
                 if self.max_model_len is None or self.workers is not None:
                     del model["max_model_len"]
                 return web.json_response({"object": "list", "data": [model]})

@@ -13,6 +13,7 @@ import os
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
@@ -274,7 +275,10 @@ class ServerClient(Backend):
             attempt.started = transport.begin(rid)
             try:
                 with transport.closing.block(f"request {rid}"):
-                    return await self._post(transport, call, affinity, attempt)
+                    answer = await self._post(transport, call, affinity, attempt)
+                if answer.latency is None:  # a server that does not say it
+                    answer = replace(answer, latency=transport.loop.time() - attempt.started)
+                return answer
             except asyncio.CancelledError:
                 if attempt.connected:
                     transport.abort_later(rid)

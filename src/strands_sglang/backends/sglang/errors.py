@@ -25,8 +25,7 @@ _OVERFLOW = re.compile(
     r"|This model's maximum context length is \d+ tokens"
     r"|Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"
     r"|^(?:Multimodal )?(?:Prompt|Input) is too long\b"
-    r"|^Input token count exceeds? the max(?:imum)? model len"
-    r"|^The (?:decoder )?prompt \(length \d+(?: tokens)?\) is longer than the maximum model length of \d+",
+    r"|^Input token count exceeds? the max(?:imum)? model len",
     re.IGNORECASE,
 )
 # Messages that quote the caller's own words, which may say anything: validation errors, schema checks, grammars.

@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from strands_sglang.installation import install_command
 
 from ...exceptions import BackendRequestError
+from .. import client_class
 from ..engine.own_models import (
     ModelLoadError,
     check_model_name,
@@ -20,7 +21,7 @@ from ..engine.own_models import (
     only_from_cache,
     why_not_loaded,
 )
-from .client import SGLangClient
+from ..http.server import ServerClient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,22 +51,23 @@ class _Cached(Generic[P, R]):
 
 
 @functools.cache
-def _make_client(base_url: str, options: tuple[tuple[str, Any], ...]) -> SGLangClient:
-    return SGLangClient(base_url, **{name: _thaw(value) for name, value in options})
+def _make_client(base_url: str, options: tuple[tuple[str, Any], ...]) -> ServerClient:
+    client, address = client_class(base_url)
+    return client(address, **{name: _thaw(value) for name, value in options})
 
 
-def _get_client(base_url: str, **options: Any) -> SGLangClient:
+def _get_client(base_url: str, **options: Any) -> ServerClient:
     """The client of an address, made on the first call and shared after that.
 
     Args:
-        base_url: Server or router.
-        **options: Options of `SGLangClient`; other options make another client.
+        base_url: Server or router: an `SGLangClient`, and for `vllm+http://...` a `VLLMClient`.
+        **options: Options of the client; other options make another client.
     """
     frozen = tuple(sorted((name, _freeze(value)) for name, value in options.items()))
     return _make_client(str(base_url).rstrip("/"), frozen)
 
 
-def _get_client_from_slime_args(args: Any, **overrides: Any) -> SGLangClient:
+def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
     """The shared client for slime's arguments: its router, its number of connections, no time-out.
 
     Connections are `sglang_server_concurrency` (per engine) times the engines: `rollout_num_engines` where it is

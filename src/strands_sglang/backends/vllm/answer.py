@@ -1,0 +1,148 @@
+"""One answer of vLLM's `/inference/v1/generate`, checked once where it enters."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...exceptions import BackendAnswerError, BackendError
+from ...trajectory import Finish, FinishType, SamplingMask
+from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
+from ..contract import GenerateAnswer, GenerateRequest
+
+RID_PREFIX: Final = "generate-tokens-"
+"""What the server puts before the id of a request, in answers and in abort calls."""
+
+_REPLACED: Final = -9999.0
+"""What the server writes for a log-probability that is infinite or no number."""
+
+_FINISHES: Final = {
+    "stop": FinishType.STOP,
+    "length": FinishType.LENGTH,
+    "abort": FinishType.ABORT,
+    "repetition": FinishType.STOP,
+}
+
+
+def read_answer(payload: Any, request: GenerateRequest, *, rid: str | None, vocab_size: int | None) -> GenerateAnswer:
+    """Check an answer and make it a typed value.
+
+    Args:
+        payload: The answer as Python objects.
+        request: What was asked.
+        rid: The id that was sent, or None if it is not known.
+        vocab_size: Number of ids the model has, or None if unknown.
+
+    Raises:
+        BackendAnswerError: The answer contradicts itself or the request, or is not a whole answer.
+    """
+    try:
+        return _read(payload, request, rid, vocab_size)
+    except BackendError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
+
+
+def _read(payload: Any, request: GenerateRequest, rid: str | None, vocab_size: int | None) -> GenerateAnswer:
+    choices = payload.get("choices") if isinstance(payload, Mapping) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        raise BackendAnswerError(f"the answer has no single choice: {payload!r:.200}")
+    choice: Mapping[str, Any] = choices[0]
+    answered = payload.get("request_id")
+    if rid is not None and isinstance(answered, str) and answered.removeprefix(RID_PREFIX) != rid:
+        raise BackendAnswerError(f"the answer to request {rid} is that of request {answered}: connections got mixed")
+    listed = choice.get("token_ids")
+    if listed is None:
+        raise BackendAnswerError("the answer has no token_ids: was it asked for text?")
+    ids = checked_ids("token_ids", listed)
+    finish = _finish(choice, ids[-1] if ids else None)
+    check_output(ids, finish, vocab_size=vocab_size, max_new_tokens=request.max_new_tokens)
+    usage = payload.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    prompt_tokens, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if is_count(prompt_tokens) and prompt_tokens != request.prompt_tokens:
+        raise BackendAnswerError(f"usage.prompt_tokens={prompt_tokens}, but {request.prompt_tokens} tokens were sent")
+    if is_count(completion) and completion != len(ids):
+        raise BackendAnswerError(f"usage.completion_tokens={completion}, but the answer has {len(ids)} token_ids")
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    shown = payload.get("prompt_token_ids")
+    mask = choice.get("sampling_mask")
+    return GenerateAnswer(
+        output_ids=ids,
+        finish=finish,
+        output_logprobs=_logprobs(choice.get("logprobs"), ids.tolist()) if request.logprobs else None,
+        weight_spans=weight_spans(choice.get("weight_versions"), None, len(ids)),
+        routed_experts=None if request.experts_from is None else _experts(choice.get("routed_experts")),
+        sampling_mask=None if mask is None else _mask(mask, len(ids)),
+        rid=answered.removeprefix(RID_PREFIX) if isinstance(answered, str) else None,
+        prompt_tokens=prompt_tokens if is_count(prompt_tokens) else None,
+        prompt_ids=shown if isinstance(shown, list) else None,
+        cached_tokens=cached if is_count(cached) else None,
+        payload=payload,
+    )
+
+
+def _finish(choice: Mapping[str, Any], last: int | None) -> Finish:
+    reason, matched = choice.get("finish_reason"), choice.get("stop_reason")
+    if not isinstance(reason, str):
+        raise BackendAnswerError(f"the answer has no finish_reason, so it is not complete: {reason!r:.200}")
+    kind = _FINISHES.get(reason, FinishType.UNKNOWN)
+    if kind is not FinishType.STOP:
+        return Finish(type=kind, message=reason if kind is FinishType.UNKNOWN else None)
+    if reason == "repetition":
+        return Finish(type=kind, matched=reason)
+    # The end-of-sequence token is named by nothing; it is the last one.
+    return Finish(type=kind, matched=matched if isinstance(matched, int | str) else last)
+
+
+def _logprobs(found: Any, ids: list[int]) -> Any:
+    """The log-probability of each sampled token; None where the answer has none at all."""
+    entries = found.get("content") if isinstance(found, Mapping) else None
+    if entries is None:
+        return None
+    named = [_token_of(entry) for entry in entries]
+    if named != ids:
+        raise BackendAnswerError(
+            f"logprobs.content ({len(named)} entries) do not belong to token_ids ({len(ids)} tokens): {named!r:.100}"
+        )
+    values = [entry["logprob"] for entry in entries]
+    for token, value in zip(ids, values, strict=True):
+        if value is None or value != value or value <= _REPLACED:
+            raise BackendAnswerError(
+                f"the sampled token {token} has the log-probability {value!r}: it is not known, and is not made up"
+            )
+    return checked_logprobs("logprobs.content", values)
+
+
+def _token_of(entry: Mapping[str, Any]) -> int | None:
+    """The id of an entry: a number, or in releases before 0.32 a text `token_id:N`."""
+    token = entry.get("token_id")
+    if token is None and isinstance(text := entry.get("token"), str) and text.startswith("token_id:"):
+        token = int(text.removeprefix("token_id:"))
+    return token
+
+
+def _experts(encoded: Any) -> bytes | None:
+    """Rows of int32 experts, of a base64 `.npy` of shape (tokens, layers, experts)."""
+    if encoded is None:
+        return None
+    import numpy as np
+
+    try:
+        rows = np.load(io.BytesIO(base64.b64decode(encoded, validate=True)), allow_pickle=False)
+    except (binascii.Error, TypeError, ValueError, EOFError, OSError) as error:
+        raise BackendAnswerError(f"routed_experts is not a base64 .npy array: {error}") from error
+    if rows.ndim != 3 or rows.dtype.kind not in "iu":
+        raise BackendAnswerError(f"routed_experts is a {rows.ndim}-d array of {rows.dtype}: expected 3-d integers")
+    return bytes(np.ascontiguousarray(rows, dtype="<i4").tobytes())
+
+
+def _mask(sets: Any, count: int) -> SamplingMask:
+    if not isinstance(sets, list) or len(sets) != count:
+        raise BackendAnswerError(f"sampling_mask does not have one set per output token ({count}): {sets!r:.200}")
+    return SamplingMask.of(checked_ids("sampling_mask", survivors) for survivors in sets)

@@ -1,0 +1,227 @@
+"""Asynchronous HTTP client of vLLM's `/inference/v1/generate`: one prompt of ids in, one checked answer out.
+
+Start the server with `vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs`. What each of its
+answers and errors means is written down in `docs/servers-and-routers.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from typing_extensions import override
+
+from ...exceptions import (
+    BackendAnswerError,
+    BackendContextLengthError,
+    BackendHTTPError,
+    BackendRequestError,
+)
+from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
+from ..http.attempts import FAILURES, Attempt
+from ..http.retry import RetryClass
+from ..http.server import ServerClient
+from ..prompt import PromptIds, check_vocabulary
+from .answer import RID_PREFIX, read_answer
+from .errors import classify, embedded_error, http_error
+from .request import CAPABILITIES, RAW_HINT, WireRequest, check_fields, check_sampling_params, is_plain
+
+logger = logging.getLogger(__name__)
+
+_PROBES: Final = tuple(
+    array("i", range(start, start + length)) for start, length in ((10, 24), (60, 7), (30, 3), (97, 1))
+)
+"""Prompts that show which log-probabilities a server returns; ids that every vocabulary has."""
+_TELLING: Final = (0.01, 50.0)
+"""Least and greatest difference of two log-probabilities that tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request in vLLM's words, and what its answer is checked against."""
+
+    wire: WireRequest
+    vocab_size: int | None
+
+    @property
+    def rid(self) -> str | None:
+        return self.wire.request.rid
+
+    @property
+    def routing_key(self) -> str | None:
+        return self.wire.request.routing_key
+
+    @property
+    def before_attempt(self) -> Callable[[], None] | None:
+        return self.wire.request.before_attempt
+
+    def body(self, rid: str) -> tuple[bytes, ...]:
+        return self.wire.body(rid)
+
+
+class VLLMClient(ServerClient):
+    """Client of a vLLM server or router; its options are those of `ServerClient`.
+
+    Which log-probabilities the server returns is asked of it once, by two samples of one token, before the first call
+    that wants them. Raw ones, vLLM's default, are refused where they are not those of the sampling.
+
+    ```python
+    async with VLLMClient("http://localhost:8000") as client:
+        model = TokenModel(client=client, tokenizer=get_tokenizer("Qwen/Qwen3-8B"))
+    ```
+    """
+
+    generate_path = "/inference/v1/generate"
+    abort_path = "/inference/v1/abort_requests"
+    affinity_header = "X-Session-ID"
+
+    @override
+    def _set_up(self) -> None:
+        self._info: BackendInfo | None = None
+        self._logprobs: LogprobKind | None = None
+
+    @property
+    @override
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES if self._logprobs is None else replace(CAPABILITIES, logprobs=self._logprobs)
+
+    @override
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        return check_sampling_params(params, extra_keys=self.extra_sampling_keys)
+
+    @override
+    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return check_fields(fields)
+
+    @override
+    async def info(self) -> BackendInfo:
+        """Model and context length from `/v1/models`, asked for until they are known."""
+        if self._info is None:
+            path = "/v1/models"
+            try:
+                self._info = self._read_models(*await self._get(path))
+            except BackendRequestError:
+                raise
+            except FAILURES as error:
+                failure = self._failures.of(error, Attempt(rid=path), self.base_url)
+                if failure.kind is RetryClass.NEVER:
+                    raise failure.error from error.__cause__
+                # The server may be starting, or a router lists no models: the call itself is repeated by the table.
+                logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, failure.error)
+                return BackendInfo(vocab_size=self._vocab_size)
+        return self._info
+
+    def _read_models(self, status: int, body: bytes) -> BackendInfo:
+        if status != 200:
+            raise http_error(status, body)
+        try:
+            model = orjson.loads(body)["data"][0]
+            name, length, owner = model["id"], model.get("max_model_len"), model.get("owned_by")
+        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
+            raise BackendAnswerError(f"/v1/models names no model: {body!r:.200}") from error
+        if owner == "sglang":
+            raise BackendRequestError(f"{self.base_url} is an SGLang server: use SGLangClient, or --backend sglang")
+        return BackendInfo(
+            model=name, context_length=length if isinstance(length, int) else None, vocab_size=self._vocab_size
+        )
+
+    async def health(self, timeout: float = 25.0) -> bool:
+        """Whether the server answers `GET /health` with 200; 503 where its engine is dead."""
+        try:
+            status, _ = await self._get("/health", timeout)
+        except FAILURES:
+            return False
+        return status == 200
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        """The answer to a request of a conversation.
+
+        Raises:
+            BackendRequestError: The request is wrong, or the server's log-probabilities are not those of its sampling.
+            BackendContextLengthError: Prompt and reply do not fit; vLLM would cut the reply without a word.
+            BackendError: As of any backend.
+        """
+        info = await self.info()
+        check_vocabulary(request.prompt.highest, request.vocab_size or info.vocab_size)
+        wanted = request.prompt_tokens + (request.max_new_tokens or 1)
+        if info.context_length is not None and wanted > info.context_length:
+            raise BackendContextLengthError(
+                f"{request.prompt_tokens} tokens and {request.max_new_tokens or 1} new ones do not fit the context of "
+                f"{info.context_length}",
+                status=400,
+                body="",
+            )
+        if request.logprobs and not is_plain(request.sampling_params):
+            await self._check_logprobs(request)
+        return await self._answer_to(_Call(WireRequest.of(request), request.vocab_size or info.vocab_size))
+
+    async def _check_logprobs(self, request: GenerateRequest) -> None:
+        """Ask once which log-probabilities the server returns, and refuse raw ones."""
+        if self._logprobs is None:
+            self._logprobs = await self._probed_logprobs(request)
+            logger.debug("base_url=<%s>, logprobs=<%s> | asked for the mode", self.base_url, self._logprobs)
+        if self._logprobs is LogprobKind.RAW:
+            raise BackendRequestError(RAW_HINT)
+
+    async def _probed_logprobs(self, request: GenerateRequest) -> LogprobKind:
+        """From the difference of the two best tokens at temperature 1 and 2: it halves where it is of the sampling."""
+        for ids in _PROBES:
+            once = await self._best_two_differ(ids, 1.0, request)
+            twice = await self._best_two_differ(ids, 2.0, request)
+            if once is not None and twice is not None and _TELLING[0] <= once <= _TELLING[1]:
+                return LogprobKind.SAMPLED if twice / once < 0.75 else LogprobKind.RAW
+        raise BackendAnswerError(
+            f"{self.base_url} does not show which log-probabilities it returns: no two tokens differ in likelihood"
+        )
+
+    async def _best_two_differ(self, ids: array[int], temperature: float, request: GenerateRequest) -> float | None:
+        """How far the log-probabilities of the two most likely tokens are apart, or None if that is not known."""
+        probe = GenerateRequest(
+            prompt=PromptIds.of(ids),
+            sampling_params={"max_new_tokens": 1, "temperature": temperature, "logprobs": 2},
+            logprobs=False,
+            before_attempt=request.before_attempt,
+            fields={name: value for name, value in request.fields.items() if name == "model"},
+        )
+        answer = await self._answer_to(_Call(WireRequest.of(probe), None))
+        try:
+            (entry,) = answer.payload["choices"][0]["logprobs"]["content"]
+            values = sorted((each["logprob"] for each in entry["top_logprobs"]), reverse=True)
+            return float(values[0] - values[1])
+        except (LookupError, TypeError, ValueError):
+            return None
+
+    # ------------------------------------------------------------ of the server
+
+    @override
+    def _read(
+        self, call: _Call, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+    ) -> GenerateAnswer:
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
+        if (failure := embedded_error(parsed, body)) is not None:
+            raise failure
+        return read_answer(parsed, call.wire.request, rid=rid, vocab_size=call.vocab_size)
+
+    @staticmethod
+    @override
+    def _abort_body(rid: str) -> dict[str, Any]:
+        return {"request_ids": [f"{RID_PREFIX}{rid}"]}
+
+    @override
+    def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
+        return http_error(status, body)
+
+    @staticmethod
+    @override
+    def _classify(error: BaseException) -> RetryClass:
+        return classify(error)
+
+    async def _get(self, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
+        return await (await self._transport()).request("GET", f"{self.base_url}{path}", timeout=timeout)

@@ -1,0 +1,70 @@
+"""Error answers of vLLM and of its router: their typed errors and retry classes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+from ...exceptions import BackendContextLengthError, BackendHTTPError, BackendThrottledError
+from ..http.retry import RetryClass, classify_failure, classify_status
+
+# Whole sentences: other messages may quote the caller's words.
+_OVERFLOW: Final = re.compile(
+    r"^The (?:decoder |encoder )?prompt \(length \d+\) is longer than the maximum model length of \d+"
+    r"|^This model's maximum context length is \d+ tokens",
+    re.IGNORECASE,
+)
+_HINTS: Final = {
+    403: "start vLLM with --enable-scale-out; --tokens-only opens the endpoint too, but takes no stop strings",
+    404: "vLLM has /inference/v1/generate from 0.20 on; an SGLang server is reached with SGLangClient, or "
+    "--backend sglang",
+}
+_LONGEST_MESSAGE: Final = 2000
+
+
+def http_error(status: int, body: bytes) -> BackendHTTPError:
+    """The typed error of an error answer, in the server's words and with what may help.
+
+    Args:
+        status: HTTP status of the answer.
+        body: Body of the answer.
+    """
+    text = body.decode("utf-8", "replace")
+    words = _message(text)
+    cls: type[BackendHTTPError] = BackendHTTPError
+    if status == 400 and _OVERFLOW.search(words):
+        cls = BackendContextLengthError
+    elif status in (429, 503):
+        cls = BackendThrottledError
+    if len(words) > _LONGEST_MESSAGE:
+        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
+    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
+    return cls(f"HTTP {status}: {words or '(empty body)'}{f' ({hint})' if hint else ''}", status=status, body=text)
+
+
+def embedded_error(parsed: Any, body: bytes) -> BackendHTTPError | None:
+    """The error inside a 200 answer, or None if it is none."""
+    if not isinstance(parsed, dict) or "choices" in parsed or not parsed.get("error"):
+        return None
+    inner = parsed["error"]
+    code = inner.get("code") if isinstance(inner, dict) else None
+    return http_error(code if isinstance(code, int) and 400 <= code <= 599 else 200, body)
+
+
+def classify(error: BaseException) -> RetryClass:
+    """The retry class of a failure, from its type and status."""
+    return classify_status(error.status) if isinstance(error, BackendHTTPError) else classify_failure(error)
+
+
+def _message(text: str) -> str:
+    """The server's words: `{"error": {"message": ...}}`, `{"error": ...}`, `{"detail": ...}`, or the body."""
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text.strip()
+    found = parsed.get("error", parsed.get("detail")) if isinstance(parsed, dict) else None
+    if isinstance(found, dict):
+        found = found.get("message")
+    return found if isinstance(found, str) else text.strip()

@@ -1,0 +1,210 @@
+"""A request as vLLM's `/inference/v1/generate` takes it: the names of its fields, their checks, the body.
+
+The server ignores names it does not know and cuts `max_tokens` to the room that is left, both without a word. So names
+are checked here, and the room by the client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from ...exceptions import BackendRequestError
+from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind
+
+CAPABILITIES: Final = Capabilities(
+    logprobs=LogprobKind.SAMPLED,
+    routed_experts=True,
+    sampling_mask=True,
+    constraints=CONSTRAINTS,
+    weight_versions=True,
+    session_affinity=True,
+    hints={
+        "routed_experts": "start the server with --enable-return-routed-experts; its Rust front end never returns them",
+        "sampling_mask": "start the server with --return-sampling-mask and --logprobs-mode processed_logprobs, and set "
+        "top_k",
+        "prompt_scoring": "vLLM switches its prefix cache off for a request that scores its prompt",
+        "images": "what vLLM makes of an image is not proved yet; use an SGLang server",
+    },
+)
+"""What `/inference/v1/generate` can do on a server that returns log-probabilities of the sampled distribution."""
+
+RAW_HINT: Final = (
+    "the server returns log-probabilities from before temperature, penalties, top-p and top-k (vLLM's default), which "
+    "are those of the sampling only at temperature 1 without any of these; start it with "
+    "--logprobs-mode processed_logprobs, or, where nothing is trained, set return_logprob=False"
+)
+
+_NAMES: Final = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "sampling_seed": "seed",
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos", "logit_bias"),
+            *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+        )
+    },
+}
+"""Our names of sampling parameters, which are SGLang's, to vLLM's."""
+
+_STRUCTURES: Final = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
+_OF_TEXT: Final = frozenset({"skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"})
+"""Parameters that only shape the text of an answer, which is not asked for."""
+
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "repetition_penalty": (0, float("inf")),
+    "top_k": (-1, float("inf")),
+    "max_new_tokens": (1, float("inf")),
+    "min_new_tokens": (0, float("inf")),
+}
+_WITHOUT_LOWEST: Final = frozenset({"top_p", "repetition_penalty"})
+_INTEGERS: Final = frozenset({"top_k", "max_new_tokens", "min_new_tokens", "sampling_seed"})
+
+FIELDS: Final = frozenset({"model", "cache_salt", "priority", "kv_transfer_params", "reasoning_ended"})
+"""Top-level fields that a user may add to every request."""
+
+
+def check_sampling_params(params: Mapping[str, Any], *, extra_keys: Collection[str] = ()) -> dict[str, Any]:
+    """A checked copy of sampling parameters under our names, without those that are None.
+
+    Args:
+        params: The parameters.
+        extra_keys: Names of vLLM's own that are let through unchecked.
+
+    Raises:
+        BackendRequestError: One is unknown to vLLM, of the wrong type, or out of range.
+    """
+    checked = {}
+    for name, value in params.items():
+        if value is None:
+            continue
+        if name not in _NAMES and name not in _STRUCTURES and name not in _OF_TEXT and name not in extra_keys:
+            raise BackendRequestError(
+                f"sampling_params has {name!r}, which vLLM does not know (it would ignore it without a word); expected "
+                f"some of {sorted((*_NAMES, *_STRUCTURES))}"
+            )
+        if name in _RANGES:
+            _check_range(name, value)
+        checked[name] = value
+    if sum(name in checked for name in _STRUCTURES) > 1:
+        raise BackendRequestError(f"sampling_params has several of {sorted(_STRUCTURES)}: expected at most one")
+    low, high = checked.get("min_new_tokens", 0), checked.get("max_new_tokens")
+    if high is not None and low > high:
+        raise BackendRequestError(f"sampling_params: min_new_tokens={low} is above max_new_tokens={high}")
+    return checked
+
+
+def _check_range(name: str, value: Any) -> None:
+    kinds = (int,) if name in _INTEGERS else (int, float)
+    low, high = _RANGES[name]
+    fits = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+    if not fits or (value == low and name in _WITHOUT_LOWEST):
+        kind = "an integer" if name in _INTEGERS else "a number"
+        above = "above" if name in _WITHOUT_LOWEST else "from"
+        end = "" if high == float("inf") else f" to {high:g}"
+        raise BackendRequestError(f"sampling_params[{name!r}]={value!r}: expected {kind} {above} {low:g}{end}")
+
+
+def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Top-level fields that a user adds to every request, checked by name.
+
+    Raises:
+        BackendRequestError: vLLM has no such field, or the client sets it.
+    """
+    if unknown := sorted(set(fields) - FIELDS):
+        raise BackendRequestError(f"request_fields {unknown}: expected some of {sorted(FIELDS)}")
+    return dict(fields)
+
+
+def is_plain(params: Mapping[str, Any]) -> bool:
+    """Whether tokens are sampled from the model's own distribution, so that raw log-probabilities are right."""
+    neutral = {"temperature": (1,), "top_p": (1,), "top_k": (-1, 0), "min_p": (0,)}
+    neutral |= {"frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,)}
+    return (
+        all(params.get(name, values[0]) in values for name, values in neutral.items())
+        and not params.get("logit_bias")
+        and not params.get("min_new_tokens")
+        and not any(name in params for name in _STRUCTURES)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireRequest:
+    """A request of a conversation and its fields as vLLM names them.
+
+    Attributes:
+        request: The request.
+        fields: The JSON of all top-level fields but the prompt and the id, without braces.
+    """
+
+    request: GenerateRequest
+    fields: bytes
+
+    @classmethod
+    def of(cls, request: GenerateRequest) -> WireRequest:
+        """Name the fields of a checked request.
+
+        Raises:
+            BackendRequestError: It asks for what vLLM does not do, or holds what JSON cannot represent.
+        """
+        if request.images:
+            raise BackendRequestError(f"images cannot be sent{CAPABILITIES.hint('images')}")
+        if request.score_from is not None:
+            raise BackendRequestError(f"the prompt is not scored{CAPABILITIES.hint('prompt_scoring')}")
+        fields: dict[str, Any] = {**request.fields, "sampling_params": _wire_params(request)}
+        if request.constrain_answer_only:
+            fields["reasoning_ended"] = False
+        if request.show_prompt:
+            fields["return_token_ids"] = True
+        try:
+            return cls(request=request, fields=orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+        except orjson.JSONEncodeError as error:
+            raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
+
+    def body(self, rid: str) -> tuple[bytes, ...]:
+        """The whole request in JSON, in parts, so that the prompt is copied once, into what is sent."""
+        return (
+            b'{"request_id":',
+            orjson.dumps(rid),
+            b",",
+            self.fields,
+            b',"token_ids":[',
+            *self.request.prompt.chunks,
+            b"]}",
+        )
+
+
+def _wire_params(request: GenerateRequest) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for name, value in request.sampling_params.items():
+        if value is None or name in _OF_TEXT:
+            continue
+        if name in _STRUCTURES:
+            params["structured_outputs"] = {_STRUCTURES[name]: _schema(value) if name == "json_schema" else value}
+        else:
+            params[_NAMES.get(name, name)] = value
+    if request.logprobs:
+        params["logprobs"] = 0  # of the sampled token alone
+    if request.experts_from is not None:
+        params["routed_experts_prompt_start"] = request.experts_from
+    if params.get("stop"):
+        params["skip_special_tokens"] = False  # stop strings may be special tokens
+    else:
+        params["detokenize"] = False  # nobody reads the text
+    return params
+
+
+def _schema(value: Any) -> Any:
+    """A JSON schema as an object: SGLang takes it as text."""
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,237 @@
+"""The client of vLLM over a real socket, against a scripted server of its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
+from strands_sglang.backends.vllm import VLLMClient
+from strands_sglang.exceptions import (
+    BackendConnectionError,
+    BackendContextLengthError,
+    BackendHTTPError,
+    BackendRequestError,
+)
+from strands_sglang.testing import FaultyServer, faults
+from strands_sglang.trajectory import FinishType
+
+PROMPT = [1, 2, 3]
+
+
+def request(**fields: Any) -> GenerateRequest:
+    params = {"max_new_tokens": 200, **fields.pop("sampling_params", {})}
+    return GenerateRequest(prompt=PromptIds.of(fields.pop("prompt", PROMPT)), sampling_params=params, **fields)
+
+
+@asynccontextmanager
+async def serving(*script: Any, **options: Any) -> AsyncIterator[tuple[FaultyServer, VLLMClient]]:
+    client_options = options.pop("client", {})
+    async with (
+        FaultyServer(script, protocol="vllm", **options) as server,
+        VLLMClient(server.url, retry_delay=0.01, **client_options) as client,
+    ):
+        yield server, client
+
+
+async def test_a_call_is_what_vllm_reads_and_its_answer_what_vllm_sampled() -> None:
+    async with serving() as (server, client):
+        answer = await client.ask(request(routing_key="episode", sampling_params={"stop_token_ids": [5]}))
+        (served,) = server.requests
+    assert answer.finish.type is FinishType.STOP and answer.output_ids and answer.output_logprobs
+    assert answer.latency is not None and answer.latency > 0
+    assert served.headers["x-session-id"] == "episode"
+    assert served.body["input_ids"] == PROMPT
+    assert served.body["sampling_params"] == {
+        "max_new_tokens": 200, "stop_token_ids": [5], "logprobs": 0, "detokenize": False
+    }  # fmt: skip
+
+
+async def test_stop_strings_need_the_text_special_tokens_included() -> None:
+    async with serving() as (server, client):
+        await client.ask(
+            request(sampling_params={"stop": ["END"], "json_schema": '{"type": "object"}'}, logprobs=False)
+        )
+        params = server.requests[0].body["sampling_params"]
+    assert params["skip_special_tokens"] is False and "detokenize" not in params
+    assert params["structured_outputs"] == {"json": {"type": "object"}}
+
+
+# ---- log-probabilities -----------------------------------------------------------------------------------------------
+
+
+async def test_the_mode_of_logprobs_is_asked_for_once() -> None:
+    async with serving() as (server, client):
+        assert client.capabilities.logprobs is LogprobKind.SAMPLED
+        for _ in range(2):
+            await client.ask(request(sampling_params={"temperature": 0.7}))
+        probes = [each for each in server.requests if each.body["sampling_params"].get("logprobs") == 2]
+    assert len(probes) == 2 and len(server.requests) == 4
+
+
+async def test_raw_logprobs_are_refused_with_the_flag_to_set() -> None:
+    async with serving(raw_logprobs=True) as (server, client):
+        with pytest.raises(BackendRequestError, match="--logprobs-mode processed_logprobs"):
+            await client.ask(request(sampling_params={"temperature": 0.7}))
+        assert client.capabilities.logprobs is LogprobKind.RAW
+        assert len(server.requests) == 2  # the probes alone
+        await client.ask(request(sampling_params={"temperature": 0.7}, logprobs=False))
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "top_p": 1.0, "top_k": -1}])
+async def test_raw_logprobs_are_right_where_the_model_is_sampled_as_it_is(params: dict[str, Any]) -> None:
+    async with serving(raw_logprobs=True) as (_, client):
+        assert (await client.ask(request(sampling_params=params))).output_logprobs
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"presence_penalty": 0.5}, {"repetition_penalty": 1.1},
+     {"logit_bias": {"5": 1.0}}, {"regex": "[0-9]+"}, {"min_new_tokens": 3}],
+)  # fmt: skip
+async def test_everything_that_changes_the_distribution_asks_for_the_mode(params: dict[str, Any]) -> None:
+    async with serving(raw_logprobs=True) as (_, client):
+        with pytest.raises(BackendRequestError, match="processed_logprobs"):
+            await client.ask(request(sampling_params=params))
+
+
+# ---- what is refused before it is sent -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"stop_regex": "a"}, "stop_regex"),
+        ({"temperature": 2.5}, "from 0 to 2"),
+        ({"top_p": 0.0}, "above 0 to 1"),
+        ({"top_k": 1.5}, "an integer"),
+        ({"temperature": True}, "a number"),
+        ({"max_new_tokens": 0}, "from 1"),
+        ({"min_new_tokens": 9, "max_new_tokens": 3}, "above max_new_tokens"),
+        ({"regex": "a", "ebnf": "b"}, "at most one"),
+    ],
+)
+async def test_parameters_that_vllm_would_ignore_or_refuse_are_not_sent(params: dict[str, Any], words: str) -> None:
+    client = VLLMClient("http://localhost:1")
+    with pytest.raises(BackendRequestError, match=words):
+        client.check_sampling_params(params)
+
+
+def test_parameters_of_newer_servers_can_be_let_through() -> None:
+    client = VLLMClient("http://localhost:1", extra_sampling_keys=["thinking_token_budget"])
+    assert client.check_sampling_params({"thinking_token_budget": 5, "top_k": None}) == {"thinking_token_budget": 5}
+
+
+def test_fields_of_a_request_are_known_by_name() -> None:
+    client = VLLMClient("http://localhost:1")
+    assert client.check_fields({"cache_salt": "v1"}) == {"cache_salt": "v1"}
+    with pytest.raises(BackendRequestError, match="request_fields"):
+        client.check_fields({"lora_path": "x"})
+
+
+async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_cut_them() -> None:
+    async with serving(max_model_len=64) as (server, client):
+        with pytest.raises(BackendContextLengthError, match="context of 64"):
+            await client.ask(request())
+        assert not server.requests
+
+
+@pytest.mark.parametrize(("fields", "words"), [({"score_from": 0}, "prefix cache"), ({"images": ("data:",)}, "image")])
+async def test_what_vllm_cannot_do_exactly_is_refused(fields: dict[str, Any], words: str) -> None:
+    async with serving() as (server, client):
+        with pytest.raises(BackendRequestError, match=words):
+            await client.ask(request(**fields))
+        assert not server.requests
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.busy(), faults.reset(), faults.half_written(), faults.status(500, {"error": {"message": "dead"}})]
+)
+async def test_what_may_heal_is_repeated(fault: Any) -> None:
+    async with serving(fault) as (server, client):
+        answer = await client.ask(request())
+        assert answer.finish.type is FinishType.STOP
+        assert len(server.requests) == 2 and len(set(server.rids)) == 2
+
+
+async def test_a_disabled_endpoint_names_the_flag() -> None:
+    refused = faults.status(403, {"error": {"message": "Scale-out endpoints are disabled."}})
+    async with serving(refused) as (server, client):
+        with pytest.raises(BackendHTTPError, match="--enable-scale-out"):
+            await client.ask(request())
+        assert len(server.requests) == 1
+
+
+async def test_a_cancelled_call_is_aborted_under_the_id_that_vllm_knows() -> None:
+    async with serving(faults.hang()) as (server, client):
+        call = asyncio.create_task(client.ask(request()))
+        await server.wait_for_requests(1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await client.close()
+        assert server.aborted_rids == server.rids
+
+
+@pytest.mark.parametrize("timeout", [None, 0.2])
+async def test_a_pause_without_answers_is_survived(timeout: float | None) -> None:
+    async with serving(client={"timeout": timeout}) as (server, client):
+        server.pause()
+        call = asyncio.create_task(client.ask(request()))
+        await server.wait_for_requests(1 if timeout is None else 2)
+        server.resume()
+        assert (await call).finish.type is FinishType.STOP
+
+
+async def test_an_aborted_answer_keeps_what_was_sampled() -> None:
+    async with serving(faults.aborted((7, 8))) as (_, client):
+        answer = await client.ask(request())
+    assert answer.finish.type is FinishType.ABORT and answer.output_ids.tolist() == [7, 8]
+
+
+async def test_a_server_that_is_not_there_yet_is_waited_for() -> None:
+    async with FaultyServer(protocol="vllm") as server:
+        await server.stop()
+        async with VLLMClient(server.url, retry_delay=0.05, max_retry_delay=0.1) as client:
+            call = asyncio.create_task(client.ask(request()))
+            await asyncio.sleep(0.1)
+            await server.start()
+            assert (await call).output_ids
+    async with VLLMClient(server.url, max_retries=0) as client:
+        with pytest.raises(BackendConnectionError):
+            await client.ask(request())
+
+
+async def test_the_two_servers_are_told_apart() -> None:
+    async with FaultyServer() as server, VLLMClient(server.url) as client:
+        with pytest.raises(BackendRequestError, match="SGLangClient"):
+            await client.info()
+    async with FaultyServer(protocol="vllm") as server:
+        kind, address = client_class(server.url)
+        async with kind(address) as client:
+            with pytest.raises(BackendHTTPError, match="--backend vllm"):
+                await client.ask(request())
+
+
+def test_an_address_says_which_server_it_is() -> None:
+    kind, address = client_class("vllm+https://host:8000")
+    assert kind is VLLMClient and address == "https://host:8000"
+    assert client_class("http://host")[0].__name__ == "SGLangClient"
+    with pytest.raises(ValueError, match=r"vllm\+http"):
+        client_class("ollama+http://host")
+
+
+async def test_a_key_is_never_shown() -> None:
+    echo = faults.status(400, "the key SECRET-KEY-123 is wrong")
+    async with serving(echo, client={"api_key": "SECRET-KEY-123"}) as (_, client):
+        with pytest.raises(BackendHTTPError) as caught:
+            await client.ask(request())
+    assert "SECRET-KEY" not in f"{caught.value} {caught.value.body}"
