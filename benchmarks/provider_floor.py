@@ -10,6 +10,7 @@ loaded the tokenizer with transformers, as training and evaluation do: the garba
   with orjson, keep ids and log-probabilities, decode once;
 - `ours`: `SGLangModel`;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
+- `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
 - `upstream`: strands-sglang in a virtual environment of its own, made on the first run under `.cache`.
 
 Every pass runs all arms of a size one after the other; the order changes from pass to pass, so that a slow minute hits
@@ -34,7 +35,9 @@ import tempfile
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable
+from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +46,7 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-ARMS = ("null", "floor", "ours", "environment", "upstream")
+ARMS = ("null", "floor", "ours", "environment", "slime", "upstream")
 UPSTREAM = {True: "0.6.2", False: "0.4.3"}  # whether there is a Python of at least 3.12
 WORDS = "the search found several pages about rivers lakes mountains weather trains cities and their history"
 TOOL = {
@@ -170,12 +173,11 @@ def agent_of(model: Any, result: str) -> Any:
     return Agent(model=model, tools=[search], system_prompt=SYSTEM, callback_handler=None, conversation_manager=manager)
 
 
-async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: int) -> list[Any]:
-    """Whole rollouts of an environment with the tool."""
+def library(result: str) -> type:
+    """The class of an environment with the tool."""
     from strands import tool
 
-    from strands_env.core import Action, Environment
-    from strands_env.core.models import sglang_model_factory
+    from strands_env.core import Environment
 
     @tool(name=TOOL["name"], description=TOOL["description"], inputSchema=TOOL["inputSchema"])
     async def search(query: str) -> str:
@@ -185,10 +187,53 @@ async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: 
         def get_tools(self) -> list[Any]:
             return [search]
 
+    return Library
+
+
+async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: int) -> list[Any]:
+    """Whole rollouts of an environment with the tool."""
+    from strands_env.core import Action
+    from strands_env.core.models import sglang_model_factory
+
     params = {"max_new_tokens": room}
     factory = sglang_model_factory(client=client, tokenizer=tokenizer, sampling_params=params)
-    env = Library(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
-    return list(await asyncio.gather(*(env.step(Action(message=QUESTION)) for _ in range(agents))))
+    env = library(result)(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
+    return list(await asyncio.gather(*(env.rollout(Action(message=QUESTION)) for _ in range(agents))))
+
+
+class Sample(SimpleNamespace):
+    """The fields of slime's sample that a rollout reads or fills."""
+
+    Status = Enum("Status", ["PENDING", "COMPLETED", "TRUNCATED", "ABORTED", "FAILED"])
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            group_index=0, index=index, rollout_id=None, session_id=None, prompt=QUESTION, label=None, metadata={},
+            reward=None, status=self.Status.PENDING, multimodal_inputs=None,
+        )  # fmt: skip
+
+
+def make_library(*, model_factory: Any, args: Any) -> Any:
+    """The factory that slime's arguments name."""
+    return args.library(model_factory=model_factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
+
+
+async def slime_rollouts(url: str, folder: str, agents: int, result: str, tokens: int, turns: int) -> list[Any]:
+    """The same, as slime runs them."""
+    from strands_env.training import slime
+
+    host, _, port = url.removeprefix("http://").partition(":")
+    args = SimpleNamespace(
+        sglang_router_ip=host,
+        sglang_router_port=int(port),
+        hf_checkpoint=folder,
+        partial_rollout=False,
+        library=library(result),
+        strands_env_factory="provider_floor.make_library",
+        strands_env_model_options={"request_fields": {"priority": turns}},  # tells the server when to end
+    )
+    params = {"max_new_tokens": 2 * tokens, "temperature": 1.0, "top_p": 1.0, "stop": None}  # of the whole response
+    return list(await asyncio.gather(*(slime.generate(args, Sample(n), dict(params)) for n in range(agents))))
 
 
 class Collections:
@@ -203,6 +248,11 @@ class Collections:
 
 
 COLLECTIONS = Collections()
+
+
+def replies(messages: list[Any]) -> int:
+    """Replies of the model in a history."""
+    return sum(message["role"] == "assistant" for message in messages)
 
 
 async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> dict[str, float]:
@@ -228,14 +278,23 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
 
         return SGLangModel(client=client, tokenizer=load(), sampling_params={"max_new_tokens": room})
 
-    if arm == "environment":
+    if arm == "slime":
+        load()
+        collecting = COLLECTIONS.seconds
+        wall, started = time.perf_counter(), time.process_time()
+        samples = await slime_rollouts(url, order["folder"], agents, result, tokens, turns)
+        spent, wall = time.process_time() - started, time.perf_counter() - wall
+        assert all(each.status is Sample.Status.COMPLETED for each in samples), samples[0].metadata
+        taken = [each.metadata["strands_env"]["metrics"]["model_calls"] for each in samples]
+        length = len(samples[0].tokens)
+    elif arm == "environment":
         tokenizer = load()
         collecting = COLLECTIONS.seconds
         wall, started = time.perf_counter(), time.process_time()
         results = await rollouts(client, tokenizer, agents, result, room)
         spent, wall = time.process_time() - started, time.perf_counter() - wall
         assert all(each.error is None and each.reward.reward == 1.0 for each in results), results[0].error
-        histories = [each.observation.messages for each in results]
+        taken = [replies(each.observation.messages) for each in results]
         length = len(results[0].observation.tokens.token_ids)
     else:
         models = [model() for _ in range(agents)]
@@ -244,13 +303,13 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
         wall, started = time.perf_counter(), time.process_time()
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
         spent, wall = time.process_time() - started, time.perf_counter() - wall
-        histories = [each.messages for each in made]
+        taken = [replies(each.messages) for each in made]
         length = 0 if client is None else len(getattr(models[0], "rollout", None) or models[0].token_manager)
     collecting = COLLECTIONS.seconds - collecting
-    taken = [sum(m["role"] == "assistant" for m in each) for each in histories]
     assert taken == [turns] * agents, f"{arm}: turns {sorted(set(taken))}, expected {turns}"
-    if client is not None:
+    if client is not None or arm == "slime":
         assert abs(length - tokens) < 0.1 * tokens, f"{arm}: {length} tokens, expected {tokens}"
+    if client is not None:
         await client.close()
     if session is not None:
         await session.close()
@@ -269,7 +328,7 @@ def work(arm: str, folder: str, profile: str | None, is_tuned: bool) -> None:
         return tokenizer.backend_tokenizer if arm == "floor" else tokenizer
 
     for line in sys.stdin:
-        order, passes = json.loads(line), passes + 1
+        order, passes = {**json.loads(line), "folder": folder}, passes + 1
         if is_tuned and passes == 2:  # behind the warm-up, which imports and loads
             gc.collect()
             gc.freeze()
@@ -333,7 +392,7 @@ def serve(folder: str) -> None:
                 if path.endswith(b"/generate"):
                     request = json.loads(body)
                     prompt = len(request["input_ids"])
-                    turns = request["sampling_params"]["max_new_tokens"] - MOST_NEW_TOKENS
+                    turns = request.get("priority") or request["sampling_params"]["max_new_tokens"] - MOST_NEW_TOKENS
                     final = request["input_ids"].count(mark) + 1 >= turns
                     if delay_ms := path[1 : -len(b"/generate")]:
                         await asyncio.sleep(int(delay_ms) / 1000 * choose.uniform(0.5, 1.5))
@@ -512,6 +571,9 @@ def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     if "upstream" in arms and "environment" in arms:
         ratios = [each["environment"] / each["upstream"] for each in total]
         figures["rollout_over_upstream"] = round(statistics.median(ratios), 2)
+    if "slime" in arms and "environment" in arms:
+        ratios = [each["slime"] / each["environment"] for each in total]
+        figures["slime_over_environment"] = round(statistics.median(ratios), 2)
     if "null" in arms:
         costs = costs_of(total)
         figures["cost"] = {arm: round(statistics.median(each[arm] for each in costs), 2) for arm in costs[0]}

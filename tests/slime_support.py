@@ -19,7 +19,7 @@ import strands_sglang
 from strands_env.core import Environment
 from strands_env.training import slime
 from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.failures import SCORING, STREAK
+from strands_env.training.slime.settings import SCORING, STREAK
 from strands_sglang.testing import Reply
 
 

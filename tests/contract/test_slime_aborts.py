@@ -12,8 +12,7 @@ from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig, settle
 from strands import tool
 
 from strands_env.training import slime
-from strands_env.training.slime.episode import AbortWatch, Episode, RolloutControl
-from strands_env.training.slime.suspended import SUSPENDED
+from strands_env.training.slime.episode import SUSPENDED, AbortWatch, Episode, RolloutControl
 from strands_sglang.testing import FaultyServer, Reply, faults
 from tests.unit.client_support import make
 

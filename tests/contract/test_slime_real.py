@@ -16,7 +16,7 @@ from slime_support import PARAMS
 
 from strands_env.training import slime
 from strands_env.training.slime import generate as _generate_function
-from strands_env.training.slime.failures import SCORING, STREAK
+from strands_env.training.slime.settings import SCORING, STREAK
 from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
 
 pytestmark = requires_slime

@@ -17,8 +17,7 @@ from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import SamplingMask, slime
-from strands_env.training.slime import outcome as _outcome
-from strands_env.training.slime.fill import CallRecord, kept_of_sample
+from strands_env.training.slime.sample import CallRecord, kept_of_sample
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -86,7 +85,7 @@ async def test_slime_can_flatten_a_batch_with_fan_out(rig: Rig, first: int) -> N
 
 
 async def test_without_fan_out_lost_paths_are_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    _outcome._warn_of_other_paths.cache_clear()
+    sys.modules["strands_env.training.slime.generate"]._warn_of_other_paths.cache_clear()
     rig.environment = TwoPaths
     rig.serve(*map(completion, ("one", "two", "three", "four")))
     assert [isinstance(await rig.run(), Sample) for _ in range(2)] == [True, True]
@@ -270,7 +269,7 @@ async def test_no_budget_at_all_is_truncated(rig: Rig) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_the_size_of_micro_batches_cuts_no_rollout(rig: Rig, dynamic: bool, caplog: Any) -> None:
-    _outcome._warn_of_long_rollouts.cache_clear()
+    sys.modules["strands_env.training.slime.generate"]._warn_of_long_rollouts.cache_clear()
     rig.args.rollout_max_context_len, rig.args.context_parallel_size, rig.args.max_tokens_per_gpu = None, 2, 100
     rig.args.use_dynamic_batch_size = dynamic
     rig.serve(completion("3"), completion("3"))
@@ -399,7 +398,7 @@ def test_a_mean_over_nothing_is_null_in_the_log(tmp_path: Any) -> None:
 
 
 def test_the_log_reports_to_trackers_begun_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from strands_env.training.slime import log
+    from strands_env.training.slime import hooks
 
     begun: list[str] = []
     logged: list[tuple[int, dict[str, float]]] = []
@@ -411,11 +410,11 @@ def test_the_log_reports_to_trackers_begun_once(tmp_path: Any, monkeypatch: pyte
     def make(kind: str, **options: Any) -> Any:
         begun.append(kind)
         if kind == "mlflow":
-            raise log.TrackerError("no server")
+            raise hooks.TrackerError("no server")
         return Recorder()
 
-    monkeypatch.setattr(log, "make_tracker", make)
-    monkeypatch.setattr(log, "BackgroundTracker", lambda tracker: tracker)
+    monkeypatch.setattr(hooks, "make_tracker", make)
+    monkeypatch.setattr(hooks, "BackgroundTracker", lambda tracker: tracker)
     args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path), strands_env_trackers="mlflow, tensorboard")
     for step in (0, 1):
         slime.log_rollout(step, args, [Sample(index=0, response="a", reward=1.0)], {}, 2.0)

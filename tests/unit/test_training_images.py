@@ -25,7 +25,7 @@ import strands_sglang
 from strands_env.core import Action, Environment
 from strands_env.training import InvalidSampleError, TrainingSample, samples_from_model, skyrl, slime, verl
 from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.prompt import prompt_images
+from strands_env.training.slime.sample import prompt_images
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.media import ProcessorExpander
@@ -185,7 +185,7 @@ def test_slimes_images_must_fit_the_prompt(inputs: dict[str, Any], message: str,
 
 
 def test_a_failed_rollout_with_images_has_no_image_tokens(sample: TrainingSample) -> None:
-    from strands_env.training.slime.fill import fill_unusable
+    from strands_env.training.slime.sample import fill_unusable
 
     target = Sample()
     fill_unusable(target, sample, _settings.Needs())

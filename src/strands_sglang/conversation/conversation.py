@@ -380,6 +380,10 @@ class Conversation:
         """The text of a completion as it was sampled, without the stop token that only ends the turn."""
         return self._tokens.decode(without_stop(completion, self._tokens))
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of any ids, special tokens included."""
+        return self._tokens.decode(ids)
+
     def render(self, chat: Sequence[ChatMessage], tools: Sequence[ToolSpec] = ()) -> str:
         """Chat messages as the template prints them, generation prompt included; nothing is recorded.
 

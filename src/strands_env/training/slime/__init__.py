@@ -13,12 +13,10 @@ slime is imported only while these functions run. The options are those of `Slim
 
 from __future__ import annotations
 
-from .failures import FailureStreakError
+from .episode import close
 from .generate import generate, router_model_factory
-from .log import log_eval_rollout, log_rollout
-from .rewards import check_reward_nonzero_std, reward_func, reward_post_process
-from .settings import SlimeConfigError, SlimeSettings
-from .suspended import close
+from .hooks import check_reward_nonzero_std, log_eval_rollout, log_rollout, reward_func, reward_post_process
+from .settings import FailureStreakError, SlimeConfigError, SlimeSettings
 
 __all__ = [
     "FailureStreakError",

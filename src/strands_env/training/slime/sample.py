@@ -1,11 +1,14 @@
-"""Training samples into the `Sample` of slime, top-p data included."""
+"""slime's `Sample`: its prompt as an action, its images, and a rollout written into it, top-p data included."""
 
 from __future__ import annotations
 
 import base64
 import copy
+import functools
+import logging
 import math
 import uuid
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +16,166 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strands_env.core import Action, TaskContext
+from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
+from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.settings import Needs
+from strands_env.training.slime.settings import Call, Needs, SlimeConfigError
+from strands_sglang.exceptions import MediaError
+from strands_sglang.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 from strands_sglang.trajectory import SamplingMask
+
+logger = logging.getLogger(__name__)
+
+METADATA_KEY = "strands_env"
+"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
+
+
+# ---- the prompt and its images ------------------------------------------------------------------------------------
+
+
+def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] | None = None) -> Action:
+    """Slime's prompt as an action: the last message, the ones before as history, a system message for the agent.
+
+    Args:
+        sample: slime's sample; a prompt of messages is in the format of chat completions.
+        environment: Gets the system message as its system prompt.
+        images: PNGs of the image parts, in order; None leaves the parts out.
+
+    Raises:
+        SlimeConfigError: A part is neither text nor an image.
+        ValueError: It does not end with a user message, or a message cannot be understood.
+    """
+    context: dict[str, Any] = {
+        "id": str(sample.index) if sample.index is not None else uuid.uuid4().hex,
+        "ground_truth": sample.label,
+        "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
+    }
+    if isinstance(sample.prompt, str):
+        return Action(message=sample.prompt, task_context=TaskContext(**context))
+    try:
+        prompt = ChatPrompt.of(sample.prompt, images)
+    except UnsupportedPromptError as error:
+        raise SlimeConfigError(str(error)) from error
+    if prompt.system is not None and environment is not None:
+        environment.system_prompt = prompt.system
+    context["conversation_history"] = prompt.turns[:-1]
+    return Action(message=prompt.turns[-1], task_context=TaskContext(**context))
+
+
+def has_media(sample: Any) -> bool:
+    """Whether the prompt has images, or the data something beside it."""
+    return bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
+
+
+def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
+    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
+
+    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
+
+    Raises:
+        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
+    """
+    inputs = getattr(sample, "multimodal_inputs", None) or {}
+    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
+    if others := [name for name in given if name != "images"]:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
+            "request SGLang decodes the ids and tokenises them again"
+        )
+    places = sum(map(is_image, _parts(sample.prompt)))
+    if not given and not places:
+        return []
+    if pictures is None:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
+            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+        )
+    images = list(inputs.get("images") or ()) if given else []
+    if len(images) != places:
+        raise SlimeConfigError(
+            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
+            "images with --multimodal-keys, and the prompt as messages"
+        )
+    return [encode(as_rgb(image), ImageEncoding.PNG) for image in images]
+
+
+def _parts(prompt: Any) -> list[Any]:
+    if isinstance(prompt, str):
+        return []
+    contents = [message.get("content") for message in prompt]
+    return [part for content in contents if not isinstance(content, str) for part in content or ()]
+
+
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+class Pictures:
+    """What one model makes of images; shared by all rollouts of a run.
+
+    Args:
+        expander: What expands them.
+    """
+
+    def __init__(self, expander: ProcessorExpander) -> None:
+        self.expander = expander
+        self._span = functools.lru_cache(maxsize=1024)(self._expand)
+
+    @classmethod
+    def of(cls, call: Call) -> Pictures | None:
+        """Those of the model that is trained; None where it does not see, or is of a family that is not proved.
+
+        Raises:
+            SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
+        """
+        if (named := call.settings.processor) is not None:
+            try:
+                return _load(named)
+            except MediaError as error:
+                raise SlimeConfigError(f"strands_env_processor: {error}") from error
+        if getattr(call.state, "processor", None) is None:
+            return None  # slime itself found none
+        try:
+            return _load(call.args.hf_checkpoint)
+        except MediaError as error:
+            _warn_once(str(error))
+            return None
+
+    def expanded(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
+        """A prompt with every placeholder replaced by what its image expands to."""
+        spans = iter(images)
+        out: array[int] = array("i")
+        for token in ids:
+            if token == self.expander.placeholder_id:
+                out += self._span(next(spans))
+            else:
+                out.append(token)
+        return out
+
+    def _expand(self, url: str) -> array[int]:
+        return self.expander.enter(base64.b64decode(url.partition(",")[2])).span
+
+    def train_inputs(self, source: TrainingSample) -> dict[str, Any]:
+        """`multimodal_train_inputs`: the tensors that Megatron's model is fed beside the tokens.
+
+        Raises:
+            InvalidSampleError: The images do not expand to the tokens of the sample.
+        """
+        return image_tensors(source, self.expander)
+
+
+@functools.cache
+def _load(model: str) -> Pictures:
+    return Pictures(ProcessorExpander.of_model(model))
+
+
+@functools.cache
+def _warn_once(error: str) -> None:
+    logger.warning("error=<%s> | the model is trained without images", error)
+
+
+# ---- top-p data ---------------------------------------------------------------------------------------------------
 
 _TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
 _TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
@@ -85,8 +245,7 @@ def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) 
     return SamplingMask(ids=np.concatenate(parts).astype(np.int32), offsets=offsets)
 
 
-METADATA_KEY = "strands_env"
-"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
+# ---- a rollout in a sample -----------------------------------------------------------------------------------------
 
 
 def set_status(sample: Any, status: SampleStatus) -> None:
@@ -107,11 +266,9 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
         if experts is None:
             raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
     if needs.top_p:
-        kept = (
-            source.sampling_mask.part(source.prompt_length, len(source)) if source.sampling_mask is not None else None
-        )
-        if kept is None:
+        if source.sampling_mask is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
+        kept = source.sampling_mask.part(source.prompt_length, len(source))
     _set_arrays(
         sample,
         token_ids=source.token_ids,
