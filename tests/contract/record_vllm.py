@@ -45,7 +45,7 @@ async def record(url: str) -> dict[str, Any]:
             await call(name, path, method="GET")
         await sample("plain")
         await sample("shown", return_token_ids=True, request_id="abc")
-        await sample("two_best", params={"logprobs": 2, "max_tokens": 1, "temperature": 2.0})
+        await sample("best_three", params={"logprobs": 3, "max_tokens": 1, "temperature": 2.0})
         await sample("greedy", params={"temperature": 0.0})
         await sample("stop_string", params={"max_tokens": 200, "stop": ["a", "e", "o"]})
         await sample("stop_token", params={"max_tokens": 200, "stop_token_ids": list(range(1000))})

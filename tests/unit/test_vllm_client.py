@@ -69,7 +69,7 @@ async def test_the_mode_of_logprobs_is_asked_for_once() -> None:
         assert client.capabilities.logprobs is LogprobKind.SAMPLED
         for _ in range(2):
             await client.ask(request(sampling_params={"temperature": 0.7}))
-        probes = [each for each in server.requests if each.body["sampling_params"].get("logprobs") == 2]
+        probes = [each for each in server.requests if each.body["sampling_params"].get("logprobs") == 3]
     assert len(probes) == 2 and len(server.requests) == 4
 
 

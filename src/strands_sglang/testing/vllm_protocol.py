@@ -40,7 +40,8 @@ def to_vllm(answer: Mapping[str, Any], body: Mapping[str, Any], *, raw_logprobs:
     ]
     if params.get("logprobs", 0) and content:
         gap = 2.0 if raw_logprobs else 2.0 / params.get("temperature", 1.0)
-        content[0]["top_logprobs"] = [{"token_id": 1, "logprob": -0.1}, {"token_id": 2, "logprob": -0.1 - gap}]
+        best = ({"token_id": rank, "logprob": -0.1 - gap * (rank - 1), "rank": rank} for rank in (1, 2))
+        content[0]["top_logprobs"] = [{"token_id": 9, "logprob": -9.0, "rank": 50}, *best][: params["logprobs"]]
     choice = {
         "index": 0,
         "finish_reason": finish["type"],

@@ -182,7 +182,8 @@ class VLLMClient(ServerClient):
         """How far the log-probabilities of the two most likely tokens are apart, or None if that is not known."""
         probe = GenerateRequest(
             prompt=PromptIds.of(ids),
-            sampling_params={"max_new_tokens": 1, "temperature": temperature, "logprobs": 2},
+            # The list begins with the sampled token and is cut to its length: the best two are in three.
+            sampling_params={"max_new_tokens": 1, "temperature": temperature, "logprobs": 3},
             logprobs=False,
             before_attempt=request.before_attempt,
             fields={name: value for name, value in request.fields.items() if name == "model"},
@@ -190,8 +191,8 @@ class VLLMClient(ServerClient):
         answer = await self._answer_to(_Call(WireRequest.of(probe), None))
         try:
             (entry,) = answer.payload["choices"][0]["logprobs"]["content"]
-            values = sorted((each["logprob"] for each in entry["top_logprobs"]), reverse=True)
-            return float(values[0] - values[1])
+            by_rank = {each["rank"]: each["logprob"] for each in entry["top_logprobs"]}
+            return float(by_rank[1] - by_rank[2])
         except (LookupError, TypeError, ValueError):
             return None
 
