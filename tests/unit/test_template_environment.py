@@ -10,7 +10,7 @@ import pytest
 
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import ChatTemplate
-from strands_sglang.template.environment import compile_template, pin
+from strands_sglang.template.chat_template import compile_template, pin
 
 
 def show(text: str, **variables: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate, DeltaNote, DeltaRenderer, Path, cache
+from strands_sglang.template import ChatTemplate, DeltaNote, DeltaRenderer, Path
+from strands_sglang.template import renderer as renderer_module
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
 ENDS = {
@@ -299,8 +300,8 @@ def test_template_variables_are_passed() -> None:
 
 def test_self_check_runs_once_for_all_renderers(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    real = cache.self_check
-    monkeypatch.setattr(cache, "self_check", lambda step: runs.append(1) or real(step))
+    real = renderer_module.self_check
+    monkeypatch.setattr(renderer_module, "self_check", lambda step: runs.append(1) or real(step))
     template = ChatTemplate(CHATML + "{# once #}")
     many = [renderer(template, tools=[{**TOOLS[0], "n": i}]) for i in range(8)]  # type: ignore[arg-type]
     threads = [threading.Thread(target=lambda r=r: r.report) for r in many]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..exceptions import ControlTokenError
 from ..fast_paths import FastPath
-from ..template.control_tokens import Span, pattern_of
+from ..template import Span, pattern_of
 
 if TYPE_CHECKING:
     from .pieces import PieceDecoder, PieceEncoder

@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from ..template.control_tokens import pattern_of
+from ..template import pattern_of
 
 # Assigned since the first versions of Unicode; composed (NFC leaves them alone: no combining mark is among them); no
 # character but ß whose case folds into several, or into ASCII: Latin without İ, ı, ŉ and ſ; Greek and Cyrillic;

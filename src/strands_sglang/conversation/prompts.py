@@ -18,10 +18,17 @@ from strands.types.tools import ToolSpec
 from ..exceptions import MediaError, TemplateError
 from ..media import EnteredImage, ImageEncoding, ImageExpander, Medium, growth_of, place_images
 from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
-from ..template import ChatTemplate, Delta, DeltaRenderer, Flag, Rendered, Verdict
-from ..template.chat_messages import leading_system
-from ..template.chat_template import special_values
-from ..template.image_check import image_problem
+from ..template import (
+    ChatTemplate,
+    Delta,
+    DeltaRenderer,
+    Flag,
+    Rendered,
+    Verdict,
+    image_problem,
+    leading_system,
+    special_values,
+)
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
 from .backend import EncodedRoot
@@ -295,7 +302,8 @@ class PromptBuilder:
             key = id(dialect), role
             if key not in self._image_problems:
                 placeholder = self._tokens.token_text(expander.placeholder_id)
-                self._image_problems[key] = dialect, image_problem(dialect.renderer, placeholder, role)
+                problem = image_problem(lambda probe: dialect.renderer.root(probe).text, placeholder, role)
+                self._image_problems[key] = dialect, problem
             if (problem := self._image_problems[key][1]) is not None:
                 raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 

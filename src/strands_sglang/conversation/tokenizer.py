@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..template.control_tokens import Span
+from ..template import Span
 from ..trajectory import pack_ids
 from .backend import Backend, backend_of
 

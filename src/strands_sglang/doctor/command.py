@@ -24,8 +24,7 @@ from ..command_line import Exit
 from ..exceptions import MediaError, StrandsSGLangError, TemplateError
 from ..media import ProcessorExpander
 from ..media.processor import record_proof
-from ..template import DeltaRenderer, Flag, Report, Shape, Verdict
-from ..template.self_check import probe_tools
+from ..template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
 from .source import Source, SourceError, load_source
 from .vision import prove_vision
 

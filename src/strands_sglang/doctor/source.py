@@ -20,7 +20,7 @@ from ..backends.engine.own_models import (
     why_not_loaded,
 )
 from ..exceptions import TemplateError
-from ..template.chat_template import SPECIAL_NAMES, ChatTemplate
+from ..template import SPECIAL_NAMES, ChatTemplate
 
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
 

@@ -11,16 +11,17 @@ How it works and what it guarantees: `docs/chat-templates.md`.
 
 from __future__ import annotations
 
-from strands_sglang.template.chat_messages import ArgumentForm, ContentForm
-from strands_sglang.template.chat_template import ChatTemplate
-from strands_sglang.template.control_tokens import ControlTokens, Rendered
-from strands_sglang.template.loss import DroppedContent
-from strands_sglang.template.reasoning import generation_opens_reasoning
-from strands_sglang.template.renderer import Delta, DeltaNote, DeltaRenderer
-from strands_sglang.template.report import Flag, Report, Shape, ShapeResult, Verdict
-from strands_sglang.template.step import Path
+from .chat_messages import ArgumentForm, ContentForm, Path, leading_system
+from .chat_template import SPECIAL_NAMES, ChatTemplate, special_values
+from .control_tokens import ControlTokens, Rendered, Span, pattern_of
+from .loss import DroppedContent
+from .reasoning import generation_opens_reasoning
+from .renderer import Delta, DeltaNote, DeltaRenderer
+from .report import Flag, Report, Shape, ShapeResult, Verdict
+from .self_check import image_problem, probe_tools
 
 __all__ = [
+    "SPECIAL_NAMES",
     "ArgumentForm",
     "ChatTemplate",
     "ContentForm",
@@ -35,6 +36,12 @@ __all__ = [
     "Report",
     "Shape",
     "ShapeResult",
+    "Span",
     "Verdict",
     "generation_opens_reasoning",
+    "image_problem",
+    "leading_system",
+    "pattern_of",
+    "probe_tools",
+    "special_values",
 ]

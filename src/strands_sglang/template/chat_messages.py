@@ -8,12 +8,10 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from strands_sglang.exceptions import TemplateError
+from ..exceptions import TemplateError
 
 Message = Mapping[str, Any]
 """A chat message as templates read it: `role`, `content`, `tool_calls`, `tool_call_id`, `name`, ..."""
-
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 class ArgumentForm(StrEnum):
@@ -34,6 +32,15 @@ class ContentForm(StrEnum):
     """A list of parts only."""
     BOTH = "both"
     """Either."""
+
+
+class Path(StrEnum):
+    """What is rendered in front of the assistant turn."""
+
+    COMPACT = "compact"
+    """Leading system messages and the latest user message."""
+    FULL = "full"
+    """The full history."""
 
 
 def calls_of(message: Message) -> Sequence[Mapping[str, Any]]:
@@ -160,35 +167,3 @@ def with_content_form(message: Message, form: Callable[[str], ContentForm]) -> M
             raise TemplateError(f"the template takes only text as content of a message with role {message['role']!r}")
         return {**message, "content": "\n".join(texts)}
     return message
-
-
-def with_plain_content(message: Message) -> dict[str, Any]:
-    """The message as transformers hands it to a template: reasoning under its names, content parts as plain data."""
-    out: dict[str, Any] = message if type(message) is dict else dict(message)
-    content = out.get("content")
-    if content.__class__ is not str and content is not None:
-        out = {**out, "content": plain(content)}
-    for name in REASONING_FIELDS:
-        reasoning = out.get(name)
-        if reasoning is not None:
-            return {"thinking": reasoning, **out, "reasoning_content": reasoning}
-    return out
-
-
-def plain(value: Any) -> Any:
-    """Plain JSON types all the way down; anything else (an image, an array) becomes `<its type>`.
-
-    Templates only look whether media are present, and methods of foreign objects must not be within their reach.
-    """
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, Mapping):
-        return {plain(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return f"<{type(value).__name__}>"

@@ -27,11 +27,9 @@ import jinja2.visitor
 from jinja2 import nodes
 from jinja2.runtime import Macro
 
-from strands_sglang.template.boundary import Boundary
-from strands_sglang.template.chat_messages import Message, calls_of
-from strands_sglang.template.chat_template import ChatTemplate
-from strands_sglang.template.environment import Namespace, Sandbox, configure
-from strands_sglang.template.step import Path, StepRenderer
+from .chat_messages import Message, Path, calls_of
+from .chat_template import ChatTemplate, Namespace, Sandbox, configure
+from .step import Boundary, StepRenderer
 
 _SALT: Final = secrets.token_hex(3)
 _MARKER: Final = re.compile(rf"Z{_SALT}(\d\d)")

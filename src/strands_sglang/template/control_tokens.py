@@ -16,8 +16,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from strands_sglang.exceptions import ControlTokenError
-from strands_sglang.template.chat_messages import Message
+from ..exceptions import ControlTokenError
+from .chat_messages import Message
 
 _SALT: Final = secrets.token_hex(8)
 _OPEN: Final = f"Qo{_SALT}Oq"

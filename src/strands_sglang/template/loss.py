@@ -15,11 +15,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from strands_sglang.exceptions import LostContentError, TemplateError
-from strands_sglang.template.boundary import common_prefix
-from strands_sglang.template.chat_messages import Message, calls_of, function_of
-from strands_sglang.template.reasoning import REASONING_TAGS
-from strands_sglang.template.step import marker
+from ..exceptions import LostContentError, TemplateError
+from .chat_messages import Message, calls_of, function_of
+from .reasoning import REASONING_TAGS
+from .step import common_prefix, marker
 
 _MAX_TRIES: Final = 20
 

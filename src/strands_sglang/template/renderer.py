@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from strands_sglang.exceptions import LostContentError, TemplateError
-from strands_sglang.fast_paths import FastPath
-from strands_sglang.template.boundary import Plant, Vocabulary
-from strands_sglang.template.cache import Knowledge, knowledge_for
-from strands_sglang.template.chat_messages import Message, calls_of, name_results, plain, short_base
-from strands_sglang.template.chat_template import ChatTemplate
-from strands_sglang.template.compiled import CompiledDelta, Frame, compile_delta, frame_of
-from strands_sglang.template.control_tokens import (
+from ..exceptions import LostContentError, TemplateError
+from ..fast_paths import FastPath
+from .chat_messages import Message, Path, calls_of, name_results, short_base
+from .chat_template import ChatTemplate, pin, plain
+from .compiled import CompiledDelta, Frame, compile_delta, frame_of
+from .control_tokens import (
     ControlTexts,
     ControlTokens,
     Rendered,
@@ -27,12 +27,11 @@ from strands_sglang.template.control_tokens import (
     spelled_error,
     unmark,
 )
-from strands_sglang.template.environment import pin
-from strands_sglang.template.loss import DroppedContent, require_calls, require_content, separated
-from strands_sglang.template.printed_call import printed_call
-from strands_sglang.template.reasoning import generation_opens_reasoning
-from strands_sglang.template.report import Flag, Report
-from strands_sglang.template.step import Path, StepRenderer, Suffix, describe
+from .loss import DroppedContent, require_calls, require_content, separated
+from .reasoning import generation_opens_reasoning
+from .report import Flag, Report
+from .self_check import self_check
+from .step import Boundary, Forms, Plant, StepRenderer, Suffix, Vocabulary, describe, printed_call
 
 logger = logging.getLogger(__name__)
 
@@ -370,3 +369,65 @@ def _reconcile(suffix: Suffix, end: _SampledEnd) -> tuple[str, DeltaNote | None]
     if boundary.is_opener:
         return closer + body, DeltaNote.OTHER_OPENER
     return body, DeltaNote.STAND_IN
+
+
+# ---- what is known about templates, shared by all renderers of a process: thousands of models, one self-check
+
+
+_CAPACITY: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """Outcome of a self-check, and what was learned since.
+
+    Attributes:
+        report: The report.
+        forms: Forms in which the template takes its input.
+        boundaries: Ends of turns, verified at every use.
+        printed_calls: Calls as the template prints them.
+    """
+
+    report: Report
+    forms: Forms
+    boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
+    printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
+
+
+_known: OrderedDict[Hashable, Knowledge] = OrderedDict()
+_running: dict[Hashable, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def knowledge_for(step: StepRenderer) -> Knowledge:
+    """Look up, or find out once: concurrent callers of the same template wait for one self-check."""
+    key = _key(step)
+    with _lock:
+        known = _known.get(key)
+        if known is not None:
+            _known.move_to_end(key)
+            return known
+        mine = _running.setdefault(key, threading.Lock())
+    with mine:
+        with _lock:
+            known = _known.get(key)
+        if known is None:
+            checked = self_check(step)
+            known = Knowledge(report=checked.report, forms=checked.forms)
+            with _lock:
+                _known[key] = known
+                _running.pop(key, None)
+                if len(_known) > _CAPACITY:
+                    _known.popitem(last=False)
+        return known
+
+
+def _key(step: StepRenderer) -> Hashable:
+    tools = step.tools
+    return (
+        step.template.key(tools_present=tools is not None),
+        step.template.key(tools_present=False),  # tools may be left out, so both texts count
+        None if tools is None else all("function" in tool for tool in tools),
+        json.dumps(step.kwargs, sort_keys=True, default=repr),
+        step.vocabulary,
+    )

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from strands_sglang.template.chat_messages import ArgumentForm, ContentForm
-from strands_sglang.template.step import Path
+from .chat_messages import ArgumentForm, ContentForm, Path
 
 
 class Verdict(StrEnum):

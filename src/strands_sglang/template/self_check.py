@@ -6,16 +6,16 @@ Costs 5 to 30 ms; run once per template, variables, stop tokens and presence of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strands_sglang.exceptions import TemplateError
-from strands_sglang.template.boundary import Plant
-from strands_sglang.template.chat_messages import ArgumentForm, ContentForm, Message
-from strands_sglang.template.reasoning import keep_reasoning_candidates, opened_by
-from strands_sglang.template.report import Flag, Report, Shape, ShapeResult, Verdict
-from strands_sglang.template.step import CALL_ID, SENTINEL, Forms, Path, StepRenderer, planted
+from ..exceptions import TemplateError
+from .chat_messages import ArgumentForm, ContentForm, Message, Path
+from .reasoning import keep_reasoning_candidates, opened_by
+from .report import Flag, Report, Shape, ShapeResult, Verdict
+from .step import CALL_ID, SENTINEL, Forms, Plant, StepRenderer, planted
 
 SYSTEM_TEXT = "Sys5XQ."
 TOOL_TEXT = "Tool5XQ."
@@ -366,3 +366,75 @@ def _opens_reasoning(step: StepRenderer) -> str | None:
     if closed is None or opened is None:
         return None
     return opened_by(opened[len(closed) :] if opened.startswith(closed) else opened[opened.rfind("Usr1XQ") :])
+
+
+# ---- images: one placeholder each, in the order and the messages in which they stand
+
+
+_IMAGE = {"type": "image"}
+_MARK = "Img{}XQ"
+
+
+def _parts(*marks: int | None) -> list[dict[str, str]]:
+    """Content with texts and, for None, images."""
+    return [_IMAGE if mark is None else {"type": "text", "text": _MARK.format(mark)} for mark in marks]
+
+
+_IMAGE_PROBES: dict[str, list[Message]] = {
+    "user": [
+        {"role": "user", "content": _parts(0, None, 1, None, 2)},
+        text(_MARK.format(3)),
+        {"role": "user", "content": _parts(None, 4)},
+    ],
+    "tool": [
+        USER,
+        call(1, 2),
+        {**result(1), "name": TOOL_NAME, "content": _parts(0, None, 1)},
+        {**result(2), "name": TOOL_NAME, "content": _parts(2, None, 3)},
+    ],
+}
+
+
+def image_problem(render: Callable[[list[Message]], str], placeholder: str, role: str) -> str | None:
+    """Why a template cannot be used with images in messages of a role; None where it can.
+
+    Numbers beside images do no harm: they are printed from the whole history. An image may stand before or behind
+    the texts of its message, because its placeholder is found anyway.
+
+    Args:
+        render: Prints messages.
+        placeholder: Text of the token that stands for an image.
+        role: Role of the messages.
+    """
+    probe = _IMAGE_PROBES.get(role)
+    if probe is None:
+        return f"is not known to print images in messages with role {role!r}: put them into user messages"
+    try:
+        printed = render(probe)
+    except TemplateError as error:
+        return f"refuses images in messages with role {role!r} ({error})"
+    found = [
+        None if match[0] == placeholder else match[0]
+        for match in re.finditer(rf"{re.escape(placeholder)}|{_MARK.format('[0-9]')}", printed)
+    ]
+    if found in _orders(probe):
+        return None
+    images, expected = found.count(None), sum(_marks(message).count(None) for message in probe)
+    if images != expected:
+        return f"prints {images} placeholders for {expected} images in messages with role {role!r}"
+    return f"prints images in messages with role {role!r} in another order than they are given"
+
+
+def _orders(probe: Sequence[Message]) -> Iterator[list[str | None]]:
+    """Orders in which every image is still in its message and its place among the images."""
+    messages = [_marks(message) for message in probe]
+    yield [mark for marks in messages for mark in marks]
+    yield [mark for marks in messages for mark in sorted(marks, key=lambda mark: mark is not None)]
+    yield [mark for marks in messages for mark in sorted(marks, key=lambda mark: mark is None)]
+
+
+def _marks(message: Message) -> list[str | None]:
+    content = message["content"]
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [None if part is _IMAGE else part["text"] for part in parts]
+    return [mark for mark in texts if mark is None or re.fullmatch(_MARK.format("[0-9]"), mark)]
