@@ -134,7 +134,7 @@ def test_clients_are_shared_and_follow_slimes_connection_formula() -> None:
         rollout_num_gpus_per_engine=2,
     )
     client = get_client_from_slime_args(args)
-    assert (client.base_url, client._max_connections) == ("http://10.0.0.1:9000", 1024)
+    assert (client.base_url, client.max_connections) == ("http://10.0.0.1:9000", 1024)
     assert client is get_client_from_slime_args(args)
 
 

@@ -151,7 +151,7 @@ async def test_a_cancelled_call_is_aborted_at_its_worker_within_a_second(start: 
     cancelled_at = time.monotonic()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await (await client._transport()).settle()
+    await client.settle()
     assert busy.aborted_rids == [rid]
     assert busy.aborts[0][1] - cancelled_at < WITHIN_S
     # Which worker has it is not known, so every one is told.
@@ -172,7 +172,7 @@ async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complet
     (busy,) = [worker for worker in workers if worker.rids]
     agent.cancel()
     assert (await task).stop_reason == "cancelled"
-    await (await client._transport()).settle()
+    await client.settle()
     assert busy.aborted_rids == [busy.rids[2]]
     assert busy.running == []
     kept = only_trajectory(model)

@@ -23,7 +23,7 @@ def hanging(**options: Any) -> FaultyServer:
 
 async def settled(client: SGLangClient) -> None:
     """Wait for aborts that are on their way."""
-    await (await client._transport()).settle()
+    await client.settle()
 
 
 async def test_a_cancelled_call_is_aborted_on_the_server() -> None:

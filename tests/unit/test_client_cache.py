@@ -50,7 +50,7 @@ def test_slime_arguments_that_are_a_mock() -> None:
     args.sglang_server_concurrency, args.rollout_num_gpus, args.rollout_num_gpus_per_engine = 256, 8, 2
     client = get_client_from_slime_args(args)
     assert client.base_url == "http://10.0.0.1:9000"
-    assert client._max_connections == 1024
+    assert client.max_connections == 1024
     assert client.timeout is None
     assert get_client_from_slime_args(args) is client
 
@@ -67,12 +67,12 @@ def test_slime_arguments_that_are_a_mock() -> None:
     ],
 )
 def test_connections_follow_slimes_formula_and_are_never_zero(values: dict[str, object], connections: int) -> None:
-    assert get_client_from_slime_args(slime(**values))._max_connections == connections
+    assert get_client_from_slime_args(slime(**values)).max_connections == connections
 
 
 def test_overrides_win() -> None:
     client = get_client_from_slime_args(slime(), timeout=5.0, max_connections=7)
-    assert (client.timeout, client._max_connections) == (5.0, 7)
+    assert (client.timeout, client.max_connections) == (5.0, 7)
 
 
 def test_ipv6_routers_are_bracketed() -> None:

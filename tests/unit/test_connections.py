@@ -11,6 +11,7 @@ import ssl
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,7 +236,7 @@ async def test_answers_that_are_none(answer: bytes, expected: type[Exception]) -
             await ask(client, server)
         if isinstance(caught.value, ConnectionLostError):
             assert caught.value.has_begun == (b"\r\n\r\n" in answer)
-        assert not client._busy and not client._idle
+        assert not client.busy and not client.idle
 
 
 ENDLESS = {
@@ -330,7 +331,7 @@ async def test_an_answer_before_the_request_was_read() -> None:
     server.handle = refuse  # type: ignore[method-assign, assignment]
     async with serving(server) as client:
         assert (await ask(client, server, b"x" * (1 << 24))).status == 413
-        assert not client._idle
+        assert not client.idle
 
 
 async def test_a_request_that_hangs_ends_with_its_time_and_its_task() -> None:
@@ -347,7 +348,7 @@ async def test_a_request_that_hangs_ends_with_its_time_and_its_task() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not client._busy and not client._idle
+        assert not client.busy and not client.idle
 
 
 async def test_nobody_listens_or_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,9 +390,9 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
     server = RawServer(whole(b"a"))
     async with serving(server) as client:
         await asyncio.gather(*(ask(client, server) for _ in range(3)))
-        assert sum(map(len, client._idle.values())) == 3
+        assert sum(map(len, client.idle.values())) == 3
         async with asyncio.timeout(5):
-            while client._idle:
+            while client.idle:
                 await asyncio.sleep(0.01)
         await ask(client, server)
     assert server.connections == 4
@@ -414,7 +415,7 @@ async def test_addresses_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == ["localhost"] and server.connections == 20
 
 
-async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
@@ -423,10 +424,11 @@ async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(CannotConnectError, match="certificate") as caught:
             await ask(client, server)
         assert caught.value.is_final
-        trusting = ssl.create_default_context()
-        authority.configure_trust(trusting)
-        monkeypatch.setattr(client, "_tls", trusting)
-        assert [(await ask(client, server)).body for _ in range(2)] == [b"safe"] * 2
+        authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        trusting = HTTPClient(connect_timeout=5.0)
+        assert [(await ask(trusting, server)).body for _ in range(2)] == [b"safe"] * 2
+        trusting.close()
         with pytest.raises((ConnectionLostError, NotHTTPError)):
             await client.request(Target.of("GET", server.url.replace("https", "http"), {}), limit=LIMIT)
 
@@ -440,12 +442,12 @@ async def test_close_ends_what_is_under_way(connected: bool) -> None:
     async with serving(server) as client:
         task = asyncio.create_task(ask(client, server))
         async with asyncio.timeout(30):
-            while not (client._busy if connected else client._addresses):
+            while not (client.busy if connected else client._addresses):
                 await asyncio.sleep(0)
         client.close()
         with pytest.raises(ConnectionLostError):
             await task
-        assert not client._busy and not client._idle
+        assert not client.busy and not client.idle
 
 
 def test_sockets_of_a_loop_that_is_over_are_closed_without_it() -> None:

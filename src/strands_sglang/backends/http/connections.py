@@ -336,6 +336,10 @@ class HTTPClient:
 
     Args:
         connect_timeout: Seconds to connect, TLS included, or None.
+
+    Attributes:
+        idle: Kept connections by origin, the latest last.
+        busy: Connections that wait for an answer.
     """
 
     def __init__(self, *, connect_timeout: float | None) -> None:
@@ -344,8 +348,8 @@ class HTTPClient:
         # not, until its time has come. That of a rollout would keep all it used.
         self._context = Context()
         self._connect_timeout = connect_timeout
-        self._idle: dict[tuple[str, int, bool], deque[_Connection]] = {}
-        self._busy: set[_Connection] = set()
+        self.idle: dict[tuple[str, int, bool], deque[_Connection]] = {}
+        self.busy: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._addresses: dict[tuple[str, int], tuple[float, asyncio.Future[list[Any]]]] = {}
         self._tls: ssl.SSLContext | None = None
@@ -395,7 +399,7 @@ class HTTPClient:
         connection.is_used = True
         pieces = tuple(body)
         length = sum(map(len, pieces))
-        self._busy.add(connection)
+        self.busy.add(connection)
         timer = None
         try:
             future = connection.send(b"".join((target.head, b"%d%b\r\n\r\n" % (length, headers), *pieces)), limit)
@@ -406,7 +410,7 @@ class HTTPClient:
             connection.close()
             raise
         finally:
-            self._busy.discard(connection)
+            self.busy.discard(connection)
             if timer is not None:
                 timer.cancel()
         if connection.is_reusable and not self._is_closed:
@@ -419,7 +423,7 @@ class HTTPClient:
 
     def _reused(self, target: Target) -> _Connection | None:
         """The connection that was put aside last, so that those that are not needed grow old."""
-        idle = self._idle.get(target.origin)
+        idle = self.idle.get(target.origin)
         oldest = self._loop.time() - KEEPALIVE_S
         while idle:
             connection = idle.pop()
@@ -430,7 +434,7 @@ class HTTPClient:
 
     def _keep(self, target: Target, connection: _Connection) -> None:
         connection.idle_since = self._loop.time()
-        self._idle.setdefault(target.origin, deque()).append(connection)
+        self.idle.setdefault(target.origin, deque()).append(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(KEEPALIVE_S, self._sweep, context=self._context)
 
@@ -438,12 +442,12 @@ class HTTPClient:
         """Close connections that were idle for too long."""
         self._sweeper = None
         oldest = self._loop.time() - KEEPALIVE_S
-        for origin, idle in list(self._idle.items()):
+        for origin, idle in list(self.idle.items()):
             while idle and (not idle[0].is_open or idle[0].idle_since <= oldest):
                 idle.popleft().close()
             if not idle:
-                del self._idle[origin]
-        if self._idle:
+                del self.idle[origin]
+        if self.idle:
             self._sweeper = self._loop.call_later(KEEPALIVE_S / 4, self._sweep, context=self._context)
 
     async def _connected(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
@@ -527,10 +531,10 @@ class HTTPClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for connection in (*self._busy, *(one for idle in self._idle.values() for one in idle)):
+        for connection in (*self.busy, *(one for idle in self.idle.values() for one in idle)):
             end(connection)
-        self._idle.clear()
-        self._busy.clear()
+        self.idle.clear()
+        self.busy.clear()
 
 
 def _has_failed(question: asyncio.Future[list[Any]]) -> bool:

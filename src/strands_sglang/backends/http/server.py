@@ -97,7 +97,7 @@ class ServerClient(Backend):
 
     Attributes:
         base_url: Address without trailing slash.
-        timeout, connect_timeout: As given.
+        timeout, connect_timeout, max_connections: As given.
         retry_policy: The table in force.
 
     Raises:
@@ -144,7 +144,7 @@ class ServerClient(Backend):
             max_retry_delay=max(max_retry_delay, retry_delay),
             retry_deadline=retry_deadline,
         )
-        self._max_connections = max_connections
+        self.max_connections = max_connections
         self._affinity_header = session_affinity_header or self.affinity_header
         self._extra_sampling_keys = frozenset(extra_sampling_keys)
         self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
@@ -183,7 +183,7 @@ class ServerClient(Backend):
         return self.retry_policy.retry_delay
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r}, max_connections={self._max_connections})"
+        return f"{type(self).__name__}({self.base_url!r}, max_connections={self.max_connections})"
 
     # ------------------------------------------------------------ of the server
 
@@ -349,6 +349,10 @@ class ServerClient(Backend):
     @property
     def _transports(self) -> dict[asyncio.AbstractEventLoop, LoopTransport]:
         return self._loops.open
+
+    async def settle(self) -> None:
+        """Wait until no abort is outstanding, as `close` does."""
+        await (await self._transport()).settle()
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.
