@@ -440,7 +440,7 @@ def test_a_file_of_something_else_is_said_to_be_one(text, paths):
 )
 def test_a_file_of_something_else_is_neither_continued_nor_changed(text, paths):
     paths.results.write_text(text)
-    with pytest.raises(StoreCorruptError, match=r"line \d .* no evaluated sample"):
+    with pytest.raises(StoreCorruptError, match=r"line \d .* evaluated sample"):
         ResultLog(paths)
     assert paths.results.read_text() == text
 

@@ -18,7 +18,7 @@ from typing import Any
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, format_number, format_seconds, one_line, safe, say
 from strands_env.eval import EvalError, EvalSample
-from strands_env.eval.store.files import told
+from strands_env.eval.store.files import naming_errors
 from strands_env.eval.store.records import LineError, decode, to_sample
 from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit
@@ -112,7 +112,7 @@ class Follower:
 
     def read(self) -> int:
         """Read the lines that have come; returns how many."""
-        with told("read", self._file), self._file.open("rb") as file:
+        with naming_errors("read", self._file), self._file.open("rb") as file:
             size = file.seek(0, 2)
             if size < self._offset:  # a resume cut off a torn line, or the run began anew
                 self._offset, self._counts = 0, Counts()

@@ -1,4 +1,4 @@
-"""Rollouts outside this process: worker processes, and Ray. What `Evaluator(executor=...)` takes."""
+"""Executors for `Evaluator(executor=...)` that run rollouts elsewhere: worker processes, and Ray."""
 
 from __future__ import annotations
 

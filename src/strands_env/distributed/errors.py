@@ -68,8 +68,8 @@ class WorkerSetupError(RuntimeError):
             self.add_note(where)
 
     @classmethod
-    def told_by(cls, error: BaseException) -> WorkerSetupError:
-        """What a worker says of an exception; unlike the exception, it can always be sent."""
+    def from_exception(cls, error: BaseException) -> WorkerSetupError:
+        """The report of a worker; unlike the exception, it can always be sent."""
         where = "".join(traceback.format_exception(error, limit=-3))
         return cls(f"{type(error).__name__}: {error}", f"In the worker:\n{where}")
 

@@ -1,4 +1,4 @@
-"""What travels between a process and its workers: the recipe of an environment factory, and messages over a socket.
+"""Messages between a process and its workers over a socket, and the recipe of an environment factory.
 
 A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels in
 it as bytes, pickled separately: what cannot be read costs only that rollout.
@@ -128,7 +128,7 @@ class Recipe:
 
 
 def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
-    """What runs rollouts in a worker, as it would in the process of the evaluator.
+    """The executor inside a worker, the same as in the process of an evaluator.
 
     Args:
         recipe: Makes the environment factory, once.

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 2
 """Workers that a task may end while it runs alone, before it is quarantined."""
 STUCK_SECONDS = 60.0
-"""How long a worker may be silent before it is killed."""
+"""Seconds without a sign of life after which a worker is killed."""
 MAX_STARTS = 3
 """Workers that may end one after the other before a rollout began on them."""
 
@@ -115,7 +115,7 @@ class WorkerPool:
                 await asyncio.gather(*(worker.close() for worker in ending))
 
     def _is_suspect(self, action: Action) -> bool:
-        """Whether a task has ended a worker.
+        """True for a task that has ended a worker.
 
         Raises:
             QuarantinedTaskError: It has ended too many.
@@ -141,7 +141,7 @@ class WorkerPool:
 
 
 def _key(action: Action) -> bytes:
-    """What is the same for all samples of a task."""
+    """Key of a task, equal for all its samples."""
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return canonical(plain(content, leaf=repr))
 

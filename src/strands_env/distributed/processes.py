@@ -30,7 +30,7 @@ from strands_env.distributed.worker import BEAT_SECONDS, DUMP_SIGNAL, SHUTDOWN_S
 logger = logging.getLogger(__name__)
 
 DUMP_SECONDS = 1.0
-"""How long a stuck worker may take to write its stacks."""
+"""Seconds in which a stuck worker writes its stacks."""
 MAX_STACKS = 1 << 16
 """Bytes of stacks that are read."""
 
@@ -278,7 +278,7 @@ class _Worker:
             self._life = None
 
     def _status(self) -> str:
-        """How the process ended, with the lines of the user's code that it was in, where it left them."""
+        """The end of the process in words, with the lines of the user's code that it was in, if it left them."""
         code = None if self._process is None else self._process.returncode
         if self._was_stuck:
             how = f"it did not respond for {self._stuck_after:g} s and was killed"

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class _RolloutActor:
-    """What runs in an actor. Ray gives an actor with async methods an event loop of its own.
+    """The body of an actor. Ray gives an actor with async methods an event loop of its own.
 
     The factory is made in `ready`, because to Ray a failing constructor looks like the actor's death.
     """
@@ -39,7 +39,7 @@ class _RolloutActor:
         try:
             self._runner = make_runner(pickle.loads(self._recipe), self._describe)
         except BaseException as error:
-            return WorkerSetupError.told_by(error)
+            return WorkerSetupError.from_exception(error)
         return None
 
     async def rollout(self, action: bytes, timeout: float | None) -> tuple[bytes, dict[str, Any] | None]:

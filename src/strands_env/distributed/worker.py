@@ -25,7 +25,7 @@ from strands_env.distributed.messages import Recipe, make_runner, pack, read_mes
 BEAT_SECONDS = 1.0
 """Seconds between two signs of life."""
 SHUTDOWN_SECONDS = 10.0
-"""How long a worker may take to clean up its environments before it is killed."""
+"""Seconds in which a worker must clean up its environments before it is killed."""
 DUMP_SIGNAL = signal.SIGUSR1
 """Makes a worker write the stacks of its threads, whatever they do."""
 
@@ -43,7 +43,7 @@ async def serve(connection: socket.socket) -> None:
     except EOFError:
         return
     except BaseException as error:
-        write_message(writer, ("setup_error", None, WorkerSetupError.told_by(error)))
+        write_message(writer, ("setup_error", None, WorkerSetupError.from_exception(error)))
         await writer.drain()
         return
     write_message(writer, ("ready", None, None))

@@ -11,7 +11,7 @@ from strands_env.core import Action, StepResult, Trajectory
 
 
 class Score(NamedTuple):
-    """What metrics need of a sample.
+    """The fields of a sample that metrics read.
 
     Attributes:
         prompt_id: Id of its prompt.
@@ -77,7 +77,7 @@ class EvalSample(BaseModel):
         return None if self.aborted or reward is None else reward.reward
 
     def score(self) -> Score:
-        """What metrics need of it."""
+        """The fields that metrics read."""
         result = self.step_result
         error, cleanup = result.error, result.cleanup_error
         return Score(

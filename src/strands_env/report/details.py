@@ -1,4 +1,4 @@
-"""What the report shows of one sample: messages, tokens, branches, and where re-tokenising would have drifted."""
+"""The report's view of one sample: messages, tokens, branches, and where re-tokenising would have drifted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TokenTexts:
         self.left_out = 0
 
     def take(self, count: int) -> bool:
-        """Whether this many more tokens may be shown."""
+        """Reserve room for this many more tokens, if there is some."""
         if count > self._budget:
             self.left_out += 1
             return False
@@ -81,7 +81,7 @@ class TokenTexts:
         return True
 
     def take_image(self, size: int) -> bool:
-        """Whether an image of this many characters may still be shown."""
+        """Reserve room for an image of this many characters, if there is some."""
         if size > self._image_room:
             return False
         self._image_room -= size
@@ -142,7 +142,7 @@ def details(
 
 
 def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
-    """What the model saw before the sample's own messages: the system prompt, and the history.
+    """Messages that the model saw before the sample's own: the system prompt, and the history.
 
     Args:
         sample: The sample.

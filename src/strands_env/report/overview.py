@@ -1,4 +1,4 @@
-"""What the report shows of a whole run: numbers, curves, and a row for each prompt and sample."""
+"""The report's view of a whole run: numbers, curves, and a row for each prompt and sample."""
 
 from __future__ import annotations
 

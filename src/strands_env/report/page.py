@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from strands_env.core.files import replacing
 from strands_env.core.jsonable import shown
-from strands_env.eval.store.files import told
+from strands_env.eval.store.files import naming_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
     """
     made = tuple(scripts)
     with (
-        told("write", target),
+        naming_errors("write", target),
         replacing(target) as partial,
         partial.open("w", encoding="utf-8", errors="replace") as file,
     ):

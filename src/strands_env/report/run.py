@@ -23,7 +23,7 @@ _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "detail.js", "table.js", "drawer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportResult:
-    """What was written.
+    """A written report.
 
     Attributes:
         path: The file.
@@ -56,7 +56,7 @@ def write_report(
         output: The HTML file.
         tokenizer: Tokenizer of the run, to show tokens as text and where re-tokenising would have drifted; None shows
             ids.
-        tokenizer_note: What to say about the tokenizer, such as why there is none.
+        tokenizer_note: A note on the tokenizer, such as why it is missing.
         title: Title; the name of the benchmark if None.
         reward_threshold: A sample passes with at least this reward.
         token_budget: Tokens the file may hold.
@@ -102,7 +102,7 @@ def system_prompt_of(document: Mapping[str, Any] | None) -> str | None:
 
 
 def header_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader asks first of a run: model, sampling, date, wall time. None where it was not saved."""
+    """The head of the page: model, sampling, date, wall time. None where it was not saved."""
     about, config = document.get("about") or {}, document.get("config") or {}
     described = (document.get("environment") or {}).get("model") or {}
     configured = config.get("model")

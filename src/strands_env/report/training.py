@@ -15,7 +15,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
-from strands_env.eval.store.files import told
+from strands_env.eval.store.files import naming_errors
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of
@@ -46,7 +46,7 @@ def runs_in(folder: str | Path) -> list[Path]:
 
 
 def is_slime_log(path: str | Path) -> bool:
-    """Whether a file is a log of `strands_env.training.slime`: its lines name a rollout."""
+    """True for a log of `strands_env.training.slime`: its lines name a rollout."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             first = json.loads(file.readline() or "null")
@@ -135,7 +135,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
 
 
 def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
-    with told("read", path), path.open(encoding="utf-8") as file:
+    with naming_errors("read", path), path.open(encoding="utf-8") as file:
         for line in file:
             try:
                 row = json.loads(line)

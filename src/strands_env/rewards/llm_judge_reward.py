@@ -59,7 +59,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
 
     @abstractmethod
     async def get_judge_prompt(self, action: Action, step_result: StepResult) -> str:
-        """What the judge is asked."""
+        """The question to the judge."""
 
     @abstractmethod
     async def get_reward(self, judgment: Judgment) -> float | None:

@@ -26,12 +26,12 @@ from strands_sglang.installation import install_command
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 600.0
-"""How long a worker may take to start, by the clock."""
+"""Wall-clock seconds in which a worker must start."""
 STALL_SECONDS, STALL_FACTOR = 120.0, 30.0
-"""How long a verification may take by the clock: so many seconds, and so many times its CPU time."""
+"""Wall-clock limit of a verification: so many seconds, and so many times its CPU time."""
 _SCRIPT = Path(__file__).with_name("math_worker.py")
 _SIGPROF = 27
-"""What the kernel ends a worker with whose CPU time is used up; the signal module has no such name on Windows."""
+"""The signal that ends a worker whose CPU time is used up; on Windows the signal module lacks the name."""
 
 
 class MathRewardFunction(RewardFunction):

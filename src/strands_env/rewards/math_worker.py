@@ -46,7 +46,7 @@ def boxed(text: str) -> list[tuple[int, int]]:
 
 
 def verify(gold: str, answer: str) -> dict[str, Any]:
-    """Whether an answer is mathematically equal to the expected one.
+    """Compare an answer with the expected one mathematically.
 
     The last boxed expression counts; several boxes together count only where a set is expected, so boxing many guesses
     gains nothing. Without a box the last number or formula of the text counts.

@@ -57,7 +57,7 @@ def turns_of(messages: Sequence[dict[str, Any]]) -> list[Turn]:
 
 
 class Aggregate(StrEnum):
-    """How the rewards of turns become one."""
+    """Aggregation of the rewards of turns."""
 
     MEAN = "mean"
     """Their mean."""

@@ -22,7 +22,7 @@ from strands_env.core.types import (
 
 
 class AbstainPolicy(StrEnum):
-    """What becomes of the sum when a part abstains."""
+    """The sum when a part abstains."""
 
     ABSTAIN = "abstain"
     """The whole abstains: a sum with a part missing is another quantity."""
@@ -42,7 +42,7 @@ class WeightedReward(RewardFunction):
 
     Args:
         parts: Name to reward function (or plain function) and weight.
-        on_abstain: What happens when a part abstains.
+        on_abstain: The sum when a part abstains.
 
     Raises:
         TypeError: A part is not a pair of a reward function and a weight.

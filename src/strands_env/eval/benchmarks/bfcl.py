@@ -33,7 +33,7 @@ CATEGORIES = (
 )
 
 SYNTAX = " Note that the provided function is in Python 3 syntax."
-"""What the leaderboard puts behind the description of every function of these categories."""
+"""Text that the leaderboard appends to the description of every function of these categories."""
 
 _TYPES: dict[str, type] = {
     **{"string": str, "any": str, "integer": int, "float": float, "boolean": bool},
@@ -177,7 +177,7 @@ def _call_mismatch(call: Call, name: str, parameters: Mapping[str, Any], accepte
 
 
 def _is_accepted(value: Any, schema: Mapping[str, Any], accepted: list[Any]) -> bool:
-    """Whether a value has its type and is one of those that are accepted.
+    """Check that a value has its type and is one of those that are accepted.
 
     A value of another type counts where the accepted ones have that type, too: then it stands for a variable.
     """
@@ -207,7 +207,7 @@ def _has_type(value: Any, inner: type, lists: list[list[Any]]) -> bool:
 
 
 def _same_object(value: Any, accepted: Any) -> bool:
-    """Whether every field has one of its accepted values; a field may be missing where an empty text is accepted."""
+    """True if every field has one of its accepted values; a field may be missing where an empty text is accepted."""
     if not isinstance(value, dict) or not isinstance(accepted, dict):
         return False
     fits = all(

@@ -30,7 +30,7 @@ _TAGS = {"question": "question", "truth": "expected_answer", "answer": "answer"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grading:
-    """How a judge grades an answer.
+    """A grading prompt and its verdicts.
 
     Attributes:
         own: Our prompt, with the fields `question`, `truth` and `answer`.

@@ -13,7 +13,7 @@ class GSM8KEvaluator(MathBenchmark):
     dataset = HubDataset(path="openai/gsm8k", name="main", split="test", size=1319)
 
     def answer(self, row: Row) -> str | None:
-        """What follows `####` in the worked solution, without thousands separators."""
+        """The text after `####` in the worked solution, without thousands separators."""
         solution = field(row, "answer")
         if solution is None:
             return None

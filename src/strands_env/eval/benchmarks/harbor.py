@@ -35,7 +35,7 @@ class HarborEvaluator(Benchmark):
         root = Path(self.data_path)
         root = root / "tasks" if (root / "tasks").is_dir() else root
         if not root.is_dir():
-            raise DatasetError(f"harbor needs a folder of tasks, there is none at {str(root)!r}")
+            raise DatasetError(f"harbor needs a folder of tasks, found none at {str(root)!r}")
         folders = sorted(path.parent for path in root.glob("*/task.toml"))
         if not folders:
             raise DatasetError(f"{str(root)!r} has no task in Harbor's format (NAME/task.toml and NAME/instruction.md)")

@@ -123,7 +123,7 @@ def _lowercase(text: str, given: Arguments) -> bool:
 
 
 def _is_language(text: str, expected: str) -> bool:
-    """Whether a text is in a language; a text without letters is, as in the published checker."""
+    """True if a text is in a language; a text without letters counts, as in the published checker."""
     from langdetect import LangDetectException
 
     detector = _detectors().create()

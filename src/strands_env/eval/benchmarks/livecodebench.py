@@ -119,7 +119,7 @@ class LiveCodeBenchReward(RewardFunction):
 
 
 def last_program(text: str) -> str | None:
-    """What stands between the last two fences of an answer, as the published extraction takes it."""
+    """The text between the last two fences of an answer, as the published extraction takes it."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if "```" in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else None

@@ -1,4 +1,4 @@
-"""What benchmarks of mathematics share: a problem, a final answer in a box, and math-verify."""
+"""Base of the mathematics benchmarks: a problem, a final answer in a box, and math-verify."""
 
 from __future__ import annotations
 

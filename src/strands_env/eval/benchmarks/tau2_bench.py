@@ -37,7 +37,7 @@ from strands_sglang.messages import MALFORMED_KEY
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
 MAX_STEPS = 200
 MAX_ERRORS = 10
-"""What the package's command line allows an episode: messages, and tool calls that fail."""
+"""Limits of the package's command line for an episode: messages, and failed tool calls."""
 
 _episode: ContextVar[Episode | None] = ContextVar("tau2 episode", default=None)
 
@@ -193,7 +193,7 @@ class Episode:
             self.end = "max_steps"
 
     def evaluate(self) -> Any:
-        """What the package's evaluator says of the episode; one that the user did not end is worth 0."""
+        """The verdict of the package's evaluator; an episode that the user did not end is worth 0."""
         now = _tau2("utils.utils").get_now()
         messages = [message.model_copy(update={"turn_idx": turn}) for turn, message in enumerate(self.messages)]
         simulation = _tau2("data_model.simulation").SimulationRun(
@@ -286,7 +286,7 @@ class Tau2Env(Environment):
         return list(_running().tools("assistant"))
 
     def get_hooks(self) -> list[Any]:
-        """What writes the episode down."""
+        """The recorder of the episode."""
         return [_Listener(_running(), "assistant")]
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
@@ -380,7 +380,7 @@ def _spec(function: Mapping[str, Any]) -> ToolSpec:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """What a message says; thoughts before it are not said."""
+    """The spoken text of a message, without the thoughts before it."""
     texts = [block["text"] for block in message["content"] if "text" in block]
     return "\n".join(texts).rpartition("</think>")[2].strip()
 

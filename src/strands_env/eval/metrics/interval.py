@@ -109,7 +109,7 @@ def interval_of(
 
 
 def _answers(share: float, variance: float, count: int, level: float) -> float:
-    """How many independent yes-or-no answers prompts are worth."""
+    """Effective number of independent yes-or-no answers."""
     largest = share * (1 - share)
     if count < 2 or largest <= 0:
         return float(count)

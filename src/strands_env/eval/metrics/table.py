@@ -91,10 +91,10 @@ class ScoreTable:
         self.add_score(sample.score(), prompt_id)
 
     def add_score(self, score: Score, prompt_id: str | None = None) -> None:
-        """Add what metrics need of a sample.
+        """Add the score of a sample.
 
         Args:
-            score: It.
+            score: The score.
             prompt_id: Id of the prompt it counts for, where that is another than its own.
         """
         name = score.prompt_id if prompt_id is None else prompt_id
@@ -164,10 +164,10 @@ class ScoreTable:
 
 
 def check_tables(function: str, *tables: object) -> None:
-    """Refuse what is no score table, such as the path of a run.
+    """Refuse anything but score tables, such as the path of a run.
 
     Raises:
-        TypeError: One is none.
+        TypeError: One is something else.
     """
     for table in tables:
         if not isinstance(table, ScoreTable):

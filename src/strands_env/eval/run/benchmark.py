@@ -168,7 +168,7 @@ class Benchmark(Evaluator):
     dataset: ClassVar[HubDataset | None] = None
     """Where the rows are."""
     has_local_rows: ClassVar[bool] = False
-    """Whether `rows` needs nothing from elsewhere even without `data_path`, so that the first can be tried early."""
+    """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
@@ -215,7 +215,7 @@ class Benchmark(Evaluator):
             The first task, where it was read.
 
         Raises:
-            DatasetError: The data cannot be read, a row is no task, or a package is missing.
+            DatasetError: The data cannot be read, a row is not a task, or a package is missing.
         """
         if self.dataset is not None and self.data_path is None:
             self.dataset.check()
@@ -245,7 +245,7 @@ class Benchmark(Evaluator):
         """The tasks, read as they are needed.
 
         Raises:
-            DatasetError: While they are read: there is none, or the data cannot be read.
+            DatasetError: While they are read: there are no tasks, or the data cannot be read.
         """
         tasks = islice(self._actions(), self.limit)
         known = self.count() if self.data_path is None else self._rows_in_file()

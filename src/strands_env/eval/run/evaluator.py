@@ -37,14 +37,13 @@ class Evaluator:
         metric_fns: Another name for `metrics_fns`.
         output_path: A `.jsonl` file, or a folder for `results.jsonl`, from which the next run continues. None keeps
             results in memory only.
-        config: What makes samples comparable: model, sampling parameters, environment. JSON values. Results of another
-            configuration are never continued.
-        about: What else to save beside the results, such as seeds and the command line.
+        config: Fields that must match to resume: model, sampling parameters, environment. JSON values.
+        about: Metadata saved beside the results, such as seeds and the command line.
         sampling_seed: Seed of the run, from which every sample gets its own; it reaches models of the embedded engine,
             and of `sglang_model_factory(seeded=True)`. None leaves sampling to chance.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
         retry: How samples lost to infrastructure are tried again.
-        group_policy: What the loss of one sample means for its prompt.
+        group_policy: Consequence of a lost sample for its prompt.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
         max_same_failures: The run is given up when its first so many samples all fail in the same way, as with an
             environment that cannot be set up or a reward function that raises; None never.
@@ -99,7 +98,7 @@ class Evaluator:
             refuse_unknown(f"{type(self).__name__}()", unknown, names)
         warn_of_misspelt_overrides(type(self), Evaluator, self._overrides)
         if env_factory is not None:
-            takes_action(env_factory)  # what is no factory shows here
+            takes_action(env_factory)  # refuses anything but a factory
         if (env_factory is None) == (executor is None):
             raise ValueError("give exactly one of env_factory (rollouts in this process) and executor (elsewhere)")
         if metrics_fns is not None and metric_fns is not None:
@@ -151,7 +150,7 @@ class Evaluator:
         raise NotImplementedError(f"{type(self).__name__} has no data set: override load_dataset(), or run(actions)")
 
     def validate_sample(self, sample: EvalSample) -> bool:
-        """Whether a finished sample counts. A refused one has no part in metrics and is tried again by a resume."""
+        """Accept or refuse a finished sample. Metrics leave a refused one out, and a resume tries it again."""
         return True
 
     # ---- running -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from strands_env.eval.store import ResultReader, StorePaths, load_run
 
 
 class GroupPolicy(StrEnum):
-    """What the failure of one sample for good means for the other samples of its prompt."""
+    """Consequence of a finally lost sample for the other samples of its prompt."""
 
     KEEP = "keep"
     """Nothing: metrics take the samples that were scored, however many."""
@@ -27,10 +27,10 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """What a run asks of a prompt.
+    """The samples that a run needs of every prompt.
 
     Attributes:
-        policy: What a lost sample means for its prompt.
+        policy: Consequence of a lost sample.
         n_samples: Samples a prompt is to have.
     """
 
@@ -46,7 +46,7 @@ class Grouping:
         """The one of a saved run; without a document, or of a run that did not save it, `keep`.
 
         Raises:
-            StoreCorruptError: It is none.
+            StoreCorruptError: It has another format.
         """
         about = (document or {}).get("about") or {}
         policy, n_samples = about.get("group_policy", "keep"), about.get("n_samples_per_prompt", 1)

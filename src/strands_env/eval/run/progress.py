@@ -1,4 +1,4 @@
-"""What a run tells a display while it goes on."""
+"""The progress of a run, for displays."""
 
 from __future__ import annotations
 

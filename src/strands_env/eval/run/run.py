@@ -34,7 +34,7 @@ Results: TypeAlias = dict[str, MutableSequence[EvalSample]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What of an evaluator's options a run follows; see `Evaluator`."""
+    """Options of a run; see `Evaluator`."""
 
     name: str
     paths: StorePaths | None
@@ -62,7 +62,7 @@ class Run:
     """State of one `Evaluator.run`.
 
     Args:
-        options: What to do.
+        options: Its options.
         tasks: The tasks.
         config: The configuration of the samples.
         progress: A display; None for none.

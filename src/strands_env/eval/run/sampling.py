@@ -31,7 +31,7 @@ from strands_env.eval.sample import EvalSample
 logger = logging.getLogger(__name__)
 
 UNANSWERED_SECONDS = 120.0
-"""How long after `sample_timeout` an executor may take to answer: the time of a cleanup, and some more."""
+"""Seconds after `sample_timeout` in which an executor must answer: the time of a cleanup, and some more."""
 
 
 class Executor(Protocol):
@@ -110,7 +110,7 @@ function depend on what was sampled, and to sample again until they pass would f
 
 
 def is_infrastructure(result: StepResult) -> bool:
-    """Whether a rollout was lost to infrastructure: a reason of `INFRASTRUCTURE`, or a deadline of the setup."""
+    """True for a rollout lost to infrastructure: a reason of `INFRASTRUCTURE`, or a deadline of the setup."""
     reason = result.termination_reason
     if reason is TerminationReason.TIMEOUT:
         return result.error is not None and result.error.where is Phase.SETUP
@@ -119,7 +119,7 @@ def is_infrastructure(result: StepResult) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """How a sample failed.
+    """The failure of a sample.
 
     Attributes:
         kind: The same for failures of the same cause: the error without what differs from sample to sample.
@@ -131,7 +131,7 @@ class Failure:
 
 
 def failure_of(sample: EvalSample) -> Failure | None:
-    """How a sample failed; None for one that did not, and for a deadline, which depends on what was sampled."""
+    """The failure of a sample; None without one, and for a deadline, which depends on the sampled text."""
     result = sample.step_result
     reason, error = result.termination_reason, result.error
     if not reason.is_failure or reason is TerminationReason.TIMEOUT:
@@ -142,7 +142,7 @@ def failure_of(sample: EvalSample) -> Failure | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How a sample lost to infrastructure is tried again within a run.
+    """Retries of samples lost to infrastructure within a run.
 
     Attributes:
         max_attempts: Rollouts of one sample, the first included.
@@ -253,7 +253,7 @@ class Sampler:
 
 
 def _checked(result: object) -> StepResult:
-    """What an environment returned, of which at least these are needed."""
+    """The result of an environment, after a check of the fields that every caller needs."""
     if not isinstance(result, StepResult):
         raise TypeError(f"an environment's step must return a StepResult, got {type(result).__name__}: {result!r}")
     reward: object = result.reward
@@ -271,7 +271,7 @@ def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
 
 
 def fixed_seed(config: Any, n_samples: int) -> str | None:
-    """What is wrong with a model's configuration whose seed is fixed while prompts have several samples, or None.
+    """The complaint about a model configuration with a fixed seed while prompts have several samples, or None.
 
     Args:
         config: The model's configuration, with its `sampling_params`.

@@ -1,4 +1,4 @@
-"""The configuration beside the results: what makes samples comparable, and what is only good to know."""
+"""The run configuration beside the results: fields that must match to resume, and metadata."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RunConfig:
 
     Args:
         path: The file.
-        config: What makes samples comparable: benchmark, environment, model, sampling. JSON values.
-        about: What else is worth keeping: seeds, the command line. A later run may differ in it.
+        config: Fields that must match to resume: benchmark, environment, model, sampling. JSON values.
+        about: Metadata: seeds, the command line. A later run may differ in it.
 
     Raises:
         TypeError: The configuration is not JSON.
@@ -141,11 +141,11 @@ def load_run(path: Path) -> dict[str, Any] | None:
     """The saved document of a run, None where there is none. `config` and `about` are objects.
 
     Raises:
-        StoreCorruptError: It is none of ours.
+        StoreCorruptError: It has another format.
         StoreError: It cannot be read.
     """
     try:
-        with files.told("read", path):
+        with files.naming_errors("read", path):
             document = orjson.loads(files.read_whole(path))
     except FileNotFoundError:
         return None
@@ -187,7 +187,7 @@ def digest(*parts: bytes) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two configurations, a line for each: `model.temperature: 0.7 in the file, now 1.0`."""
+    """Differences between two configurations, a line for each: `model.temperature: 0.7 in the file, now 1.0`."""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         name = f"{prefix}{key}"
@@ -204,7 +204,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between the configurations of two runs, for one line: `model.temperature (0.7, 1.0)`."""
+    """Differences between the configurations of two runs, each in a few words: `model.temperature (0.7, 1.0)`."""
     found: list[str] = []
     for key in sorted({*first, *second}):
         one, other = first.get(key, _MISSING), second.get(key, _MISSING)

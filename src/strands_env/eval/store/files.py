@@ -1,4 +1,4 @@
-"""What the store does to the disk: every call to the system is here, so that a simulated disk can take its place.
+"""File operations of the store. Every system call is here, so that a simulated disk can take its place.
 
 For POSIX and, without the lock, for Windows.
 """
@@ -39,11 +39,11 @@ class StorePaths:
 
 
 @contextmanager
-def told(doing: str, path: Path) -> Iterator[None]:
-    """Errors of the system as `StoreError`s that name the file; a missing file stays a `FileNotFoundError` to readers.
+def naming_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn system errors into `StoreError`s that name the file; to readers a missing file stays a `FileNotFoundError`.
 
     Args:
-        doing: What is tried, such as `read`.
+        doing: The operation, such as `read`.
         path: The file.
 
     Raises:
@@ -92,7 +92,7 @@ def size_of(path: Path) -> int:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Whether a path still names an open file, which may have been removed or replaced."""
+    """True while a path names an open file, which may have been removed or replaced."""
     try:
         ours, named = os.fstat(fd), os.stat(path)
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         StoreError: The system refused; the old file is as it was.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with told("write", path):
+    with naming_errors("write", path):
         os.makedirs(path.parent, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:

@@ -58,7 +58,7 @@ class ResultLog:
         self._synced = time.monotonic()
         self._unsynced = False
         self.paths = paths
-        with files.told("write to", paths.results):
+        with files.naming_errors("write to", paths.results):
             self._fd, existed = files.open_for_append(paths.results)
         self._tokens_fd: int | None = None
         self._is_open = True
@@ -74,7 +74,7 @@ class ResultLog:
         self._tools: dict[bytes, list[int]] = {}
         try:
             files.lock(self._fd, paths.results)
-            with files.told("continue", paths.results):
+            with files.naming_errors("continue", paths.results):
                 self._scan()
                 self._check_tokens(existed)
         except BaseException:
@@ -140,7 +140,7 @@ class ResultLog:
             StoreError: The device refused.
         """
         try:
-            with files.told("write to", self.paths.results):
+            with files.naming_errors("write to", self.paths.results):
                 self.sync()
         finally:
             self._close_files()

@@ -38,12 +38,12 @@ class Line(NamedTuple):
         return self.data.endswith(b"\n")
 
     def damaged(self, path: Path, error: LineError) -> StoreCorruptError:
-        """What to raise for a line that cannot be read."""
+        """The error for a line that cannot be read."""
         where = f"line {self.number} of {str(path)!r}"
         if error.is_foreign:
             return StoreCorruptError(
-                f"{where} is no evaluated sample, nor what an interrupted write leaves behind ({error}): give a file "
-                "that an evaluation wrote or another output path, or remove the line if it does not belong there"
+                f"{where} is neither an evaluated sample nor the remains of an interrupted write ({error}): give a "
+                "file that an evaluation wrote or another output path, or remove the line if it does not belong there"
             )
         return StoreCorruptError(
             f"{where} is damaged ({error}): remove that line to continue; its sample will be run again"
@@ -112,7 +112,7 @@ class RecordFile:
             StoreError: It cannot be opened.
         """
         if self._fd is None:
-            with files.told("read", self.paths.results):
+            with files.naming_errors("read", self.paths.results):
                 self._fd = files.open_to_read(self.paths.results)
         return self._fd
 
@@ -133,7 +133,7 @@ class RecordFile:
         return sample
 
     def score(self, offset: int) -> Score:
-        """What metrics need of the sample whose line begins at an offset."""
+        """The score of the sample whose line begins at an offset."""
         return score_of(self._record(offset))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class RecordFile:
         self.close()
 
     def _record(self, offset: int) -> dict[str, Any]:
-        with files.told("read", self.paths.results):
+        with files.naming_errors("read", self.paths.results):
             line = read_line(self.fd, offset)
         try:
             return decode(line)
@@ -175,7 +175,7 @@ class ResultReader:
         self.paths = StorePaths.of(output_path)
         self._records = RecordFile(self.paths)
         try:
-            with files.told("read", self.paths.results):
+            with files.naming_errors("read", self.paths.results):
                 self.entries = self._entries()
         except BaseException:
             self.close()
@@ -210,7 +210,7 @@ class ResultReader:
         return self._records.read(entry.offset, with_tokens=with_tokens)
 
     def scores(self) -> Iterator[Score]:
-        """What metrics need of every sample, several times faster than to read them."""
+        """The score of every sample, several times faster than reading the samples."""
         for entry in self.entries:
             yield self._records.score(entry.offset)
 
@@ -265,7 +265,7 @@ class StoredSamples(MutableSequence[EvalSample]):
         self._with_tokens = with_tokens
 
     def scores(self) -> Iterator[Score]:
-        """What metrics need of every sample, several times faster than to read them."""
+        """The score of every sample, several times faster than reading the samples."""
         for item in self._items:
             if isinstance(item, int):
                 assert self._records is not None
@@ -320,13 +320,13 @@ class StoredSamples(MutableSequence[EvalSample]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something that is not as it was written.
+    """A place that differs from what was written.
 
     Attributes:
         path: The file.
         line: Its line, from 1; None for a file as a whole.
         offset: Where the line begins, in bytes.
-        what: What is wrong, and what to do.
+        what: The damage, and how to repair it.
     """
 
     path: str
@@ -337,7 +337,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """What `verify_run` found.
+    """The findings of `verify_run`.
 
     Attributes:
         path: The results file.
@@ -345,7 +345,7 @@ class Verification:
         superseded: Lines of samples that were tried again since.
         frames: Frames of the side file that were read.
         torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
-        damages: What is wrong.
+        damages: The damages.
     """
 
     path: str
@@ -357,7 +357,7 @@ class Verification:
 
     @property
     def is_intact(self) -> bool:
-        """Nothing is wrong."""
+        """True without damages."""
         return not self.damages
 
     def to_dict(self) -> dict[str, Any]:
@@ -393,7 +393,7 @@ def verify_run(output_path: str | Path) -> Verification:
     frames = FrameReader(paths.tokens)
     seen: set[bytes] = set()
     tools: set[tuple[int, int]] = set()
-    with files.told("read", paths.results):
+    with files.naming_errors("read", paths.results):
         fd = files.open_to_read(paths.results)
         try:
             for line in lines_of(fd):

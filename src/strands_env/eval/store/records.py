@@ -34,7 +34,7 @@ from strands_env.eval.sample import EvalSample, Score, located
 from strands_env.eval.store.tokens import end_of
 
 _BEGINNING = b'{"id":"'
-"""How `encode` begins every line."""
+"""Beginning of every line."""
 _BODY = b',"action":'
 """Where the head ends: in JSON text these quotes would be escaped."""
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
@@ -52,7 +52,7 @@ class LineError(ValueError):
 
 
 class Head(NamedTuple):
-    """What a resume needs of a line.
+    """The fields of a line that a resume reads.
 
     Attributes:
         id: Identity of the sample.
@@ -142,9 +142,9 @@ def head_of(line: bytes) -> Head:
 
 
 def is_torn(tail: bytes) -> bool:
-    """Whether an interrupted write can have left this end of a file: part of a line, or zeros.
+    """True for an end of a file that an interrupted write can have left: part of a line, or zeros.
 
-    What is neither is somebody's data, or a line with a damaged newline, and must not be cut off.
+    Anything else is somebody's data, or a line with a damaged newline, and must not be cut off.
     """
     if not (
         _is_residue(tail) or tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail) or not tail.strip(b"\0 \t\r")
@@ -163,7 +163,7 @@ def to_sample(record: dict[str, Any]) -> EvalSample:
     """The sample of a record, without its tokens.
 
     Raises:
-        StoreCorruptError: The record is none of ours.
+        StoreCorruptError: The record has another format.
     """
     try:
         return EvalSample(
@@ -182,10 +182,10 @@ def to_sample(record: dict[str, Any]) -> EvalSample:
 
 
 def score_of(record: dict[str, Any]) -> Score:
-    """What metrics need of a record, without making the sample.
+    """The score of a record, without making the sample.
 
     Raises:
-        StoreCorruptError: The record is none of ours.
+        StoreCorruptError: The record has another format.
     """
     try:
         result = record["step_result"]
@@ -241,12 +241,12 @@ def _check(line: bytes) -> None:
         return
     is_residue = _is_residue(line) or not line.strip(b"\0\n")
     is_foreign = not is_residue and found is None and not line.startswith(_BEGINNING)
-    why = "it is no evaluated sample" if is_foreign else "its checksum does not fit"
+    why = "it is not an evaluated sample" if is_foreign else "its checksum does not fit"
     raise LineError(why, is_residue=is_residue, is_foreign=is_foreign)
 
 
 def _is_residue(line: bytes) -> bool:
-    """Whether blocks of the line never reached the device: JSON has no zeros, and one alone may be a flipped bit."""
+    """True where blocks of the line never reached the device: JSON has no zeros, and one alone may be a flipped bit."""
     return b"\0\0" in line
 
 
@@ -256,9 +256,7 @@ def _json(value: BaseModel, exclude: Any = None) -> bytes:
 
 
 def _check_types(result: StepResult) -> None:
-    """Whether fields still are what they were when the result was made: assignments are not validated.
-
-    Much cheaper than to validate what was written.
+    """Check the types of fields, since assignments are not validated; much cheaper than validating the line.
 
     Raises:
         TypeError: One is not.

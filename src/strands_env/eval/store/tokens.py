@@ -56,7 +56,7 @@ class FrameWriter:
         return place
 
     def add_result(self, result: StepResult) -> dict[str, Any] | None:
-        """Add all token data of a result; returns what its record keeps of it, None when there is none."""
+        """Add all token data of a result; returns its places for the record, None without token data."""
         places: list[tuple[TokenObservation, list[int]]] = []
 
         def place(tokens: TokenObservation) -> list[int]:
@@ -93,7 +93,7 @@ class FrameWriter:
 
 
 def may_be_ours(start: bytes) -> bool:
-    """Whether a file that begins so can be a side file, or what an interrupted run left of one."""
+    """True for the beginning of a side file, or of the remains of one."""
     return start.startswith(_MAGIC) or _MAGIC.startswith(start) or not start.strip(b"\0")
 
 
