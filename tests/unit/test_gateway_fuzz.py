@@ -261,6 +261,17 @@ async def test_keys_are_never_echoed() -> None:
             assert key not in text and "admin-0123456789" not in text and secret not in text
 
 
+async def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_sglang.gateway.requests.BODY_SECONDS", 0.05)
+    async with rig(replay()) as r:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
+        head = f"POST /s/{r.session.id}/v1/messages HTTP/1.1\r\nHost: localhost\r\nx-api-key: {r.session.key}\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        await assert_alive(r)
+
+
 async def test_many_slow_connections_leave_room_for_others() -> None:
     async with rig(replay()) as r:
         port = int(r.gateway.url.rpartition(":")[2])

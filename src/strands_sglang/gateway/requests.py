@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
 from typing import Any
@@ -13,6 +14,9 @@ from aiohttp import web
 from .dialects import KEY_HEADERS
 from .dialects.reading import label, refuse_deep, want_object
 from .dialects.wire import Origin, Refused
+
+BODY_SECONDS = 120.0
+"""Time in which the whole body of a request has to arrive."""
 
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 _ORIGIN_HEADERS = ("User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-stainless-retry-count")
@@ -26,7 +30,10 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise Refused("the content type must be application/json", status=415)
     try:
-        raw = await request.read()
+        async with asyncio.timeout(BODY_SECONDS):
+            raw = await request.read()
+    except TimeoutError:
+        raise Refused(f"the body did not come within {BODY_SECONDS:g} seconds", status=408) from None
     except web.HTTPRequestEntityTooLarge as error:
         raise Refused("the body is larger than this gateway takes", status=413, code="too_large") from error
     except web.HTTPException:
