@@ -1,4 +1,4 @@
-"""What the trainer adapters share."""
+"""Helpers shared by the trainer adapters."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def refuse_images(sample: TrainingSample) -> None:
 
 
 def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, NDArray[Any]]:
-    """What a vision-language model is fed besides the tokens of a sample: its images, processed again.
+    """The inputs of a vision-language model besides the tokens of a sample: its images, processed again.
 
     Args:
         sample: A sample with images.

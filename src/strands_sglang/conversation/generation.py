@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
-from ..media import Medium, collapsed_values, expanded_ids, growth_of
+from ..media import Medium, collapsed_values, expanded_ids, media_growth
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .options import AbortPolicy
@@ -226,7 +226,7 @@ class _Output:
 
     def _rows_end(self) -> int:
         """Positions whose experts are known: all that were fed, i.e. everything but the last token."""
-        growth = growth_of(self._plan.media)
+        growth = media_growth(self._plan.media)
         return self._plan.held + len(self._plan.prompt_ids) + growth + len(self.ids) - 1
 
     def _append_experts(self, rows: bytes | None, aborted: bool) -> None:

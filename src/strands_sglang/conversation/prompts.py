@@ -16,7 +16,7 @@ from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
-from ..media import EnteredImage, ImageEncoding, ImageExpander, Medium, growth_of, place_images
+from ..media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
 from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from ..template import (
     ChatTemplate,
@@ -80,7 +80,7 @@ class Prompt(NamedTuple):
     @property
     def tokens(self) -> int:
         """Number of tokens, as the server counts them."""
-        return len(self.ids) + growth_of(self.media)
+        return len(self.ids) + media_growth(self.media)
 
 
 class PromptBuilder:

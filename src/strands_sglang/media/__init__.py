@@ -17,7 +17,7 @@ from .medium import (
     collapsed_values,
     expanded_ids,
     expanded_values,
-    growth_of,
+    media_growth,
     moved,
     place_images,
 )
@@ -35,8 +35,8 @@ __all__ = [
     "encode",
     "expanded_ids",
     "expanded_values",
-    "growth_of",
     "image_expander",
+    "media_growth",
     "moved",
     "open_image",
     "place_images",

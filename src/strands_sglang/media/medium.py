@@ -164,7 +164,7 @@ def moved(media: Sequence[Medium], offset: int) -> tuple[Medium, ...]:
     return tuple([replace(medium, position=medium.position + offset) for medium in media]) if media else ()
 
 
-def growth_of(media: Sequence[Medium]) -> int:
+def media_growth(media: Sequence[Medium]) -> int:
     """Number of tokens by which images make a prompt longer."""
     return sum([medium.growth for medium in media]) if media else 0
 

@@ -33,7 +33,7 @@ _MOST_ELONGATED = 200  # as the Qwen family has it
 
 
 def image_expander(processor: Any) -> ImageExpander:
-    """What expands the images of a model.
+    """The expander of a model's images.
 
     Args:
         processor: The folder or hub id of the model, its `AutoProcessor`, or an `ImageExpander` of the caller's own.
@@ -273,7 +273,7 @@ def _file() -> Path:
 
 
 def is_proved(fingerprint: str) -> bool:
-    """Whether a processor of this fingerprint has passed the proof on this machine."""
+    """A processor of this fingerprint has passed the proof on this machine."""
     return fingerprint in _proofs()
 
 

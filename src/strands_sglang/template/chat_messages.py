@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 
 class ArgumentForm(StrEnum):
-    """How a template takes the arguments of a tool call."""
+    """The form in which a template takes the arguments of a tool call."""
 
     OBJECT = "object"
     """A mapping, printed by the template."""
@@ -24,7 +24,7 @@ class ArgumentForm(StrEnum):
 
 
 class ContentForm(StrEnum):
-    """How a template takes the content of a message of some role."""
+    """The form in which a template takes the content of a message of some role."""
 
     STRING = "string"
     """Text only; a list of parts would be printed as Python or JSON source."""
@@ -35,7 +35,7 @@ class ContentForm(StrEnum):
 
 
 class Path(StrEnum):
-    """What is rendered in front of the assistant turn."""
+    """The part of the history that is rendered before the assistant turn."""
 
     COMPACT = "compact"
     """Leading system messages and the latest user message."""

@@ -126,7 +126,7 @@ class ChatTemplate:
 
     @property
     def is_pure(self) -> bool:
-        """Whether equal messages are printed alike for all time: plain jinja that does not read the clock."""
+        """Equal messages always print the same: plain jinja that does not read the clock."""
         return self._renderer is None and not any("strftime_now" in text for text in self._texts.values())
 
     @property
@@ -364,7 +364,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """The sandbox with short cuts to what it would find anyway: most of the time of a rendering goes into lookups."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """What `obj.attribute` gives."""
+        """The value of `obj.attribute`."""
         if obj.__class__ is dict:
             if attribute not in _DICT_ATTRIBUTES:  # a plain dict has no other attributes, so this is its item
                 try:

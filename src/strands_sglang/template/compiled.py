@@ -139,7 +139,7 @@ class _Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What a template asked a text, and the answer.
+    """A question that a template asked about a text, and the answer.
 
     Attributes:
         text: The text, with slots.
@@ -188,7 +188,7 @@ class CompiledDelta:
     _conditions: tuple[Callable[[Values], bool], ...]
 
     def text(self, values: Values) -> str | None:
-        """What follows the end of the turn; None if the step has to be rendered."""
+        """The text after the end of the turn; None if the step has to be rendered."""
         for holds in self._conditions:
             if not holds(values):
                 return None
@@ -309,7 +309,7 @@ _PRINTED_ARGUMENTS: Final = frozenset({"join", "default", "d"})
 _TYPE_TESTS: Final = {"string": True, "defined": True, "sequence": True, "iterable": True} | dict.fromkeys(
     ["none", "mapping", "number", "integer", "float", "boolean", "undefined", "callable", "true", "false"], False
 )
-"""What tests on its type answer for any text."""
+"""The answers to tests of its type, the same for any text."""
 
 
 def _traced_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -453,7 +453,7 @@ _TRIED: Final = ("Plain.", ' "a"\t<b>&amp;\\n\n', "0", "")
 def _agrees(
     compiled: CompiledDelta, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], content: str
 ) -> bool | None:
-    """Whether both print the same for a content; None where the compiled delta leaves it to the rendering."""
+    """True if both print the same for a content; None where the compiled delta leaves it to the rendering."""
     frame = frame_of(history, new)
     assert frame is not None
     values = [*frame.values[: -len(new)], *[content] * len(new)]

@@ -30,7 +30,7 @@ Span = tuple[int, int]
 
 
 class ControlTokens(StrEnum):
-    """What becomes of a control token that the text of a message or a tool description spells."""
+    """The policy for control tokens spelled out in the text of a message or a tool description."""
 
     SPLIT = "split"
     """It is encoded as ordinary text. The model reads the same characters, and they control nothing."""
@@ -76,7 +76,7 @@ def _branches(node: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControlTexts:
-    """Which texts control, by where they stand.
+    """The texts that act as control tokens, by where they stand.
 
     Prompts name tags on purpose ("reason inside <think> and </think>"), and models are trained on such prompts with
     the tags as tokens. Tool results are data: there, no token that the template prints may be spelled.

@@ -26,7 +26,7 @@ Render = Callable[[Sequence[Message]], str]
 
 
 class DroppedContent(StrEnum):
-    """What happens when the template does not print a past assistant turn of a first prompt in full.
+    """The policy for templates that do not print a past assistant turn of a first prompt in full.
 
     Some templates print either the text or the calls of a turn, and some print no calls at all. This is about histories
     that are rendered anew: restored sessions, and what a conversation manager has shortened. Sampled turns of the
@@ -54,7 +54,7 @@ class _Piece:
 
 
 def survives(content: str, printed: str) -> bool:
-    """Whether text of a message is in what was printed: verbatim, trimmed, escaped, or at least word for word.
+    """True if the text of a message was printed: verbatim, trimmed, escaped, or at least word for word.
 
     Templates trim, escape and indent content and cut switches (`/no_think`) and tags out of it. Anything else that is
     missing was lost.
@@ -161,7 +161,7 @@ def _pieces(messages: Sequence[Message], *, assistant: bool) -> list[_Piece]:
 
 
 def _said(text: str) -> str:
-    """What an assistant said, without reasoning in the text, which templates drop on purpose."""
+    """The words of an assistant, without reasoning in the text, which templates drop on purpose."""
     closed = [(at + len(tag), at) for tag, at in ((tag, text.rfind(tag)) for _, tag in REASONING_TAGS) if at >= 0]
     return text[max(closed)[0] :] if closed else text
 
@@ -201,7 +201,7 @@ def _aligned(
 
 
 def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> int | None:
-    """Where content ends that starts at a position and is followed by constant text; None if it is not there."""
+    """End of the content that starts at a position and is followed by constant text; None if it is not there."""
     for printed in (content, content.strip()):
         end = at + len(printed)
         if (

@@ -46,7 +46,7 @@ _MAX_PRINTED_CALLS = 256
 
 
 class DeltaNote(StrEnum):
-    """What was special about the end of the sampled turn."""
+    """A special case at the end of the sampled turn."""
 
     STAND_IN = "stand-in"
     """Another stop token was sampled than the template prints; it stays, and the delta is unchanged."""
@@ -312,11 +312,11 @@ class DeltaRenderer:
         return replace(step, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
 
     def opens_reasoning(self, prompt_text: str) -> bool:
-        """Whether generation after this prompt or delta starts inside a reasoning block."""
+        """True if generation after this prompt or delta starts inside a reasoning block."""
         return generation_opens_reasoning(prompt_text) is not None
 
     def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
-        """What the template prints for an assistant turn with one structured call, between header and end of turn.
+        """The text of one structured call in an assistant turn, between its header and the end of the turn.
 
         The text that a model of this template samples for the call, so what a tool parser has to read.
 
@@ -341,7 +341,7 @@ class DeltaRenderer:
 
 
 class _SampledEnd(NamedTuple):
-    """How the sampled ids end, see `DeltaRenderer.delta`."""
+    """The end of the sampled ids, see `DeltaRenderer.delta`."""
 
     emitted: str | None
     truncated: bool

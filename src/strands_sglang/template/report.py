@@ -11,7 +11,7 @@ from .chat_messages import ArgumentForm, ContentForm, Path
 
 
 class Verdict(StrEnum):
-    """Whether deltas of this template can be proved."""
+    """The self-check's judgement: can deltas of this template be proved?"""
 
     EXACT = "EXACT"
     """Every probed step is exact from a short conversation: cost independent of the history."""
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 class Flag(StrEnum):
-    """What a user should know about a template that works."""
+    """A caveat about a template that works."""
 
     DROPS_REASONING_AT_USER = "drops-reasoning-at-user"
     """A re-rendered history has lost earlier reasoning as soon as a user message follows; our trajectory keeps it."""
@@ -58,7 +58,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeResult:
-    """How the probes of one shape went.
+    """The outcome of the probes of one shape.
 
     Attributes:
         answered: Probes that rendered.
@@ -76,12 +76,12 @@ class ShapeResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the shape can be expressed (perhaps not in every surrounding)."""
+        """The shape can be expressed, perhaps not in every context."""
         return self.path is not None
 
     @property
     def complete(self) -> bool:
-        """Whether every probe rendered."""
+        """Every probe rendered."""
         return self.answered == self.total
 
 
@@ -114,12 +114,12 @@ class Report:
 
     @property
     def needs_full_history(self) -> bool:
-        """Whether `delta` must be given the full history; else system messages, latest user and last turn suffice."""
+        """`delta` needs the full history; otherwise system messages, latest user message and last turn suffice."""
         return self.path is Path.FULL
 
     @property
     def closers(self) -> dict[Shape, str]:
-        """What ends the assistant turn, by shape that can be expressed."""
+        """The end of the assistant turn, by shape that can be expressed."""
         return {shape: result.closer for shape, result in self.shapes.items() if result.ok}
 
     @property

@@ -200,7 +200,7 @@ def _content_form(step: StepRenderer, place: Callable[[Any], list[Message]]) -> 
 
 
 def _shows_source(printed: str) -> bool:
-    """Whether a list of parts was printed as Python or JSON source."""
+    """True if a list of parts was printed as Python or JSON source."""
     before = printed[: printed.rfind(_MARK)].rstrip("\"'\\ ")
     return before.endswith((":", "=")) and before.rstrip(":= \"'\\").endswith("text")
 
@@ -277,7 +277,7 @@ def _require_content(delta: str, new: Sequence[Message]) -> None:
 
 
 def _numbers_media(step: StepRenderer) -> bool:
-    """Whether images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
+    """True if images or videos are numbered over the whole conversation, as Qwen's templates do on request."""
     for kind in ("image", "video"):
         shown: Message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "Usr1XQ"}]}
         probe = Probe(history=(shown, text("Mid."), NEXT, text("Ans.")), new=(shown,))
@@ -323,7 +323,7 @@ def _closer_flags(step: StepRenderer, shapes: Mapping[Shape, ShapeResult]) -> se
 
 
 def _loss_flags(step: StepRenderer) -> set[Flag]:
-    """What a re-rendered history loses of past assistant turns."""
+    """The parts of past assistant turns that a re-rendered history loses."""
     flags = set()
     spoken = None if step.tools is None else _try(step, [USER, call(1, content=_MARK), result(1)], generate=True)
     if spoken is not None:

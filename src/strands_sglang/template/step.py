@@ -25,7 +25,7 @@ from .chat_template import ChatTemplate
 
 
 class Plant(StrEnum):
-    """Where the sentinel goes in the copy of the assistant turn.
+    """A place for the sentinel in the copy of the assistant turn.
 
     A turn with calls is best planted without content: some templates print content again after the tool results, some
     drop the calls unless content is null, some cannot take null.
@@ -109,7 +109,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix:
-    """What the template prints after the end of the assistant turn.
+    """The text that the template prints after the end of the assistant turn.
 
     Attributes:
         text: From behind the closer to the end of the next generation prompt.
@@ -317,7 +317,7 @@ def find_boundary(region: str, printed_last: str | None, vocabulary: Vocabulary,
 
 
 def _shared_end(region: str, printed_last: str) -> str:
-    """What the template prints both where the turn is last and where it is not: it belongs to the turn."""
+    """The text printed both when the turn is last and when it is not: it belongs to the turn."""
     shared = region[: common_prefix(printed_last, region)]
     if shared == printed_last:
         return shared
@@ -392,7 +392,7 @@ def _shown(step: StepRenderer, turn: Message, plant: Plant, answer: Message, end
 
 
 def _start(step: StepRenderer, whole: str) -> int:
-    """Where the call starts: behind the generation prompt, or where a turn with text differs."""
+    """Offset of the call: after the generation prompt, or at the first difference from a turn with text."""
     starts = [0]
     try:
         prompt = step.render([_LONE_USER], generate=True)

@@ -52,7 +52,7 @@ class ToolParseResult:
 
     @property
     def is_error(self) -> bool:
-        """Whether the call is malformed."""
+        """The call is malformed."""
         return self.raw is not None
 
     @property
@@ -147,7 +147,7 @@ class ToolParser(ABC):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
     DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
     message_separator: ClassVar[str] = ""
-    """What the family prints between messages. Informative: the model learns it from the chat template."""
+    """The text that the family prints between messages. Informative: the model learns it from the chat template."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class ToolParser(ABC):
         return match.group(1) if match else ""
 
     def end_of_turn(self, text: str, start: int, end: int | None = None) -> int:
-        """Where a call without an end marker ends at the latest: at the end of the turn (`end`), or of the reasoning.
+        """The latest possible end of a call without an end marker: the end of the turn (`end`), or of the reasoning.
 
         A closing tag behind a call says that the call was drafted in reasoning which the prompt had opened.
         """
@@ -339,7 +339,7 @@ class ToolParser(ABC):
         return end if close_at < 0 else close_at
 
     def unclosed_error(self, markup: str) -> str:
-        """What is wrong with a call that begins and never ends; `markup` is what follows its begin marker."""
+        """The error of a call that begins and never ends; `markup` is what follows its begin marker."""
         if self.tool_end_token:
             return f"the call is not closed: {self.tool_end_token} is missing"
         return "the call does not end with the turn: its JSON is not complete or not valid"

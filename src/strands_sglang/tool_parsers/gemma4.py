@@ -61,7 +61,7 @@ class Gemma4ToolParser(ToolParser):
         return f"{begin}{PREFIX}{name}{_write(arguments)}{end}"
 
     def guess_name(self, markup: str) -> str:
-        """What follows `call:`."""
+        """The text after `call:`."""
         match = _NAME.match(markup)
         return match.group(1) if match and is_name(match.group(1)) else ""
 

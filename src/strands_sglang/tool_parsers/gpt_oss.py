@@ -133,7 +133,7 @@ class GptOssToolParser(ToolParser):
         return match.group() if match else ""
 
     def _is_call(self, text: str, header: re.Match[str]) -> bool:
-        """Whether a message is a call: it has a recipient, or ends as calls do."""
+        """A message is a call if it has a recipient, or ends as calls do."""
         if _recipient(header) is not None:
             return True
         close = _END.search(text, header.end()) if header["channel"] == "commentary" else None

@@ -351,9 +351,9 @@ class BareToolParser(ToolParser):
     """
 
     HEAD: ClassVar[re.Pattern[str]]
-    """How a call without a marker begins."""
+    """The beginning of a call without a marker."""
     HAS_MARKER: ClassVar[bool] = True
-    """Whether a call may also stand behind the begin marker, wherever that is."""
+    """A call may also stand after the begin marker, wherever that is."""
 
     def begin(self, text: str) -> Callable[[int], int]:
         """A block begins at the start of the visible text, or at the begin marker."""

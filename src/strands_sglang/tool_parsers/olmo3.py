@@ -53,7 +53,7 @@ class Olmo3ToolParser(ToolParser):
         return f"{begin}{name}({printed}){end}"
 
     def guess_name(self, markup: str) -> str:
-        """What stands before the first bracket."""
+        """The text before the first bracket."""
         match = _NAME.match(markup.lstrip())
         return match.group() if match else ""
 

@@ -21,7 +21,7 @@ DEFAULT_THINK_TOKENS: ThinkTokens = ("<think>", "</think>")
 
 
 class SegmentKind(StrEnum):
-    """What a piece of sampled text is."""
+    """The kind of a piece of sampled text."""
 
     TEXT = "text"
     """Visible text."""
@@ -180,7 +180,7 @@ def join(text: str, segments: list[Segment], kind: SegmentKind, *, separator: st
 def ends_in_reasoning(
     text: str, segments: list[Segment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
 ) -> bool:
-    """Whether `text` stops before its reasoning block does."""
+    """True if `text` stops before its reasoning block does."""
     if not think_tokens:
         return False
     if not segments:

@@ -32,7 +32,7 @@ class CallTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a call's header says.
+    """A call's header.
 
     Attributes:
         name: Tool name; empty when the header has none.

@@ -115,7 +115,7 @@ class TaggedToolParser(ToolParser):
 
     GRAMMAR: ClassVar[TagGrammar]
     SEVERAL_CALLS: ClassVar[bool] = False
-    """Whether one block may hold several calls."""
+    """One block may hold several calls."""
 
     def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
         """Read every value by the declared type of its parameter.

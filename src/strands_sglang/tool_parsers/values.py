@@ -51,7 +51,7 @@ def skip_space(text: str, position: int) -> int:
 
 
 def is_name(name: str) -> bool:
-    """Whether a name printed without quotes can be one: not empty, no blanks or control characters, no tag."""
+    """True if the text can be a name without quotes: not empty, no blanks or control characters, no tag."""
     return name.isprintable() and not set(name) & set(" <>{}\"'") and bool(name)
 
 

@@ -40,7 +40,7 @@ from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
 from ..fast_paths import FastPath
-from ..media import Medium, growth_of
+from ..media import Medium, media_growth
 from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
 from .turn import Completion, ToolCall, Turn
@@ -265,7 +265,7 @@ class TrajectoryForest:
                 attempt=location.attempt,
                 is_constrained=is_constrained,
                 start=parent.end if parent is not None else 0,
-                growth=(parent.growth if parent is not None else 0) + growth_of(media),
+                growth=(parent.growth if parent is not None else 0) + media_growth(media),
             )
             records.turns.append(turn)
             records.contexts.append(location.context)

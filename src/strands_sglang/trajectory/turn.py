@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..media import Medium, expanded_ids, expanded_values, growth_of
+from ..media import Medium, expanded_ids, expanded_values, media_growth
 from .fingerprint import ReplyPrint
 from .packed import Run, SamplingMask, WeightSpan
 
@@ -183,7 +183,7 @@ class Turn:
     @property
     def prompt_length(self) -> int:
         """Number of tokens of the prompt delta, with its images expanded."""
-        return len(self.prompt_ids) + growth_of(self.media)
+        return len(self.prompt_ids) + media_growth(self.media)
 
     def path(self) -> list[Turn]:
         """The turns from the root to this one."""
