@@ -24,7 +24,7 @@ from pathlib import Path
 from strands_env.core import Action, Observation, RewardResult, StepResult, TaskContext, TerminationReason
 from strands_env.eval import EvalSample, Evaluator, summarize, verify_run
 from strands_env.eval.run.groups import read_scores
-from strands_env.eval.run.tasks import PromptNamer, sample_id
+from strands_env.eval.run.tasks import TaskNamer, sample_id
 from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths
 
 MESSAGES = [{"role": "user", "content": [{"text": "q"}]}, {"role": "assistant", "content": [{"text": "x" * 1900}]}]
@@ -54,7 +54,7 @@ def write(folder: str, count: int) -> None:
     config: RunConfig = run.run_config()
     config.check(has_results=False)
     log = ResultLog(StorePaths.of(folder), fsync_interval=None)
-    namer = PromptNamer()
+    namer = TaskNamer()
     batch: list[EvalSample] = []
     for number, action in enumerate(tasks(count)):
         prompt = namer.name(action)

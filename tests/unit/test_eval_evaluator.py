@@ -30,7 +30,7 @@ from strands_env.eval import (
 )
 from strands_env.eval.metrics import compute_pass_at_k
 from strands_env.eval.run import run
-from strands_env.eval.run.tasks import PromptNamer
+from strands_env.eval.run.tasks import TaskNamer
 from strands_env.eval.store import RunConfig, StorePaths, load_run
 from strands_env.testing import ScriptedModel
 from tests.unit.eval_support import FakeEnv, outcome, scripted_factory, task, tasks, with_tokens
@@ -535,14 +535,14 @@ async def test_passing_over_finished_samples_lets_others_have_the_loop(tmp_path)
     evaluator = Evaluator(FakeEnv, output_path=tmp_path, keep_results=False)
     heart = asyncio.create_task(beat())
     seen = []
-    original = PromptNamer.name
+    original = TaskNamer.name
 
     def name(self, action):
         seen.append(beats)
         return original(self, action)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PromptNamer, "name", name)
+        patch.setattr(TaskNamer, "name", name)
         await evaluator.run(tasks(700))
     heart.cancel()
     assert len(set(seen)) >= 700 // 64

@@ -22,7 +22,7 @@ from strands_env.core import Action, TaskContext
 from strands_env.core.jsonable import canonical, changed, name_of, plain
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.errors import DatasetError
-from strands_env.eval.run.tasks import PromptNamer, task_digest
+from strands_env.eval.run.tasks import TaskNamer, task_digest
 from strands_env.eval.store.config import differences, digest
 from tests.conftest import ROOT
 from tests.unit.eval_support import FakeEnv, task
@@ -154,7 +154,7 @@ def test_a_task_without_an_id_is_named_by_its_message():
 
 
 def test_ids_never_collide_whatever_the_user_gives():
-    namer = PromptNamer()
+    namer = TaskNamer()
     made = [namer.name(task(name)).id for name in ("a", "a#2", "a", "a", "a#2", "a#2#2")]
     assert len(set(made)) == len(made)
     assert made[:3] == ["a", "a#2", "a#3"]

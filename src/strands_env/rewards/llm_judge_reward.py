@@ -124,7 +124,7 @@ def tagged(tag: str, text: object) -> str:
     return f"<{tag}>\n{escape(str(text))}\n</{tag}>"
 
 
-class Verdict(BaseModel):
+class CorrectnessVerdict(BaseModel):
     """The judgment of `CorrectnessJudgeReward`."""
 
     reasoning: str = Field(description="Why, in one or two sentences.")
@@ -133,13 +133,13 @@ class Verdict(BaseModel):
     )
 
 
-class CorrectnessJudgeReward(LLMJudgeReward[Verdict]):
+class CorrectnessJudgeReward(LLMJudgeReward[CorrectnessVerdict]):
     """1.0 if the judge finds the final response right by the ground truth, 0.0 if wrong; abstains if it cannot tell.
 
     An episode without a final response is wrong without asking; a task without ground truth is not judged.
     """
 
-    judgment_format = Verdict
+    judgment_format = CorrectnessVerdict
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Ask the judge, where there is something to judge."""
@@ -158,6 +158,6 @@ class CorrectnessJudgeReward(LLMJudgeReward[Verdict]):
             f"{tagged('answer', step_result.observation.final_response)}"
         )
 
-    async def get_reward(self, judgment: Verdict) -> float | None:
+    async def get_reward(self, judgment: CorrectnessVerdict) -> float | None:
         """1.0, 0.0, or None."""
         return {"correct": 1.0, "incorrect": 0.0, "cannot_tell": None}[judgment.verdict]

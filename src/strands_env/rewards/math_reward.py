@@ -137,7 +137,7 @@ class WorkerStalledError(RuntimeError):
     """A request got no CPU time for very long; its worker is gone."""
 
 
-class _Worker:
+class _Verifier:
     """One process and its pipes. Used by one thread at a time."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class _Worker:
         return code
 
 
-class WorkerPool:
+class VerifierPool:
     """A few processes that run `math_worker.py`, started when first needed, closed with the interpreter.
 
     Plain subprocesses with pipes: no fork of a process full of threads and CUDA, no second import of the user's script.
@@ -216,8 +216,8 @@ class WorkerPool:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._idle: list[_Worker] = []
-        self._all: set[_Worker] = set()
+        self._idle: list[_Verifier] = []
+        self._all: set[_Verifier] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
@@ -261,23 +261,23 @@ class WorkerPool:
                 return answer
         raise AssertionError("unreachable")
 
-    def _take(self) -> _Worker:
+    def _take(self) -> _Verifier:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        worker = _Worker()
+        worker = _Verifier()
         with self._lock:
             self._all.add(worker)
         return worker
 
-    def _give(self, worker: _Worker) -> None:
+    def _give(self, worker: _Verifier) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(worker)
                 return
         self._drop(worker)
 
-    def _drop(self, worker: _Worker) -> None:
+    def _drop(self, worker: _Verifier) -> None:
         worker.kill()
         with self._lock:
             self._all.discard(worker)
@@ -298,5 +298,5 @@ class WorkerPool:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-_WORKERS = WorkerPool(size=max(1, min(4, (os.cpu_count() or 2) // 2)))
+_WORKERS = VerifierPool(size=max(1, min(4, (os.cpu_count() or 2) // 2)))
 """Shared by all reward functions of the process."""

@@ -15,7 +15,7 @@ from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.groups import Grouping, GroupPolicy
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import Results, Run, RunOptions
-from strands_env.eval.run.sampling import Executor, RetryPolicy, Sampler, fixed_seed
+from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, contained
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import RecordFile, ResultReader, RunConfig, StoredSamples, StorePaths
@@ -208,8 +208,8 @@ class Evaluator:
         executor = self.executor or LocalExecutor(self.env_factory)  # type: ignore[arg-type]
         return await self._sampler(executor).sample(action)
 
-    def _sampler(self, executor: Executor) -> Sampler:
-        return Sampler(
+    def _sampler(self, executor: Executor) -> SampleRunner:
+        return SampleRunner(
             executor,
             retry=self.retry,
             timeout=self.sample_timeout,

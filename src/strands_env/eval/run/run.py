@@ -15,8 +15,8 @@ from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
-from strands_env.eval.run.sampling import Sampler, failure_of, fixed_seed
-from strands_env.eval.run.tasks import Prompt, PromptNamer, Tasks, count, sample_id, sample_seed, stream
+from strands_env.eval.run.sampling import SampleRunner, failure_of, fixed_seed
+from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import RecordFile, ResultLog, ResultWriter, RunConfig, StoredSamples, StorePaths
 
@@ -53,7 +53,7 @@ class RunOptions:
 class Job:
     """A sample to run."""
 
-    prompt: Prompt
+    prompt: NamedTask
     index: int
     id: str
 
@@ -102,7 +102,7 @@ class Run:
             self._reader_stopped = True
         self._show()
 
-    async def run(self, sampler: Sampler) -> Results:
+    async def run(self, sampler: SampleRunner) -> Results:
         """Run everything that is not done yet; all samples by prompt id."""
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
             ending.callback(self._progress.finish, self._state)
@@ -172,7 +172,7 @@ class Run:
 
     async def _jobs(self) -> AsyncGenerator[Job, None]:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
-        namer = PromptNamer()
+        namer = TaskNamer()
         prompts = passed = 0
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
@@ -193,7 +193,7 @@ class Run:
                     yield job
         self._state.total = prompts * self._options.n_samples  # now known, whatever was said before
 
-    def _check_task(self, prompt: Prompt) -> None:
+    def _check_task(self, prompt: NamedTask) -> None:
         if self._writer is None:
             return
         known = self._writer.log.tasks.get(prompt.id)
@@ -217,7 +217,7 @@ class Run:
 
     # ---- workers -----------------------------------------------------------------------------------------------------
 
-    async def _work(self, jobs: AsyncIterator[Job], sampler: Sampler) -> None:
+    async def _work(self, jobs: AsyncIterator[Job], sampler: SampleRunner) -> None:
         while not self._state.stopping:
             async with self._reading:
                 job = await self._next(jobs)
@@ -249,7 +249,7 @@ class Run:
                 reader.uncancel()
                 self._reader_stopped = False
 
-    async def _sample(self, job: Job, sampler: Sampler) -> EvalSample:
+    async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
         task, seed = job.prompt.action, self._options.sampling_seed
         changes: dict[str, Any] = {"id": f"{job.prompt.id}_{job.index}"}
         if seed is not None:

@@ -118,7 +118,7 @@ def is_infrastructure(result: StepResult) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class SampleFailure:
     """The failure of a sample.
 
     Attributes:
@@ -130,14 +130,14 @@ class Failure:
     text: str
 
 
-def failure_of(sample: EvalSample) -> Failure | None:
+def failure_of(sample: EvalSample) -> SampleFailure | None:
     """The failure of a sample; None without one, and for a deadline, which depends on the sampled text."""
     result = sample.step_result
     reason, error = result.termination_reason, result.error
     if not reason.is_failure or reason is TerminationReason.TIMEOUT:
         return None
     text = reason.value if error is None else f"{reason.value} ({error.type}: {error.message})"
-    return Failure(kind=re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text), text=text)
+    return SampleFailure(kind=re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text), text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class RetryPolicy:
         return full * (1 - self.jitter * random.random())
 
 
-class Sampler:
+class SampleRunner:
     """Runs samples on an executor.
 
     Args:

@@ -215,7 +215,7 @@ def _name(action: Action) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class NamedTask:
     """A task of the run.
 
     Attributes:
@@ -229,13 +229,13 @@ class Prompt:
     digest: str
 
 
-class PromptNamer:
+class TaskNamer:
     """Gives every task of a run its id, the same in every run over the same data."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
-    def name(self, action: Action) -> Prompt:
+    def name(self, action: Action) -> NamedTask:
         """Name the next task.
 
         Raises:
@@ -247,7 +247,7 @@ class PromptNamer:
             given.encode()
         except UnicodeEncodeError:
             raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
-        return Prompt(action=action, id=self._unused(given), digest=content)
+        return NamedTask(action=action, id=self._unused(given), digest=content)
 
     def _unused(self, given: str) -> str:
         name = given
@@ -258,11 +258,11 @@ class PromptNamer:
         return name
 
 
-def sample_id(config_digest: str, prompt: Prompt, index: int) -> str:
+def sample_id(config_digest: str, prompt: NamedTask, index: int) -> str:
     """Identity of one sample: configuration, task and index."""
     return digest(config_digest.encode(), prompt.digest.encode(), prompt.id.encode(), index.to_bytes(8, "little"))
 
 
-def sample_seed(seed: int, prompt: Prompt, index: int) -> int:
+def sample_seed(seed: int, prompt: NamedTask, index: int) -> int:
     """The seed of one sample: the same in every run over the same data, here and on every executor."""
     return derive_seed(seed, prompt.digest, prompt.id, index)
