@@ -18,7 +18,7 @@ VARIABLE = "STRANDS_ROLLOUT_PLAIN"
 
 
 class FastPath(StrEnum):
-    """What can be done faster, or plainly."""
+    """A fast path."""
 
     PIECES = "pieces"
     """Byte-level BPE encodes and decodes piece by piece in Python; plainly, the Rust tokenizer does. In
@@ -40,7 +40,7 @@ class FastPath(StrEnum):
 
     @property
     def is_on(self) -> bool:
-        """Whether it may be taken.
+        """True unless the environment turned it off.
 
         Raises:
             ValueError: The environment variable names something else.

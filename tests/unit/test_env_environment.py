@@ -22,6 +22,7 @@ from strands_env.core import Action, Environment, RewardFunction, RewardResult, 
 from strands_env.core.types import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import with_limits
+from strands_sglang.fast_paths import FastPath
 from strands_sglang.messages import format_tool_specs
 
 
@@ -249,6 +250,7 @@ async def test_failing_metrics_do_not_lose_the_trajectory() -> None:
     assert result.error.type == "KeyError"
 
 
+@pytest.mark.skipif(not FastPath.FLAT_LOOP.is_on, reason="the loop of the SDK is recursive")
 async def test_hundreds_of_turns_need_no_recursion() -> None:
     turns = 400
     model = ScriptedModel([*(call("add", a=i, b=1) for i in range(turns)), "done"])

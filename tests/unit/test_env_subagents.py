@@ -12,6 +12,7 @@ from strands.multiagent import GraphBuilder, Swarm
 from strands_env.core import Action, Environment
 from strands_env.core.types import TerminationReason
 from strands_env.testing import ScriptedModel, call
+from strands_sglang.fast_paths import FastPath
 
 ACTION = Action(message="go")
 
@@ -170,6 +171,7 @@ async def test_sub_agent_whose_next_call_goes_well_has_not_failed() -> None:
     assert result.reward is not None
 
 
+@pytest.mark.skipif(not FastPath.FLAT_LOOP.is_on, reason="the loop of the SDK is recursive")
 async def test_a_turn_of_a_sub_agent_is_no_deeper_than_the_one_before() -> None:
     depths: list[int] = []
 

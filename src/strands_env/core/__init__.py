@@ -1,4 +1,31 @@
-"""Core of the environment layer: types, `Environment`, and factories of models."""
+"""Environments and the life of an episode.
+
+| noun | is |
+|---|---|
+| `Environment` | a task world around an agent: tools, limits, reward |
+| `ModelFactory` | makes a fresh model for each step |
+| `Action` | one task: the message for the agent, and the context for its reward (`TaskContext`) |
+| step | one whole agent loop: prompt, tool calls and results, answer |
+| episode | `reset`, a step, always `cleanup`: `Environment.rollout` |
+| `StepResult` | the outcome of a step: an `Observation`, a `RewardResult`, a `TerminationReason` |
+| `Observation` | messages, metrics, and tokens as the model sampled them (`TokenObservation`) |
+| `Trajectory` | one path of tokens of one agent; a step has several where agents or branches are several |
+| `RewardFunction` | scores a step, or abstains |
+| `ErrorRecord` | an exception as data, with the `Phase` of the episode it came from |
+
+```python
+class Adding(Environment):
+    def get_tools(self):
+        return [add]
+
+
+env = Adding(model_factory=factory, reward_fn=lambda action, result: "4" in result.observation.final_response)
+result = await env.rollout(Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4")))
+```
+
+`environment` runs the step; `scope` is what it knows while it runs, `limits` bounds its tools, `deadline` its parts,
+and `termination` says how it ended. `rollout` makes environments and runs their episodes, for evaluators and trainers.
+"""
 
 from __future__ import annotations
 

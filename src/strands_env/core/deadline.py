@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""How long cancelled work may take to unwind before it is left behind."""
+"""Time that cancelled work has to unwind before it is left behind."""
 
 _AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
@@ -59,7 +59,7 @@ async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
 
 
 def is_closing(error: BaseException) -> bool:
-    """Whether an error only closes the coroutine it is raised in, which must not catch it.
+    """True for an error that only closes the coroutine it is raised in, which must not catch it.
 
     A `GeneratorExit` that some code raised in a running task is an error like others.
     """
@@ -72,7 +72,7 @@ def is_closing(error: BaseException) -> bool:
 
 
 def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
-    """What would end more than the rollout that raised it, as an error that does not."""
+    """An ordinary error in place of one that would end more than the rollout that raised it."""
     if isinstance(error, SystemExit):
         return RuntimeError(f"the {where} called sys.exit({error.code!r})")
     return RuntimeError(f"the {where} raised {type(error).__name__}: {error}")
@@ -101,7 +101,7 @@ async def _ended(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio
 
 
 def _has_result(task: asyncio.Task[Any]) -> bool:
-    """Whether a task that was stopped finished all the same."""
+    """True for a task that finished while it was being stopped."""
     return task.done() and not task.cancelled() and task.exception() is None
 
 

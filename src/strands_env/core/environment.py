@@ -209,7 +209,7 @@ class Environment:
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
 
     def is_scored(self, reason: TerminationReason) -> bool:
-        """Whether a step that ended so is given to the reward function. The default leaves out failures."""
+        """Decides which steps the reward function scores, by how they ended. The default leaves out failures."""
         return not reason.is_failure
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class Environment:
         return reason, record
 
     def _why_cut(self, scope: StepScope) -> TerminationReason:
-        """What cut the last reply: its own bound, a budget, or the context."""
+        """The limit that cut the last reply: its own bound, a budget, or the context."""
         limit = getattr(scope.models[0].model, "length_limit", None)
         if limit is None and self.max_total_tokens is not None and scope.limiter.total_tokens >= self.max_total_tokens:
             return TerminationReason.TOKEN_BUDGET_REACHED

@@ -139,7 +139,7 @@ def changed(model: Model, changes: Mapping[str, Any]) -> Model:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value is what JSON text says: no subclass, no other key than text, no infinite number."""
+    """True for values that JSON gives back as they are: no subclasses, text keys, finite numbers."""
     kind = type(value)
     if kind is dict:
         return all(type(key) is str and is_json(item) for key, item in value.items())
@@ -190,7 +190,7 @@ class _Name(str):
 
 
 def _leaf(value: Any) -> str:
-    """What makes models by its `config`; else a name."""
+    """A model factory by its `config`; anything else by its name."""
     config, name = getattr(value, "config", None), name_of(value)
     return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
 
@@ -291,7 +291,7 @@ _TEXT = "utf-8"  # the mark's value for text; True for bytes
 _KEY = "!__utf-8__"
 _STORED = "strands_env_stored"
 _MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
-"""What keys that look like ours have in them."""
+"""Marks in keys that look like ours."""
 
 
 def encode(value: Any) -> Any:

@@ -160,7 +160,7 @@ async def _before_cleanup(
 
 
 def takes_action(env_factory: EnvFactory) -> bool:
-    """Whether a factory wants the action.
+    """True for a factory that takes the action.
 
     Raises:
         TypeError: It is not callable, or needs other arguments.
@@ -214,7 +214,7 @@ async def run_environment(env: Any, action: Action) -> StepResult:
 
 
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
-    """What of an environment decides its results, as far as it can be seen from outside, as JSON values.
+    """The parts of an environment that decide its results, as far as they can be seen from outside, as JSON values.
 
     Args:
         env: The environment.

@@ -33,7 +33,7 @@ from .types import ErrorRecord, Phase, TerminationReason, TokenObservation, Tool
 MAX_TOOL_ERRORS = 20
 """Exceptions of tools that a step records in full."""
 _NOT_THE_TOOLS = "Validation failed for input parameters"
-"""How the SDK begins the message of an exception about arguments that the model got wrong."""
+"""Beginning of the SDK's message about arguments that the model got wrong."""
 
 _current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=None)
 
@@ -55,7 +55,7 @@ class TrackedModel:
     is_main: bool = False
 
     def trajectories(self) -> list[Trajectory]:
-        """What the model holds now."""
+        """The trajectories that the model holds now."""
         return [
             trajectory.labelled(
                 # Agents may share the main model: the path knows who asked. Others have the name they were made for.

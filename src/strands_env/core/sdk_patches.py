@@ -105,7 +105,7 @@ def inside_a_step() -> Iterator[None]:
 
 
 def only_reads_messages(model: Any) -> bool:
-    """Whether the model's `stream` promises to read its messages only; one that overrides or wraps it does not."""
+    """True for a model whose `stream` promises only to read its messages; one that overrides or wraps it does not."""
     return getattr(model.stream, "only_reads_messages", False) is True
 
 
@@ -172,7 +172,7 @@ def _normalized(messages: Any) -> Any:
 
 
 def _is_normal(message: Any) -> bool:
-    """Whether the SDK's normalisation would leave a message as it is."""
+    """True for a message that the SDK's normalisation would leave as it is."""
     if message.get("role", "assistant") != "assistant":
         return True
     content = message.get("content")

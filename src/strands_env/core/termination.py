@@ -57,7 +57,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """An exception as data.
+    """An exception as data: `ErrorRecord.from_exception(error, Phase.REWARD)`.
 
     Attributes:
         type: Qualified name of its class.
@@ -405,5 +405,5 @@ def _is_foreign(path: str) -> bool:
 
 
 def _is_in(path: str, package: Path) -> bool:
-    """Whether a file is in this package or in the one beside it."""
+    """True for a file of this package or of the one beside it."""
     return any(Path(path).is_relative_to(package.with_name(name)) for name in (package.name, "strands_sglang"))

@@ -100,12 +100,15 @@ Plain dictionaries on purpose: a typed message would drop the keys its type does
 
 
 class TaskContext(StoredModel):
-    """What the reward needs to know about a task; any further field is kept.
+    """Context for the reward: identity, ground truth, history; any further field is kept.
 
     Attributes:
         id: Identity of the task. Give one where results are compared or resumed; the default is random.
         ground_truth: The expected answer, in whatever form the reward function reads.
         conversation_history: Messages before this action, for episodes of several steps.
+
+    Example:
+        TaskContext(id="sums/17", ground_truth="4", difficulty="easy")
     """
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
@@ -161,6 +164,9 @@ class Action(StoredModel):
             of chat messages (`{"role": ..., "content": text}`): the last becomes the message, those before it the
             `conversation_history` of the context.
         task_context: Context for the reward.
+
+    Example:
+        Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))
     """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
@@ -209,7 +215,7 @@ def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 class Observation(StoredModel):
-    """What one step produced.
+    """The outcome of one step, before it is scored.
 
     Attributes:
         messages: The messages of this step, the action's own message first; the history before it is not repeated.
@@ -220,7 +226,10 @@ class Observation(StoredModel):
             environment changed them; None where they are.
         tools: The tools at the end of the step, as JSON text of a list of function schemas, the form in which chat
             templates take them (`{"type": "function", "function": {"name", "description", "parameters"}}`). None
-            without tools, in results of earlier versions, and where a saved sample was read without its tokens.
+            without tools, and where a saved sample was read without its tokens.
+
+    Example:
+        `observation.final_response` is "It is 4."; `observation.tokens.loss_mask` is 1 for each sampled token.
     """
 
     model_config = _JSON
@@ -266,7 +275,11 @@ class Observation(StoredModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanReward:
-    """A reward, a finite number, for the tokens `[start, end)` of `observation.tokens`."""
+    """A reward, a finite number, for the tokens `[start, end)` of `observation.tokens`.
+
+    Example:
+        SpanReward(start=120, end=164, reward=-0.5)
+    """
 
     start: int
     end: int
@@ -287,6 +300,9 @@ class RewardResult(StoredModel):
         span_rewards: A score by token span, where spans are scored.
         error: Why there is no score, where scoring itself broke: such a result is a failure (`REWARD_ERROR`), not an
             abstention.
+
+    Example:
+        RewardResult(reward=1.0, info={"matched": "exactly"}), or RewardResult() to abstain
     """
 
     model_config = _JSON
@@ -310,6 +326,9 @@ class StepResult(StoredModel):
         cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
         tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
         trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
+
+    Example:
+        `result.reward.reward`, `result.termination_reason`, `result.observation.messages`
     """
 
     model_config = _JSON
@@ -418,7 +437,14 @@ def _tokens(data: bytes | None) -> TokenObservation | None:
 
 
 class RewardFunction(ABC):
-    """Scores a step. Subclass it, or give the environment a plain function of the same arguments."""
+    """Scores a step. Subclass it, or give the environment a plain function of the same arguments.
+
+    Example:
+        class Exact(RewardFunction):
+            async def compute(self, action, step_result):
+                answer = step_result.observation.final_response
+                return RewardResult(reward=float(answer == action.task_context.ground_truth))
+    """
 
     @abstractmethod
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:

@@ -45,13 +45,13 @@ from .scripted import ScriptedCall, ScriptedModel
 T = TypeVar("T")
 
 GRACE_SECONDS = 10.0
-"""How long cancelled work may take to end."""
+"""Time that cancelled work has to end."""
 LEFT_BEHIND_SECONDS = 3.0
-"""How long threads and processes of an episode may take to end after its cleanup."""
+"""Time that threads and processes of an episode have to end after its cleanup."""
 
 
 class EnvironmentContract(ABC):
-    """What an evaluator or trainer relies on in an environment. Each `test_*` method is one clause."""
+    """The properties of an environment that evaluators and trainers rely on; each `test_*` method is one clause."""
 
     time_limit: float = 120.0
     """Seconds any clause may take; a hang is a failure."""
@@ -222,12 +222,12 @@ class EnvironmentContract(ABC):
 
 
 class RewardFunctionContract(ABC):
-    """What an environment relies on in a reward function. Each `test_*` method is one clause."""
+    """The properties of a reward function that environments rely on; each `test_*` method is one clause."""
 
     time_limit: float = 120.0
     """Seconds any clause may take; a hang is a failure."""
     is_deterministic: bool = True
-    """Whether the same answer always gets the same reward; set it to False for a judge."""
+    """The same answer always gets the same reward; set it to False for a judge."""
 
     @abstractmethod
     def make_reward(self) -> Any:
@@ -380,7 +380,7 @@ def _alive() -> set[str]:
 
 
 def _left_behind(before: set[str]) -> set[str]:
-    """What is alive now and was not before, after some time to end."""
+    """Threads and processes that began since and are still alive after some time to end."""
     deadline = time.monotonic() + LEFT_BEHIND_SECONDS
     while (left := _alive() - before) and time.monotonic() < deadline:
         time.sleep(0.02)
