@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.backends.sglang import SGLangClient
-from strands_sglang.exceptions import SGLangConnectionError, SGLangHTTPError
+from strands_sglang.exceptions import BackendRequestError, SGLangConnectionError, SGLangHTTPError
 from strands_sglang.testing import FaultyServer, faults
 from tests.unit.client_support import ControlledServer, make
 
@@ -237,6 +237,15 @@ async def test_abort_everywhere_counts_who_took_it() -> None:
         async with make(one.url) as client:
             assert await client.abort_everywhere("r2") == 1
     assert one.aborted_rids == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("rid", ["", "\ud800", None])
+async def test_an_id_that_cannot_be_one_is_not_aborted(rid: Any) -> None:
+    async with FaultyServer() as server, make(server.url) as client:
+        for abort in (client.abort, client.abort_everywhere):
+            with pytest.raises(BackendRequestError, match="rid"):
+                await abort(rid)
+    assert server.aborts == []
 
 
 async def test_abort_of_an_unreachable_server_is_false() -> None:

@@ -30,6 +30,7 @@ _ADDRESSES_FRESH_S = 10.0
 _NEXT_ADDRESS_S = 0.25  # an address that does not answer delays the next one by so much
 _LONGEST_FRAMING = 1 << 18  # bytes of headers, chunk sizes and trailers, beside a quarter of the body
 _MOST_HEADERS = 256
+_ENCODINGS = frozenset({"gzip", "deflate", "br", "zstd", "compress"})  # other words of the answer are not shown
 _SHOWN = 4096  # first bytes of an answer that an error keeps
 _LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
 
@@ -276,7 +277,8 @@ class _Connection(asyncio.Protocol):
         encoding = headers.get("content-encoding")
         if encoding is not None and encoding.strip().lower() not in ("", "identity"):
             # Nobody asked for compression, and a few bytes of it may stand for gigabytes.
-            self._refuse(f"the answer is compressed ({encoding!r}), but an uncompressed one was requested")
+            known = encoding if encoding in _ENCODINGS else "in a way that HTTP does not know"
+            self._refuse(f"the answer is compressed ({known}), but an uncompressed one was requested")
         elif status == 200 and length is not None and int(length) > self._limit:
             self._refuse(f"the answer has {length} bytes, more than {self._limit}; see max_answer_bytes")
 

@@ -146,6 +146,20 @@ def _equal(one: str, other: str) -> int:
     return sum(1 for _ in same)
 
 
+def check_rid(rid: Any) -> None:
+    """Refuse a request id that cannot be sent, or that is the beginning of every other one.
+
+    Raises:
+        BackendRequestError: It is not a string, empty, or holds half a surrogate pair.
+    """
+    if not isinstance(rid, str) or not rid:
+        raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
+    try:
+        rid.encode()
+    except UnicodeEncodeError as error:
+        raise BackendRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
+
+
 def affinity_header(name: str, routing_key: Any) -> bytes:
     """The header line that carries a routing key, with its line break before it; empty without a key.
 

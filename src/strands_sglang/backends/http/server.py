@@ -25,6 +25,7 @@ from .options import (
     Secrets,
     affinity_header,
     bearer,
+    check_rid,
     checked_count,
     checked_headers,
     checked_seconds,
@@ -323,14 +324,19 @@ class ServerClient(Backend):
 
         Returns:
             Whether a server took the call. It does not say that there was such a request.
+
+        Raises:
+            BackendRequestError: The id cannot be one; servers that abort by prefix would end every request for "".
         """
+        check_rid(rid)
         transport = await self._transport()
         with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort(rid)
         return False
 
     async def abort_everywhere(self, rid: str) -> int:
-        """Ask `base_url` and every worker behind it to stop a request; returns how many took the call."""
+        """Ask `base_url` and every worker behind it to stop a request, as `abort`; returns how many took the call."""
+        check_rid(rid)
         transport = await self._transport()
         with contextlib.suppress(BackendConnectionError), transport.closing.block(f"abort of {rid}"):
             return await transport.aborts.abort_everywhere(rid)

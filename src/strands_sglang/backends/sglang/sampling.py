@@ -15,6 +15,7 @@ from typing import Any
 
 from ...exceptions import BackendRequestError
 from ..contract import CONSTRAINTS
+from ..http.options import check_rid
 
 CONTEXT_RESERVE = 2
 """Tokens the server keeps free: with `max_new_tokens` equal to `context - prompt`, two fewer are sampled.
@@ -287,13 +288,8 @@ def validate_fields(
         raise BackendRequestError(f"token_ids_logprob={scored!r:.200}: expected a list of token ids{below}")
     if checked.get("stream"):
         raise BackendRequestError("stream=True: this client reads one whole answer per call; leave stream out")
-    rid = checked.get("rid")
-    if rid is not None and not (isinstance(rid, str) and rid):
-        raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
-    try:
-        (rid or "").encode()
-    except UnicodeEncodeError as error:
-        raise BackendRequestError(f"rid={rid!a}: expected text without lone surrogates") from error
+    if "rid" in checked:
+        check_rid(checked["rid"])
     for key in ("text", "input_embeds"):
         if key in checked:
             raise BackendRequestError(
