@@ -22,7 +22,8 @@ class ModelBackend:
         name: Its name on the command line.
         make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,
             `sampling_params` and options.
-        has_tokens: Its models keep exact token data; their sampling parameters and tool parsers are ours.
+        has_tokens: Its models keep exact token data; their tool parsers are ours.
+        check_sampling: Import path of what checks its sampling parameters; None leaves that to the provider.
         needs: Options that it cannot do without.
         key: Environment variable with the key that its client needs.
         ignores: Options that have no effect, each with the reason.
@@ -32,6 +33,7 @@ class ModelBackend:
     name: str
     make: str
     has_tokens: bool = False
+    check_sampling: str | None = None
     needs: tuple[str, ...] = ()
     key: str | None = None
     ignores: Mapping[str, str] = field(default_factory=dict)
@@ -48,9 +50,22 @@ class ModelBackend:
 
     def load(self) -> Callable[..., Any]:
         """The function that makes its model factory."""
-        module, _, function = self.make.partition(":")
-        made: Callable[..., Any] = getattr(import_module(module), function)
-        return made
+        return _imported(self.make)
+
+    def check(self, sampling_params: Mapping[str, Any]) -> None:
+        """Refuse sampling parameters that it would refuse or ignore.
+
+        Raises:
+            BackendRequestError: One is unknown or out of range.
+        """
+        if self.check_sampling is not None:
+            _imported(self.check_sampling)(sampling_params)
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, function = path.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
 def _no_tokens(name: str) -> dict[str, str]:
@@ -69,12 +84,22 @@ BACKENDS: Mapping[str, ModelBackend] = {
             name="local",
             make="strands_env.core.models:local_from_args",
             has_tokens=True,
+            check_sampling="strands_sglang.backends.sglang.request:check_sampling_params",
             ignores={**_no_server("local"), "tokenizer": "the model brings its own"},
         ),
         ModelBackend(
             name="sglang",
             make="strands_env.core.models:sglang_from_args",
             has_tokens=True,
+            check_sampling="strands_sglang.backends.sglang.request:check_sampling_params",
+            needs=("base_url",),
+            loading="asking the server at {base_url} for its model, and loading the tokenizer",
+        ),
+        ModelBackend(
+            name="vllm",
+            make="strands_env.core.models:vllm_from_args",
+            has_tokens=True,
+            check_sampling="strands_sglang.backends.vllm.request:check_sampling_params",
             needs=("base_url",),
             loading="asking the server at {base_url} for its model, and loading the tokenizer",
         ),

@@ -12,6 +12,7 @@ warn_of_upstream()
 
 if TYPE_CHECKING:
     from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
+    from .backends.vllm import VLLMClient
     from .compat import LoopLimiter, LoopLimitReachedError, Rollout
     from .exceptions import (
         ContextOverflowError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         ToolParserError,
         TrajectoryError,
     )
-    from .model import SGLangModel
+    from .model import SGLangModel, TokenModel
     from .tool_limiter import (
         MaxToolCallsReachedError,
         MaxToolIterationsReachedError,
@@ -74,6 +75,7 @@ __all__ = [
     "Token",
     "TokenBudgetReachedError",
     "TokenManager",
+    "TokenModel",
     "ToolLimitReachedError",
     "ToolLimiter",
     "ToolParseResult",
@@ -82,6 +84,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryError",
     "TrajectoryForest",
+    "VLLMClient",
     "WeightSpan",
     "decode_routed_experts",
     "get_client",
@@ -95,7 +98,8 @@ _MODULES = {
     "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
     "trajectory.packed": ("decode_routed_experts",),
     "compat": ("LoopLimitReachedError", "LoopLimiter", "Rollout"),
-    "model": ("SGLangModel",),
+    "backends.vllm": ("VLLMClient",),
+    "model": ("SGLangModel", "TokenModel"),
     "tool_limiter": (
         "MaxToolCallsReachedError",
         "MaxToolIterationsReachedError",

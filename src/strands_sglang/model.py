@@ -1,4 +1,4 @@
-"""`SGLangModel`: the Strands model provider that keeps exact token trajectories.
+"""`TokenModel`, known as `SGLangModel` too: the Strands model provider that keeps exact token trajectories.
 
 A shell around `Conversation`: the SDK's history goes in, the SDK's stream events come out. What is the SDK's own stays
 here: who calls, its events, its cancel signal, and the hook that answers malformed calls.
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 
-class SGLangModel(Model):
-    """A Strands model over SGLang's native `/generate`, token in and token out.
+class TokenModel(Model):
+    """A Strands model over any backend that samples token by token: SGLang, vLLM, the embedded engine.
 
     The ids of every call are the ids of a path already held, followed by a delta rendered by the model's own chat
     template and encoded in one piece. Sampled ids are never encoded again. History that is not an extension (trimmed,
@@ -43,8 +43,9 @@ class SGLangModel(Model):
 
     Args:
         tokenizer: Hugging Face style tokenizer of the served model.
-        client: The generation backend: `SGLangClient`, the embedded engine, a scripted fake.
-        base_url: URL of a server, instead of `client`; the model then makes a client of its own.
+        client: The generation backend: `SGLangClient`, `VLLMClient`, the embedded engine, a scripted fake.
+        base_url: URL of a server (`vllm+http://...` for vLLM), instead of `client`; the model then makes a client of
+            its own.
         tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
             one that reads back what the chat template prints, and refuses tools when none does.
         chat_template: Jinja text to use instead of the tokenizer's.
@@ -323,3 +324,7 @@ def _add_block(events: list[Any], start: dict[str, Any], delta: dict[str, Any]) 
     events.append({"contentBlockStart": {"start": start}})
     events.append({"contentBlockDelta": {"delta": delta}})
     events.append({"contentBlockStop": {}})
+
+
+SGLangModel = TokenModel
+"""The name that users of SGLang know."""

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from strands_env.backends import BACKENDS
+from strands_env.core.models import model_factory_from_args
+from strands_sglang import TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import (
@@ -235,3 +238,34 @@ async def test_a_key_is_never_shown() -> None:
         with pytest.raises(BackendHTTPError) as caught:
             await client.ask(request())
     assert "SECRET-KEY" not in f"{caught.value} {caught.value.body}"
+
+
+# ---- where a backend is named ----------------------------------------------------------------------------------------
+
+
+async def test_the_command_line_makes_a_model_over_vllm() -> None:
+    async with FaultyServer(protocol="vllm") as server:
+        made = await asyncio.to_thread(model_factory_from_args, "vllm", sglang_base_url=server.url, tokenizer="tiny")
+    model = made()
+    assert isinstance(model, TokenModel)
+    assert isinstance(model.conversation.client, VLLMClient)
+    assert model.conversation.client.base_url == server.url
+
+
+@pytest.mark.parametrize(("backend", "protocol", "other"), [("vllm", "sglang", "sglang"), ("sglang", "vllm", "vllm")])
+async def test_the_command_line_says_which_backend_was_meant(backend: str, protocol: Any, other: str) -> None:
+    async with FaultyServer(protocol=protocol) as server:
+        with pytest.raises(BackendConnectionError, match=f"--backend {other}"):
+            await asyncio.to_thread(model_factory_from_args, backend, sglang_base_url=server.url)
+
+
+def test_sampling_parameters_are_those_of_the_backend() -> None:
+    BACKENDS["sglang"].check({"stop_regex": "a"})
+    with pytest.raises(BackendRequestError, match="stop_regex"):
+        BACKENDS["vllm"].check({"stop_regex": "a"})
+
+
+async def test_an_address_alone_makes_a_model_over_vllm() -> None:
+    model = TokenModel(tokenizer=get_tokenizer("tiny"), base_url="vllm+http://localhost:1")
+    assert isinstance(model.conversation.client, VLLMClient)
+    assert isinstance(get_client("vllm+http://localhost:1"), VLLMClient)

@@ -258,6 +258,15 @@ def sglang_from_args(*, base_url: str, model_id: str | None, tokenizer: str | No
     )
 
 
+def vllm_from_args(*, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any) -> ModelFactory:
+    """`sglang_model_factory` for a vLLM server, whose tokenizer is that of its model where none is given."""
+    address = base_url.removeprefix("vllm+")
+    path = _vllm_tokenizer(address, given=tokenizer)
+    return sglang_model_factory(
+        tokenizer=_tokenizer(path), client=get_client(f"vllm+{address}"), model_id=model_id or path, **options
+    )
+
+
 def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **options: Any) -> ModelFactory:
     """`local_model_factory` for the name of a model."""
     return local_model_factory(model=model_id or "smollm2", **options)
@@ -300,32 +309,62 @@ def _check_listens(base_url: str) -> None:
         raise BackendConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
 
 
+def _vllm_tokenizer(base_url: str, *, given: str | None) -> str:
+    """The tokenizer that is given, else the model folder or hub id that the server names."""
+    info = _asked(base_url, "/v1/models", "vLLM", is_optional=given is not None)
+    if given is not None:
+        return given
+    models = info.get("data") if isinstance(info, dict) else None
+    model = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+    if model.get("owned_by") == "sglang":
+        raise BackendConnectionError(f"what answers at {base_url!r} is an SGLang server: use --backend sglang")
+    path = model.get("root") or model.get("id")
+    if not path:
+        raise ValueError(f"{base_url}/v1/models names no model; give a tokenizer with --tokenizer (tokenizer=)")
+    return str(path)
+
+
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
     """The tokenizer that is given, else the server's in its own words; a server that is down shows here, either way."""
-    import urllib.error
-    import urllib.request
-
-    url = f"{base_url.rstrip('/')}/get_model_info"
-    try:
-        with urllib.request.urlopen(url, timeout=10.0) as answer:
-            info = json.load(answer)
-    except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
-        if given is not None:  # a proxy may serve nothing but /generate
-            return given
-        raise BackendConnectionError(
-            f"what answers at {base_url!r} is not an SGLang server: GET /get_model_info gives {error}; correct the "
-            "address"
-        ) from error
-    except OSError as error:
-        raise BackendConnectionError(
-            f"no SGLang server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct the "
-            "address"
-        ) from error
+    info = _asked(base_url, "/get_model_info", "SGLang", is_optional=given is not None)
     if given is not None:
         return given
     if not isinstance(info, dict):
         raise BackendConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
     path = info.get("tokenizer_path") or info.get("model_path")
     if not path:
-        raise ValueError(f"{url} names no tokenizer; give one with --tokenizer (tokenizer=)")
+        raise ValueError(f"{base_url}/get_model_info names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(path)
+
+
+def _asked(base_url: str, path: str, server: str, *, is_optional: bool) -> Any:
+    """What a server says at a path.
+
+    Args:
+        base_url: Its address.
+        path: The path.
+        server: The kind of server that is expected, for errors.
+        is_optional: An answer that is not JSON will do: a proxy may serve nothing but the calls.
+
+    Raises:
+        BackendConnectionError: Nothing answers, or another kind of server.
+    """
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{base_url.rstrip('/')}{path}", timeout=10.0) as answer:
+            return json.load(answer)
+    except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
+        if is_optional:
+            return None
+        other = next(name for name in ("vllm", "sglang") if name != server.lower())
+        raise BackendConnectionError(
+            f"what answers at {base_url!r} is not a server of {server}: GET {path} gives {error}; correct the address, "
+            f"or choose another backend (--backend {other})"
+        ) from error
+    except OSError as error:
+        raise BackendConnectionError(
+            f"no {server} server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct "
+            "the address"
+        ) from error

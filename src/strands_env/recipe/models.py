@@ -54,18 +54,16 @@ def _has_tokens(backend: str) -> bool:
 
 
 def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
-    """Refuse sampling parameters that an SGLang server or the embedded engine would refuse.
+    """Refuse sampling parameters that the backend would refuse.
 
     Raises:
         EvalError: One is unknown, or its value is out of range.
     """
-    if not _has_tokens(backend):
+    if backend not in BACKENDS:
         return
-    from strands_sglang.backends.sglang.sampling import validate_sampling_params
-
     try:
-        validate_sampling_params(params)
-    except SGLangClientError as error:
+        BACKENDS[backend].check(params)
+    except StrandsSGLangError as error:
         raise EvalError(str(error)) from error
 
 

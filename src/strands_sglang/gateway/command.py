@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
     )
+    parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
     parser.add_argument("--strict", action="store_true", help="refuse what would be left out and counted")
     parser.add_argument("--tool-parser", metavar="NAME", help="tool parser (default: chosen by the chat template)")
@@ -126,11 +127,12 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
         more = {} if args.context_length is None else {"context_length": args.context_length}
         engine = await stack.enter_async_context(EmbeddedEngine(args.model, **more))
         return engine, engine.tokenizer, args.model
-    from ..backends.sglang import SGLangClient
+    from ..backends import client_class
     from ..backends.sglang.shared import get_tokenizer
 
+    kind, address = client_class(args.base_url if "+" in args.base_url else f"{args.backend}+{args.base_url}")
     tokenizer = get_tokenizer(args.tokenizer)
-    client = await stack.enter_async_context(SGLangClient(args.base_url))
+    client = await stack.enter_async_context(kind(address))
     return client, tokenizer, args.tokenizer
 
 
