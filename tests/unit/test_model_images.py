@@ -82,7 +82,7 @@ async def test_three_turns_with_images_extend_what_was_sent_and_replay_exactly(
 ) -> None:
     conv = conversation(client, tiny)
     await talk(conv, user("compare", RED, "with", TALL), user("no image here"), user(BLUE, "and the first again", RED))
-    placeholder = conv._expander.placeholder_id  # type: ignore[union-attr]
+    placeholder = client.image_expander.placeholder_id  # type: ignore[union-attr]
     for (held, _, answer), (sent, _, _) in zip(client.calls, client.calls[1:], strict=False):
         path = held + answer["output_ids"]
         assert sent[: len(path)] == path

@@ -26,7 +26,7 @@ PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
 """Model types proved on genuine servers: placeholders, counts and grids."""
 
 _FAMILY_OF = {"Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
-_REMEMBERED_BYTES = 1 << 28  # of entered images, for other conversations with the same ones
+_REMEMBERED_BYTES = 1 << 27  # of entered images, for other conversations with the same ones
 _REMEMBERED_SIZES = 4096
 _TRIES = 4  # sizes to ask a processor about before giving up
 _MOST_ELONGATED = 200  # as the Qwen family has it
