@@ -44,9 +44,7 @@ FILE_SECONDS = 30.0
 """Time that reading or writing one chunk may take."""
 
 _ENFORCED = frozenset(
-    {
-        *(Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD, Outcome.TOO_MANY_FILES),
-    }
+    (Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD, Outcome.TOO_MANY_FILES)
 )
 
 
@@ -114,22 +112,21 @@ class BubblewrapSandbox:
         environment: Mapping[str, str] | None = None,
         slots: SandboxSlots | None = None,
     ) -> None:
-        self._config: LaunchConfig = launch_config(
-            limits=limits or SandboxLimits(),
-            isolation=isolation,
-            python=python,
-            read_only=[*read_only, *([] if shared_folder is None else [shared_folder])],
-            packages=packages,
-            environment=environment or {},
-        )
+        self._options: dict[str, Any] = {
+            "limits": limits or SandboxLimits(),
+            "isolation": isolation,
+            "python": python,
+            "packages": packages,
+            "environment": environment or {},
+        }
+        shown = [*read_only, *([] if shared_folder is None else [shared_folder])]
+        self._config: LaunchConfig = launch_config(read_only=shown, **self._options)
         if not self._config.is_isolated:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
+        self._options |= {"read_only": read_only, "shared_folder": shared_folder}
         self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
-        self._begin(slots or default_slots)
-
-    def _begin(self, slots: SandboxSlots) -> None:
         self.limits = self._config.limits
-        self._slots = slots
+        self._slots = slots or default_slots
         self._taken: asyncio.Semaphore | None = None
         self._process: SandboxProcess | None = None
         self._lock = asyncio.Lock()
@@ -137,10 +134,7 @@ class BubblewrapSandbox:
 
     def sibling(self) -> Self:
         """Another sandbox of the same make and limits, with a slot of its own."""
-        sandbox = type(self).__new__(type(self))
-        sandbox._config, sandbox._shared_folder = self._config, self._shared_folder
-        sandbox._begin(_sibling_slots)
-        return sandbox
+        return type(self)(**self._options, slots=_sibling_slots)
 
     @property
     def capabilities(self) -> Capabilities:
