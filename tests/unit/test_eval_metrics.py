@@ -225,15 +225,6 @@ def test_many_sign_flips_of_distinct_values_need_little_memory(monkeypatch):
         tracemalloc.stop()
 
 
-def test_compare_reads_the_tasks_of_a_run_once(monkeypatch):
-    calls = []
-    original = comparison._tasks
-    monkeypatch.setattr(comparison, "_tasks", lambda table: calls.append(table) or original(table))
-    runs = [table(**{f"p{i}": [float(i % 2)] for i in range(50)}) for _ in range(2)]
-    compare(*runs)
-    assert len(calls) == 2
-
-
 def test_compare_without_a_shared_prompt_is_nan():
     result = compare(table(a=[1.0]), table(b=[1.0]))
     assert math.isnan(result.p_value) and math.isnan(result.difference.value)

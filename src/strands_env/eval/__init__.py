@@ -28,7 +28,7 @@ from .sample import EvalSample, Score
 from .store import Verification, read_results, verify_run
 
 if TYPE_CHECKING:
-    from .benchmarks.aime import AIMEEvaluator
+    from .benchmarks.mathematics import AIMEEvaluator
 
 __all__ = [
     "AIMEEvaluator",
@@ -72,7 +72,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "AIMEEvaluator":
-        from .benchmarks.aime import AIMEEvaluator
+        from .benchmarks.mathematics import AIMEEvaluator
 
         return AIMEEvaluator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
