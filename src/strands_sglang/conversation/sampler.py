@@ -111,9 +111,9 @@ class Sampler:
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
         bounds = await self._bounds(info, can, call, path, config, share, wanted.get("max_new_tokens"))
-        wanted["max_new_tokens"] = bounds.most_tokens()
-        if wanted.get("min_new_tokens", 0) > wanted["max_new_tokens"]:
-            wanted["min_new_tokens"] = wanted["max_new_tokens"]
+        wanted["max_new_tokens"] = longest = bounds.most_tokens()
+        if wanted.get("min_new_tokens", 0) > longest:
+            wanted["min_new_tokens"] = longest
         seen = path.media + moved(call.prompt.media, len(path.ids))
         if seen and not can.images:
             raise MediaError(f"the backend takes no images{can.hint('images')}")
@@ -160,7 +160,7 @@ class Sampler:
             self._check_experts(backend, completion)
         if completion.finish.type is not FinishType.LENGTH:
             return completion
-        bound = bounds.tightest(wanted["max_new_tokens"])
+        bound = bounds.tightest(longest)
         return replace(completion, finish=replace(completion.finish, limited_by=bound))
 
     async def _info(self, backend: Backend, config: SGLangConfig) -> BackendInfo:
@@ -174,16 +174,20 @@ class Sampler:
         return replace(info, context_length=context or info.context_length, vocab_size=vocabulary or info.vocab_size)
 
     def _checked_params(self, backend: Backend, params: dict[str, Any], vocab_size: int | None) -> dict[str, Any]:
-        """Checked sampling parameters. Those that are equal to the last call's, types included, were checked then."""
+        """Checked sampling parameters. Those that are equal to the last call's, types included, were checked then.
+
+        The length differs from call to call under a budget, and is this class's own.
+        """
+        length = params.pop("max_new_tokens")
         try:
             rules = marshal.dumps(params, 2), vocab_size, backend
         except ValueError:  # no plain data: the checks say what is wrong, or make such data of it
-            return backend.check_sampling_params(params, vocab_size=vocab_size)
+            rules = None
         known, checked = self._checked
-        if rules != known:
+        if rules is None or rules != known:
             checked = backend.check_sampling_params(params, vocab_size=vocab_size)
             self._checked = rules, checked
-        return dict(checked)
+        return {**checked, "max_new_tokens": length}
 
     def _check_experts(self, backend: Backend, completion: Completion) -> None:
         missing = completion.routed_experts is None and completion.finish.type is not FinishType.ABORT

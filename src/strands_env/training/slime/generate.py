@@ -477,7 +477,8 @@ def _notes(call: Call, result: StepResult, episode: Episode, agent_name: str) ->
         "agent_name": agent_name,
         "final_response": _final_text(result),
         "evaluation": call.evaluation,
-        "metrics": copy.deepcopy(result.observation.metrics),  # of this sample alone
+        # Of this sample alone; only a list of samples shares the result.
+        "metrics": copy.deepcopy(result.observation.metrics) if call.fanout else result.observation.metrics,
         "suspensions": episode.suspensions,
     }
     if result.reward is not None:
