@@ -25,6 +25,7 @@ from strands import tool
 from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
+from strands_env.training.slime.episode import RolloutBackend, RolloutControl
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends import prompt as prompt_module
@@ -115,9 +116,14 @@ class Work:
 class Episode:
     """A conversation that is driven turn by turn, without the SDK."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns: int, *, by_slime: bool = False) -> None:
         self.client = PostingClient()
-        self.conversation = Conversation(client=self.client, tokenizer=tokenizer())
+        backend: Backend = self.client
+        options: dict[str, Any] = {}
+        if by_slime:
+            control = RolloutControl(is_aborted=lambda: False, sampled_limit=1_000_000)
+            backend, options = RolloutBackend(self.client, control, [], Counter()), {"max_response_tokens": 500_000}
+        self.conversation = Conversation(client=backend, tokenizer=tokenizer(), **options)
         self.messages: list[Any] = [{"role": "user", "content": [{"text": "Add numbers."}]}]
         pieces = tokenizer().encode("the answer is in the book of numbers ", add_special_tokens=False)
         self.result = "the answer is in the book of numbers " * (TURN_TOKENS // len(pieces))
@@ -143,9 +149,9 @@ class Episode:
 
 
 @cache
-def work_at(turns: int) -> Work:
+def work_at(turns: int, *, by_slime: bool = False) -> Work:
     """The work of one more turn after so many."""
-    episode, work = Episode(turns), Work()
+    episode, work = Episode(turns, by_slime=by_slime), Work()
     work.held = len(episode.conversation.rollout)
     with pytest.MonkeyPatch.context() as patch:
         encode = TokenizerAdapter.encode
@@ -264,6 +270,18 @@ def test_a_turn_makes_the_same_calls_whatever_the_length() -> None:
 def test_calls_of_a_turn_stay_bounded() -> None:
     """600 when this was written; each costs 0.1 to 0.5 microseconds, and more once caches are cold."""
     assert sum(work_at(LONG).calls.values()) <= 620
+
+
+SLIME_CALLS_A_TURN = 60
+"""Calls that slime's control of a rollout adds to a turn; 46 when this was written."""
+
+
+def test_a_turn_under_slime_costs_little_more_whatever_the_length() -> None:
+    plain, short, long = work_at(LONG), work_at(SHORT, by_slime=True), work_at(LONG, by_slime=True)
+    assert long.calls == short.calls
+    assert sum(long.calls.values()) - sum(plain.calls.values()) <= SLIME_CALLS_A_TURN
+    assert long.dumped <= plain.dumped + 64 and long.encoded == plain.encoded
+    assert long.peak <= 1.1 * plain.peak and "PromptIds.tolist" not in long.calls
 
 
 def test_no_template_runs_once_the_step_is_compiled() -> None:
