@@ -2,7 +2,7 @@
 
 Each stands beside a plain path that says what is right, and gives the same ids, events and messages in less time.
 `STRANDS_ROLLOUT_PLAIN=1` turns all of them off; names turn off single ones: `STRANDS_ROLLOUT_PLAIN=pieces,flat_loop`.
-What each saves: "Fast paths" in `docs/performance.md`.
+What each saves: "Fast paths" in `docs/architecture.md`.
 """
 
 from __future__ import annotations
