@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from typing import Any
 
@@ -27,9 +28,27 @@ def plain(x: int) -> int:
     return x
 
 
-class SyncReset(Environment):
-    def reset(self) -> None:  # type: ignore[override]
+class SyncStep(Environment):
+    def step(self, action) -> None:  # type: ignore[override]
         pass
+
+
+class OwnThread(Environment):
+    """State that belongs to one thread: plain `reset`, tools and `cleanup` share it."""
+
+    def reset(self) -> None:
+        self.db = sqlite3.connect(":memory:")
+
+    def get_tools(self) -> list[Any]:
+        @tool
+        def count() -> str:
+            """Count rows."""
+            return str(self.db.execute("select 1").fetchall())
+
+        return [count]
+
+    def cleanup(self) -> None:
+        self.db.close()
 
 
 class AsyncTools(Environment):
@@ -73,7 +92,7 @@ class NoContainer(Environment):
 
 
 MISTAKES = [
-    ("SyncReset", "SyncReset.reset() must be async: write 'async def reset(self, ...)'"),
+    ("SyncStep", "SyncStep.step() must be async: write 'async def step(self, ...)'"),
     ("AsyncTools", "AsyncTools.get_tools() must not be async"),
     ("OneTool", "get_tools() must return a list of tools, got 'silent': write 'return [silent]'"),
     ("PlainTool", "the tool 'plain' is a plain function, which the SDK drops: decorate it with @tool"),
@@ -146,6 +165,11 @@ def test_a_call_that_cannot_be_made_is_wrong_usage(given, message, capsys):
     except SystemExit as stop:
         status = stop.code
     assert status == 2 and message in capsys.readouterr().err
+
+
+def test_check_calls_tools_on_the_thread_of_a_plain_reset(capsys):
+    assert main(["check", "--env", f"{HERE}:OwnThread", "--tokenizer", "none"]) == 0
+    assert "count({}) gave '[(1,)]'" in capsys.readouterr().out
 
 
 def test_warnings_are_no_errors(capsys):

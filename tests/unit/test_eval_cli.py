@@ -7,15 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
 from strands_env.cli import main
+from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.progress import LiveDisplay, PlainDisplay, make_display
 from strands_env.commands.terminal import format_seconds
-from strands_env.eval import read_results
+from strands_env.eval import GroupPolicy, read_results
 from strands_env.eval.run.progress import ProgressState
+from strands_env.recipe import names
+from strands_env.trackers import TRACKERS
+from strands_env.training.formats import FORMATS
 from tests.conftest import ROOT
 
 HOOKS = "tests.unit.eval_hooks"
@@ -112,6 +117,15 @@ def test_arguments_that_cannot_be_read(arguments, message, capsys):
     err = capsys.readouterr().err
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_names_that_arguments_offer_are_the_registered_ones():
+    parser = ArgumentParser()
+    ARGUMENTS["export"](parser)
+    offered = next(action.choices for action in parser._actions if action.dest == "format")
+    assert list(offered) == ["samples", *FORMATS]
+    assert tuple(GroupPolicy) == names.GROUP_POLICIES
+    assert names.TRACKERS == TRACKERS
 
 
 def test_a_command_that_is_nearly_one(capsys):

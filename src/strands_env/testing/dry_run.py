@@ -28,7 +28,7 @@ ANSWER = "This is a dry run."
 
 TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
-_ASYNC = ("reset", "cleanup", "step", "rollout", "interact")
+_ASYNC = ("step", "rollout", "interact")
 _WITHOUT_ARGUMENTS = ("reset", "cleanup", "get_tools", "get_hooks", "get_conversation_manager")
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
 """Errors that a constructor raises every time; a missing connection or running loop may only be missing now."""
