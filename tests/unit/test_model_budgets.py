@@ -166,12 +166,13 @@ async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_l
 
 
 async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:
-    model, client = make(lambda *_: Reply(ids=[5, EOS], delay=30), max_sampled_tokens=9)
+    delay = 30.0
+    model, client = make(lambda *_: Reply(ids=[5, EOS], delay=delay), max_sampled_tokens=9)
     old = asyncio.create_task(run(model))
     while not client.requests:
         await asyncio.sleep(0)
     model.reset()
-    client._function = lambda *_: Reply(ids=[5, EOS])
+    delay = 0.0
     assert await run(model) == "end_turn"
     old.cancel()
     await asyncio.wait({old})

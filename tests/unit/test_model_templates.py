@@ -76,9 +76,13 @@ async def test_policy_append_keeps_earlier_reasoning_in_one_sequence() -> None:
 
 
 async def test_policy_append_sets_the_switch_of_the_template_that_keeps_reasoning() -> None:
-    model, _ = await two_user_turns(DROPS_REASONING.replace("KEEP", "preserve_thinking or"))
-    (dialect,) = model.conversation._prompts._dialects.values()
-    assert dialect.renderer.template_kwargs == {"preserve_thinking": True}
+    template = DROPS_REASONING.replace("KEEP", "preserve_thinking or")
+    model, client = make(["<think>first thought</think>one", "two"], chat_template=template)
+    agent = make_agent(model, tools=[])
+    await agent.invoke_async("a")
+    agent.system_prompt = "another root, whose history is rendered by the template"
+    await agent.invoke_async("b")
+    assert "first thought" in tokenizer().decode(client.prompts[1])
 
 
 async def test_policy_branch_renders_the_history_as_the_template_shows_it() -> None:
