@@ -15,8 +15,8 @@ from tests.qwen_support import PATTERN, qwen3_tokenizer
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
-from strands_sglang.conversation.backend import Backend, backend_of  # noqa: E402
 from strands_sglang.conversation.pieces import _ALPHABET, PieceDecoder, PieceEncoder, odd_texts  # noqa: E402
+from strands_sglang.conversation.tokenizer import Codec, codec_of  # noqa: E402
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -263,13 +263,13 @@ def test_a_tokenizer_with_further_tokens_gets_a_backend_of_its_own() -> None:
 
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=rust)
-    before = backend_of(tokenizer)
-    assert backend_of(tokenizer) is before
+    before = codec_of(tokenizer)
+    assert codec_of(tokenizer) is before
     token = next(token for token in tokenizer.get_vocab() if token.isalpha() and len(token) > 1)
     tokenizer.add_tokens([token])  # the vocabulary has it, so its size stays
-    assert backend_of(tokenizer) is not before
+    assert codec_of(tokenizer) is not before
     text = f"x{token}y {token}"
-    assert backend_of(tokenizer).encode(text) == tokenizer.encode(text, add_special_tokens=False)
+    assert codec_of(tokenizer).encode(text) == tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -279,7 +279,7 @@ def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPa
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     rust.add_tokens(["😀", "😁", "😂"])
     monkeypatch.setattr(PieceEncoder, "_parted", lambda self, text: [(text, False)])
-    backend = Backend(PreTrainedTokenizerFast(tokenizer_object=rust))
+    backend = Codec(PreTrainedTokenizerFast(tokenizer_object=rust))
     assert "its pieces give other ids" in caplog.text
     assert backend.encode("<|im_start|>x") == rust.encode("<|im_start|>x", add_special_tokens=False).ids
 
@@ -310,9 +310,9 @@ def test_a_backend_does_not_use_pieces_with_other_ids(monkeypatch: pytest.Monkey
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=both("qwen")[0])
     rust = tokenizer.backend_tokenizer
     text = "two  spaces"
-    assert Backend(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
+    assert Codec(tokenizer).encode(text) == rust.encode(text, add_special_tokens=False).ids
     monkeypatch.setattr("strands_sglang.conversation.pieces._SPACES", frozenset({32}))
-    assert Backend(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
+    assert Codec(tokenizer).encode("a\n\n b") == rust.encode("a\n\n b", add_special_tokens=False).ids
     assert "its pieces give other ids" in caplog.text
 
 

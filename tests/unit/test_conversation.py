@@ -16,8 +16,8 @@ from strands import Agent
 
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.conversation.backend import Backend
 from strands_sglang.conversation.reply import MalformedCalls, Reply
+from strands_sglang.conversation.tokenizer import Codec
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
 from strands_sglang.trajectory import TrajectoryForest
@@ -245,7 +245,7 @@ async def test_long_new_texts_are_prepared_on_a_thread(
         return prepare(self, request)
 
     monkeypatch.setattr(Conversation, "prepare", noted)
-    monkeypatch.setattr(Backend, "is_parallel", is_parallel)
+    monkeypatch.setattr(Codec, "is_parallel", is_parallel)
     messages = [user("Short."), {"role": "assistant", "content": [{"text": "Ok. " * 50}]}]
     result = {"toolUseId": "1", "status": "success", "content": [{"text": "a" * 20}, {"json": {"b": 1}}]}
     new = [{"role": "user", "content": [{"toolResult": result}]}, user("a" * (characters - 20))]

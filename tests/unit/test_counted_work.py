@@ -272,8 +272,8 @@ def test_calls_of_a_turn_stay_bounded() -> None:
     assert sum(work_at(LONG).calls.values()) <= 620
 
 
-SLIME_CALLS_A_TURN = 60
-"""Calls that slime's control of a rollout adds to a turn; 46 when this was written."""
+SLIME_CALLS_A_TURN = 20
+"""Calls that slime's control of a rollout adds to a turn; 9 when this was written."""
 
 
 def test_a_turn_under_slime_costs_little_more_whatever_the_length() -> None:

@@ -43,14 +43,13 @@ from ..trajectory import (
     digest,
     encode_value,
 )
-from .backend import LONG_TEXT
 from .budget import SharedBudget
 from .cancel import CallCancelled, run_until_cancelled
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .prompts import Dialect, PromptBuilder
 from .reply import MalformedCalls, ReadReply, Reply, read_reply, without_stop
 from .sampler import RenderedCall, Sampler
-from .tokenizer import TokenizerAdapter
+from .tokenizer import LONG_TEXT, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -281,7 +280,7 @@ class Conversation:
         """
         if self._expander is not None:
             await self.read_images(request.messages)
-        if _new_characters(request.messages) >= LONG_TEXT and self._tokens.backend.is_parallel:
+        if _new_characters(request.messages) >= LONG_TEXT and self._tokens.codec.is_parallel:
             prepared = await asyncio.to_thread(self.prepare, request)
         else:
             prepared = self.prepare(request)

@@ -31,10 +31,9 @@ from ..template import (
 )
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
-from .backend import EncodedRoot
 from .options import ReasoningPolicy, SGLangConfig
 from .printed_calls import CallIdForm, PrintedCalls, PrintedIds, check_tool_parser, choose_tool_parser
-from .tokenizer import TokenizerAdapter
+from .tokenizer import EncodedRoot, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -145,11 +144,11 @@ class PromptBuilder:
             return found
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
         shared = self._shared_key(tools, kwargs, options)
-        dialect = None if shared is None else self._tokens.backend.dialects.get(shared)
+        dialect = None if shared is None else self._tokens.codec.dialects.get(shared)
         if dialect is None:
             dialect = self._make_dialect(tools, kwargs, options, shared)
             if dialect.key is not None:
-                self._tokens.backend.dialects.put(dialect.key, dialect)
+                self._tokens.codec.dialects.put(dialect.key, dialect)
         self._dialects[key] = dialect
         return dialect
 
@@ -158,11 +157,11 @@ class PromptBuilder:
     ) -> bytes | None:
         """Digest of all that a dialect is made from; None where that has no exact form."""
         policies = [str(options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
-        tokenizer, backend = self._tokens.tokenizer, self._tokens.backend
+        tokenizer, codec = self._tokens.tokenizer, self._tokens.codec
         template = getattr(tokenizer, "chat_template", None) if self._chat_template is None else self._chat_template
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the dialect keeps the parser alive
         special = special_values(tokenizer)
-        facts = [template, special, list(self._tokens.stop_tokens), backend.vocabulary_size]
+        facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
         try:
             # Unlike JSON, it tells all types apart, and it refuses those that it cannot. Version 2 knows no references.
             return blake2b(marshal.dumps([tools, dict(kwargs), policies, parser, facts], 2), digest_size=16).digest()
@@ -225,13 +224,13 @@ class PromptBuilder:
         chat = self._to_chat(dialect, messages, system_prompt)
         self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
         key = None if dialect.key is None or chat.images else _root_key(dialect.key, chat.messages)
-        known = None if key is None else self._tokens.backend.roots.get(key)
+        known = None if key is None else self._tokens.codec.roots.get(key)
         if known is None:
             rendered = dialect.renderer.root(chat.messages)
             prompt = self._encode(dialect, rendered, chat)
             if key is not None:
                 known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), in_reasoning=prompt.in_reasoning)
-                self._tokens.backend.roots.put(key, known, len(known.ids))
+                self._tokens.codec.roots.put(key, known, len(known.ids))
             return prompt
         self._characters += known.characters
         self._encoded += len(known.ids)

@@ -1,20 +1,324 @@
-"""What a conversation needs of a tokenizer: one-piece encoding, exact decoding, stop and special tokens."""
+"""What a conversation needs of a tokenizer: one-piece encoding, exact decoding, stop and special tokens.
+
+The Rust tokenizer behind a Hugging Face tokenizer is called directly where that is proved to give the same. It also
+encodes what the class around it cannot: a text in which some control tokens are meant and others only spelled.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
+import threading
+import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ..template import Span
+from ..exceptions import ControlTokenError
+from ..fast_paths import FastPath
+from ..template import Span, pattern_of
 from ..trajectory import pack_ids
-from .backend import Backend, backend_of
+
+if TYPE_CHECKING:
+    from .pieces import PieceDecoder, PieceEncoder
 
 logger = logging.getLogger(__name__)
+
+_ODD_TEXTS: Final = (
+    " leading and trailing ",
+    "a\n\nb\r\n\tc  d\n \n",
+    "It's 12345.678 -- naïve café, Ａｂｃ ﬁ ½, e\u0301 ñ",
+    "日本語のテキスト 한국어 العربية हिन्दी 👩‍👩‍👧 🇨🇭 \u200b\ufeff\u00a0x",
+    '{"a": [1, 2.5e-3, null], "b": "\\u00e9\\n"}',
+    "def f(x):\n    return x ** 2  # <b>bold</b> &amp; <|not a token|> [NOT] </end>\n",
+    "\x00\x07\x1b[0m \ufffd",
+    "A" * 300,
+)
+"""Texts on which the ways to encode and decode have differed for some tokenizer."""
+
+LONG_TEXT: Final = 20_000
+"""Characters from which on a text is encoded by the Rust tokenizer, on a thread: the event loop runs meanwhile."""
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """The values used last, up to a total size; several threads may share it.
+
+    Args:
+        capacity: Most that the sizes of all values may sum up to.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> V | None:
+        """The value, or None."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: V, size: int = 1) -> None:
+        """Keep a value; those that were not used for longest make room for it."""
+        with self._lock:
+            _, replaced = self._values.pop(key, (None, 0))
+            self._values[key] = value, size
+            self._size += size - replaced
+            while self._size > self._capacity and self._values:
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._size -= dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedRoot:
+    """A first prompt as it was rendered and encoded.
+
+    Attributes:
+        ids: Its ids; copied before they are handed on.
+        characters: Length of its text.
+        in_reasoning: It ends inside a reasoning block.
+    """
+
+    ids: array[int]
+    characters: int
+    in_reasoning: bool
+
+
+class Codec:
+    """Encodes and decodes for one tokenizer; use `codec_of`, which makes one a tokenizer.
+
+    Args:
+        tokenizer: Hugging Face style tokenizer.
+    """
+
+    _encoder: PieceEncoder | None = None
+    _decoder: PieceDecoder | None = None
+
+    def __init__(self, tokenizer: Any) -> None:
+        # Held weakly: the table of backends must not keep a tokenizer alive.
+        self._tokenizer = weakref.ref(tokenizer)
+        self._rust = _rust_tokenizer(tokenizer)
+        self._encodes_alike = self._decodes_alike = False
+        if self._rust is not None:
+            self._added = self._rust.get_added_tokens_decoder()
+            self._prove(tokenizer)
+        self._literal: _LiteralEncoder | None = None
+        self._lock = threading.Lock()
+        self.dialects: Recent[Any] = Recent(256)
+        """Dialects by all that they are made from: each rollout has a model of its own, thousands share a dialect."""
+        self.roots: Recent[EncodedRoot] = Recent(1 << 22)
+        """First prompts by dialect and messages: rollouts of one task begin alike. Bounded by the number of ids."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether tokens were added since, even such as the vocabulary had before."""
+        return self._rust is not None and self._rust.get_added_tokens_decoder() != self._added
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Number of tokens, added ones included; None where it is not known cheaply."""
+        return None if self._rust is None else int(self._rust.get_vocab_size())
+
+    def _prove(self, tokenizer: Any) -> None:
+        tokens = [str(token.content) for token in self._rust.get_added_tokens_decoder().values()]
+        texts = [*_ODD_TEXTS, "".join(f"x{token} y\n{token}" for token in tokens), "".join(tokens)]
+        encoded = [self._rust_encode(text) for text in texts]
+        by_class = [_class_encode(tokenizer, text) for text in texts]
+        self._encodes_alike = encoded == by_class and self._is_untouched
+        decoded = [self._rust.decode(ids, skip_special_tokens=False) for ids in encoded]
+        self._decodes_alike = decoded == [_class_decode(tokenizer, ids) for ids in encoded]
+        if not (self._encodes_alike and self._decodes_alike):
+            logger.debug("tokenizer=<%s> | encodes or decodes in its own way", type(tokenizer).__name__)
+        self._prove_pieces(texts, tokens)
+
+    def _prove_pieces(self, texts: list[str], tokens: list[str]) -> None:
+        from .pieces import PieceDecoder, PieceEncoder, odd_texts
+
+        encoder = PieceEncoder.of(self._rust) if self._encodes_alike else None
+        decoder = PieceDecoder.of(self._rust) if self._decodes_alike else None
+        if encoder is None and decoder is None:
+            return
+        odd = list(odd_texts(tokens))
+        for text in (*texts, *(f"x{token} {token}{token}y" for token in tokens), *odd):
+            ids = self._rust_encode(text)
+            printed = self._rust.decode(ids, skip_special_tokens=False)
+            left = () if text in odd else (None,)  # only texts of the tokenizer's own may be left to Rust
+            if encoder is not None and encoder.encode(text) not in (ids, *left):
+                logger.warning("text=<%.100r> | its pieces give other ids, so Rust encodes", text)
+                encoder = None
+            if decoder is not None and decoder.decode(ids) not in (printed, *((None,) if "\ufffd" in printed else ())):
+                logger.warning("ids=<%.100r> | their pieces give another text, so Rust decodes", ids)
+                decoder = None
+        self._encoder, self._decoder = encoder, decoder
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Whether nothing has set the Rust tokenizer to cut, fill up or split (another user of it may)."""
+        rust = self._rust
+        return rust.truncation is None and rust.padding is None and not rust.encode_special_tokens
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether threads can encode at the same time, as the Rust tokenizer lets them."""
+        return self._encodes_alike and self._is_untouched
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; nothing is added at the ends."""
+        if self.is_parallel:
+            ids = None
+            if self._encoder is not None and len(text) < LONG_TEXT and FastPath.PIECES.is_on:
+                ids = self._encoder.encode(text)
+            return self._rust_encode(text) if ids is None else ids
+        return _class_encode(self._tokenizer(), text)
+
+    def _rust_encode(self, text: str) -> list[int]:
+        # One text as a batch: for a single text the tokenizer keeps the interpreter's lock. `fast` leaves out the
+        # character offsets, a fifth of the time of a long text.
+        encode = getattr(self._rust, "encode_batch_fast", self._rust.encode_batch)
+        return encode([text], add_special_tokens=False)[0].ids  # type: ignore[no-any-return]
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids, special tokens kept."""
+        if self._decoder is not None and FastPath.PIECES.is_on and (text := self._decoder.decode(ids)) is not None:
+            return text
+        if self._decodes_alike:
+            return self._rust.decode(ids, skip_special_tokens=False)  # type: ignore[no-any-return]
+        return _class_decode(self._tokenizer(), ids)
+
+    def encode_literal(self, text: str, literal: Sequence[Span]) -> list[int]:
+        """Ids of a text in which the control tokens in some spans are ordinary text.
+
+        Raises:
+            ControlTokenError: The tokenizer cannot do that.
+        """
+        if not self._encodes_alike:
+            start, end = literal[0]
+            raise ControlTokenError(
+                f"a message spells {text[start:end]!r}, and {type(self._tokenizer()).__name__} cannot encode it as "
+                "ordinary text; remove it from the message, or set control_tokens='allow'"
+            )
+        with self._lock:
+            if self._literal is None or self._literal.size != self._rust.get_vocab_size():
+                self._literal = _LiteralEncoder(self._rust)
+        return self._literal.encode(text, literal, expected=self.encode(text))
+
+
+class _LiteralEncoder:
+    """The same tokenizer, with every added token under a random name that no text contains.
+
+    Tokens that are meant are renamed in the text as well; the others are ordinary text for it. So the text is still
+    encoded in one piece. Model, normalizer and pre-tokenizer are shared, not copied.
+    """
+
+    def __init__(self, rust: Any) -> None:
+        self.size = rust.get_vocab_size()
+        salt = secrets.token_hex(6)
+        self._rust = type(rust)(rust.model)
+        if rust.normalizer is not None:
+            self._rust.normalizer = rust.normalizer
+        if rust.pre_tokenizer is not None:
+            self._rust.pre_tokenizer = rust.pre_tokenizer
+        self._names: dict[str, str] = {}
+        self._own_ids: dict[int, int] = {}  # the id here, to the id there
+        for number, token in sorted(rust.get_added_tokens_decoder().items()):
+            name = str(token.content)
+            if len(name.strip()) > 1:
+                self._names[name] = f"Qr{salt}n{number}Rq"
+                name = self._names[name]
+            flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized")}
+            renamed = type(token)(name, special=token.special, **flags)
+            self._rust.add_special_tokens([renamed]) if token.special else self._rust.add_tokens([renamed])
+            self._own_ids[self._rust.token_to_id(name)] = number
+        self._pattern = pattern_of(tuple(sorted(self._names)))
+
+    def encode(self, text: str, literal: Sequence[Span], *, expected: list[int]) -> list[int]:
+        """Ids of a text with literal spans.
+
+        Args:
+            text: The text.
+            literal: The spans.
+            expected: Ids of the text without literal spans, which have to come out here, too.
+
+        Raises:
+            ControlTokenError: They do not, or a spelled token is one even without being an added token.
+        """
+        named = set(self._own_ids.values())
+        ids = self._encode(self._renamed(text, literal))
+        meant = sum(token in named for token in expected) - sum(token in named for token in ids)
+        spelled = sum(len(self._pattern.findall(text[start:end])) for start, end in literal)
+        if self._encode(self._renamed(text, ())) != expected or meant != spelled:
+            start, end = literal[0]
+            raise ControlTokenError(
+                f"a message spells {text[start:end]!r}, and this tokenizer cannot encode it as ordinary text; "
+                "remove it from the message, or set control_tokens='allow'"
+            )
+        return ids
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._rust.encode_batch([text], add_special_tokens=False)[0].ids
+        return [self._own_ids.get(token, token) for token in ids]
+
+    def _renamed(self, text: str, literal: Sequence[Span]) -> str:
+        """The text with every token that is not in a literal span under its random name."""
+        pieces, done = [], 0
+        for start, end in (*literal, (len(text), len(text))):
+            pieces.append(self._pattern.sub(lambda found: self._names[found.group()], text[done:start]))
+            pieces.append(text[start:end])
+            done = end
+        return "".join(pieces)
+
+
+_backends: weakref.WeakKeyDictionary[Any, Codec] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def codec_of(tokenizer: Any) -> Codec:
+    """The backend of a tokenizer; thousands of models share one tokenizer and one proof."""
+    with _lock:
+        try:
+            found = _backends.get(tokenizer)
+            if found is None or found.is_outdated:
+                found = _backends[tokenizer] = Codec(tokenizer)
+        except TypeError:  # no weak references, or not hashable
+            return _Plain(tokenizer)
+        return found
+
+
+class _Plain(Codec):
+    """For a tokenizer that cannot be referenced weakly; it is no Rust tokenizer then."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = lambda: tokenizer  # type: ignore[assignment]
+        self._rust = None
+        self._encodes_alike = self._decodes_alike = False
+        self.dialects, self.roots = Recent(0), Recent(0)
+
+
+def _rust_tokenizer(tokenizer: Any) -> Any:
+    rust = getattr(tokenizer, "backend_tokenizer", None)
+    return rust if type(rust).__module__.partition(".")[0] == "tokenizers" else None
+
+
+def _class_encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _class_decode(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+# ---- the adapter ----------------------------------------------------------------------------------------------------
 
 
 class TokenizerAdapter:
@@ -44,17 +348,17 @@ class TokenizerAdapter:
         if not text:
             return pack_ids(())
         if literal:
-            return pack_ids(self.backend.encode_literal(text, literal))
-        return pack_ids(self.backend.encode(text))
+            return pack_ids(self.codec.encode_literal(text, literal))
+        return pack_ids(self.codec.encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids with every special token kept and no clean-up."""
-        return self.backend.decode(list(ids)) if ids else ""
+        return self.codec.decode(list(ids)) if ids else ""
 
     @cached_property
-    def backend(self) -> Backend:
+    def codec(self) -> Codec:
         """What encodes and decodes, and what all models of this tokenizer share."""
-        return backend_of(self.tokenizer)
+        return codec_of(self.tokenizer)
 
     def token_text(self, token_id: int) -> str:
         """Text of one token."""
