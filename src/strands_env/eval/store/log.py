@@ -14,8 +14,7 @@ from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import files
 from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.reader import Line, lines_of
-from strands_env.eval.store.records import LineError, encode, head_of, is_torn
+from strands_env.eval.store.records import Line, LineError, encode, head_of, is_torn, lines_of
 from strands_env.eval.store.tokens import FrameWriter, may_be_ours
 
 logger = logging.getLogger(__name__)

@@ -16,71 +16,20 @@ from strands_env.eval.sample import EvalSample, Score
 from strands_env.eval.store import files
 from strands_env.eval.store.config import checksum_of, load_run
 from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.records import LineError, decode, head_of, is_torn, score_of, to_sample
+from strands_env.eval.store.records import (
+    Line,
+    LineError,
+    decode,
+    head_of,
+    is_torn,
+    lines_of,
+    read_line,
+    score_of,
+    to_sample,
+)
 from strands_env.eval.store.tokens import FrameReader, place_of_tools, places_of
 
 logger = logging.getLogger(__name__)
-
-
-_BLOCK = 1 << 20
-
-
-class Line(NamedTuple):
-    """A line, its newline included; the last one of a file may have none."""
-
-    number: int
-    offset: int
-    data: bytes
-
-    @property
-    def is_whole(self) -> bool:
-        """It ends in a newline."""
-        return self.data.endswith(b"\n")
-
-    def damaged(self, path: Path, error: LineError) -> StoreCorruptError:
-        """The error for a line that cannot be read."""
-        where = f"line {self.number} of {str(path)!r}"
-        if error.is_foreign:
-            return StoreCorruptError(
-                f"{where} is neither an evaluated sample nor the remains of an interrupted write ({error}): give a "
-                "file that an evaluation wrote or another output path, or remove the line if it does not belong there"
-            )
-        return StoreCorruptError(
-            f"{where} is damaged ({error}): remove that line to continue; its sample will be run again"
-        )
-
-
-def lines_of(fd: int) -> Iterator[Line]:
-    """All lines of an open file."""
-    number = offset = position = 0
-    rest: list[bytes] = []
-    while block := files.read_at(fd, position, _BLOCK):
-        position += len(block)
-        first, *others = block.split(b"\n")
-        rest.append(first)
-        for text in others:
-            data = b"".join(rest) + b"\n"
-            number += 1
-            yield Line(number, offset, data)
-            offset += len(data)
-            rest = [text]
-    if tail := b"".join(rest):
-        yield Line(number + 1, offset, tail)
-
-
-def read_line(fd: int, offset: int) -> bytes:
-    """The line that begins at an offset."""
-    parts: list[bytes] = []
-    size = 4096
-    while block := files.read_at(fd, offset, size):
-        end = block.find(b"\n")
-        if end >= 0:
-            parts.append(block[: end + 1])
-            break
-        parts.append(block)
-        offset += len(block)
-        size = min(2 * size, _BLOCK)
-    return b"".join(parts)
 
 
 class Entry(NamedTuple):

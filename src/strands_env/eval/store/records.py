@@ -1,4 +1,4 @@
-"""A sample as one line of JSON with a checksum, and back.
+"""Lines of a results file: a sample as JSON with a checksum, and back, by the offset of its line.
 
     {"id":..,"prompt_id":..,"task":..,"index":..,"aborted":..,"reward":..,"attempts":..,"duration_s":..,
      "tokens":{..},"action":{..},"step_result":{..},"crc":"1a2b3c4d"}
@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,8 +32,10 @@ from strands_env.core import (
 from strands_env.core.jsonable import shown, text_of
 from strands_env.eval.errors import StoreCorruptError
 from strands_env.eval.sample import EvalSample, Score, located
+from strands_env.eval.store import files
 from strands_env.eval.store.tokens import end_of
 
+_BLOCK = 1 << 20
 _BEGINNING = b'{"id":"'
 """Beginning of every line."""
 _BODY = b',"action":'
@@ -49,6 +52,64 @@ class LineError(ValueError):
         super().__init__(what)
         self.is_residue = is_residue
         self.is_foreign = is_foreign
+
+
+class Line(NamedTuple):
+    """A line, its newline included; the last one of a file may have none."""
+
+    number: int
+    offset: int
+    data: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """It ends in a newline."""
+        return self.data.endswith(b"\n")
+
+    def damaged(self, path: Path, error: LineError) -> StoreCorruptError:
+        """The error for a line that cannot be read."""
+        where = f"line {self.number} of {str(path)!r}"
+        if error.is_foreign:
+            return StoreCorruptError(
+                f"{where} is neither an evaluated sample nor the remains of an interrupted write ({error}): give a "
+                "file that an evaluation wrote or another output path, or remove the line if it does not belong there"
+            )
+        return StoreCorruptError(
+            f"{where} is damaged ({error}): remove that line to continue; its sample will be run again"
+        )
+
+
+def lines_of(fd: int) -> Iterator[Line]:
+    """All lines of an open file."""
+    number = offset = position = 0
+    rest: list[bytes] = []
+    while block := files.read_at(fd, position, _BLOCK):
+        position += len(block)
+        first, *others = block.split(b"\n")
+        rest.append(first)
+        for text in others:
+            data = b"".join(rest) + b"\n"
+            number += 1
+            yield Line(number, offset, data)
+            offset += len(data)
+            rest = [text]
+    if tail := b"".join(rest):
+        yield Line(number + 1, offset, tail)
+
+
+def read_line(fd: int, offset: int) -> bytes:
+    """The line that begins at an offset."""
+    parts: list[bytes] = []
+    size = 4096
+    while block := files.read_at(fd, offset, size):
+        end = block.find(b"\n")
+        if end >= 0:
+            parts.append(block[: end + 1])
+            break
+        parts.append(block)
+        offset += len(block)
+        size = min(2 * size, _BLOCK)
+    return b"".join(parts)
 
 
 class Head(NamedTuple):
