@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from strands_sglang.command_line import run_command_line
 
@@ -12,11 +13,13 @@ _COMMANDS = {
         "strands_sglang.doctor.command",
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
-    # By name: this package imports nothing of the other one.
-    "drift": ("strands_env.commands.drift", "what re-tokenising a saved run's texts would have changed"),
     "gateway": ("strands_sglang.gateway.command", "serve OpenAI and Anthropic dialects with exact token trajectories"),
     "serve": ("strands_sglang.backends.engine.server", "serve the embedded engine over HTTP with SGLang's routes"),
 }
+
+COMMANDS_OF_OTHERS = "strands_sglang.commands"
+"""Entry points by which packages above this one add subcommands: the name, and the module."""
+_HELP = {"drift": "what re-tokenising a saved run's texts would have changed"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, see `strands_sglang.command_line.Exit`.
     """
+    others = {
+        point.name: (point.value, _HELP.get(point.name, f"from {point.value}"))
+        for point in metadata.entry_points(group=COMMANDS_OF_OTHERS)
+    }
     return run_command_line(
         "strands-sglang",
-        _COMMANDS,
+        {**others, **_COMMANDS},
         argv,
         description="Exact token trajectories for Strands agents over SGLang.",
         epilog="exit: 0 done, 1 failed, 2 wrong usage, 70 unexpected error, 130 interrupted",
