@@ -25,7 +25,7 @@ class ModelBackend:
         has_tokens: Its models keep exact token data; their tool parsers are ours.
         check_sampling: Import path of what checks its sampling parameters; None leaves that to the provider.
         needs: Options that it cannot do without.
-        key: Environment variable with the key that its client needs.
+        key: Environment variable with the key that its client needs, unless `base_url` names a server of one's own.
         ignores: Options that have no effect, each with the reason.
         loading: Sentence for a display while the model is made; `{base_url}` and `{model_id}` are filled in.
     """
@@ -44,8 +44,10 @@ class ModelBackend:
         for name in self.needs:
             if not options.get(name):
                 return f"the backend {self.name!r} needs {_OPTIONS[name]}"
-        if self.key is not None and not os.environ.get(self.key):
-            return f"the backend {self.name!r} needs a key: set {self.key} (any text, for a server that asks for none)"
+        if self.key is not None and not options.get("base_url") and not os.environ.get(self.key):
+            return (
+                f"the backend {self.name!r} needs a key: set {self.key}, or name a server of your own with --base-url"
+            )
         return None
 
     def load(self) -> Callable[..., Any]:
