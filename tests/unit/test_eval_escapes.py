@@ -172,7 +172,7 @@ def test_a_data_set_that_exits_is_an_error_of_the_data():
             sys.exit(0)
 
     with pytest.raises(DatasetError, match=r"sys\.exit\(0\)"):
-        asyncio.run(Leaving(FakeEnv).run())
+        asyncio.run(Leaving(FakeEnv, output_path=None).run())
 
 
 @pytest.mark.parametrize("name", ["exiting_tasks", "exiting_stream", "Exiting"])

@@ -711,7 +711,7 @@ async def test_a_subclass_brings_its_data_set():
         def load_dataset(self):
             yield Action(message="q", task_context=TaskContext(id="only"))
 
-    assert list(await Mine(FakeEnv).run()) == ["only"]
+    assert list(await Mine(FakeEnv, output_path=None).run()) == ["only"]
 
 
 async def test_without_a_data_set_the_message_says_so():
