@@ -1,24 +1,23 @@
 """The servers of the integration suite: which ones, and what they say about themselves.
 
-Every test here gets the marker `integration`. A test that takes `sglang_base_url` or `sglang_server` runs once for each
-URL given (`--sglang-base-url`, or the environment variable SGLANG_BASE_URL, several separated by commas) and is skipped
-without one. Nothing about the model is assumed: name, context length, vocabulary and tokenizer come from the server.
+Every test here gets the marker `integration`. The addresses are those of `--sglang-base-url`, or of the environment
+variable SGLANG_BASE_URL, several separated by commas; that of a vLLM server is written `vllm+http://...`. A test that
+takes `server` runs once for each of them, one that takes `sglang_base_url` or `sglang_server` once for each server that
+speaks SGLang's protocol; without one it is skipped. Nothing about the model is assumed: name, context length,
+vocabulary and tokenizer come from the server.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import platform
 import re
 import shutil
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,14 @@ import aiohttp
 import pytest
 
 from strands_sglang import SGLangClient
+from strands_sglang.backends.http.server import ServerClient
 from tests.conftest import ROOT
+from tests.integration.servers import VLLM_SCHEME, Server, SGLangServer
 
 HERE = Path(__file__).resolve().parent
 NO_SERVER = "no server given: use --sglang-base-url=URL or the environment variable SGLANG_BASE_URL"
+NO_SGLANG = "this test needs a server that speaks SGLang's protocol, and --sglang-base-url names none"
 SGLANG_CPU = ROOT / "scripts" / "sglang-cpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
-    """What a server says about itself."""
-
-    base_url: str
-    model: str
-    """Name under which the model is served."""
-    tokenizer_path: str
-    """Where the server has its tokenizer from: a folder on its machine or a hub id."""
-    context_length: int
-    """Prompt and completion together, in tokens."""
-    info: dict[str, Any]
-    """The whole answer of `/model_info`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,77 +44,85 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests of a server once for each server."""
-    if "sglang_base_url" in metafunc.fixturenames:
-        given = metafunc.config.getoption("--sglang-base-url") or ""
-        urls = [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
-        metafunc.parametrize(
-            "sglang_base_url", urls or [None], indirect=True, scope="session", ids=urls or ["no-server"]
-        )
+    given = metafunc.config.getoption("--sglang-base-url") or ""
+    urls = [url.strip().rstrip("/") for url in given.split(",") if url.strip()]
+    sglang = [url for url in urls if not url.startswith(VLLM_SCHEME)]
+    for name, usable in (("server", urls), ("sglang_base_url", sglang)):
+        if name in metafunc.fixturenames:
+            ids = usable or ["no-sglang-server" if urls else "no-server"]
+            metafunc.parametrize(name, usable or [None], indirect=True, scope="session", ids=ids)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Server:
+    """The server under test, of any kind."""
+    if request.param is None:
+        pytest.skip(NO_SERVER)
+    return Server.at(request.param)
 
 
 @pytest.fixture(scope="session")
 def sglang_base_url(request: pytest.FixtureRequest) -> str:
-    """Base URL of the server under test, without a slash at its end."""
+    """Base URL of the server under test, without a slash at its end; it speaks SGLang's protocol."""
     if request.param is None:
-        pytest.skip(NO_SERVER)
+        pytest.skip(NO_SGLANG if request.config.getoption("--sglang-base-url") else NO_SERVER)
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
-def _server_to_itself(request: pytest.FixtureRequest) -> Iterator[None]:
+async def _server_to_itself(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """One test at a time on a server, over all test processes: some pause it, flush its cache or count its requests.
 
     A request of the test before may still run, or be counted for a moment after its answer: each begins on an idle one.
     """
-    if "sglang_base_url" not in request.fixturenames:
+    if not {"server", "sglang_base_url"} & set(request.fixturenames):
         yield
         return
     fcntl = pytest.importorskip("fcntl")
-    base_url = request.getfixturevalue("sglang_base_url")
-    name = re.sub(r"\W+", "-", base_url)
-    with open(Path(tempfile.gettempdir()) / f"strands-rollout-{name}.lock", "w") as lock:
+    name = "server" if "server" in request.fixturenames else "sglang_server"
+    used: Server = request.getfixturevalue(name)
+    file = re.sub(r"\W+", "-", used.base_url)
+    with open(Path(tempfile.gettempdir()) / f"strands-rollout-{file}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _wait_until_idle(base_url)
+        await _wait_until_idle(used)
         yield
 
 
 @pytest.fixture(scope="session")
-def sglang_server(sglang_base_url: str) -> ServerFacts:
-    """The facts of the server under test; an unreachable server is a failure, not a skip."""
-    info = _get_json(f"{sglang_base_url}/model_info")
-    model = _get_json(f"{sglang_base_url}/v1/models")["data"][0]
-    return ServerFacts(
-        base_url=sglang_base_url,
-        model=model["id"],
-        tokenizer_path=info.get("tokenizer_path") or info["model_path"],
-        context_length=int(model["max_model_len"]),
-        info=info,
-    )
+def sglang_server(sglang_base_url: str) -> SGLangServer:
+    """The server under test; an unreachable one is a failure, not a skip."""
+    return SGLangServer(sglang_base_url)
 
 
 @pytest.fixture
 async def client(sglang_base_url: str) -> AsyncIterator[SGLangClient]:
-    """A client of the server under test."""
+    """A client of the server that speaks SGLang's protocol."""
     async with SGLangClient(sglang_base_url, retry_delay=0.05) as made:
         yield made
 
 
-async def loads(base_url: str) -> dict[str, Any]:
-    """How busy a server is."""
-    async with aiohttp.ClientSession(base_url) as session, session.get("/v1/loads?include=core") as answer:
-        return dict((await answer.json())["loads"][0])
-
-
-async def running_requests(base_url: str) -> int:
-    """Requests that a server is working on."""
-    return int((await loads(base_url))["num_running_reqs"])
+@pytest.fixture
+async def backend(server: Server) -> AsyncIterator[ServerClient]:
+    """A client of the server under test."""
+    async with server.client() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
-def sglang_tokenizer(request: pytest.FixtureRequest, sglang_server: ServerFacts) -> Any:
+def tokenizer(request: pytest.FixtureRequest, server: Server) -> Any:
     """The server's Hugging Face tokenizer; `--sglang-tokenizer` names another where its path cannot be read here."""
+    return _tokenizer(request, server)
+
+
+@pytest.fixture(scope="session")
+def sglang_tokenizer(request: pytest.FixtureRequest, sglang_server: SGLangServer) -> Any:
+    """As `tokenizer`, for tests of SGLang alone."""
+    return _tokenizer(request, sglang_server)
+
+
+def _tokenizer(request: pytest.FixtureRequest, server: Server) -> Any:
     transformers = pytest.importorskip("transformers", reason="the extra 'hf' or 'local' is not installed")
-    path = request.config.getoption("--sglang-tokenizer") or sglang_server.tokenizer_path
+    path = request.config.getoption("--sglang-tokenizer") or server.tokenizer_path
     try:
         return transformers.AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -167,23 +162,13 @@ def _sglang_cpu(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
 
 
-def _wait_until_idle(base_url: str) -> None:
+async def _wait_until_idle(server: Server) -> None:
     """Wait for a server to count no request; not for ever, and not where it does not tell: that is for the tests."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{base_url}/v1/loads?include=core", timeout=30) as answer:
-                loads = json.load(answer)["loads"]
-            if not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads):
+            if not await server.running():
                 return
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, aiohttp.ClientError):
             return
-        time.sleep(0.02)
-
-
-def _get_json(url: str) -> Any:
-    try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, TimeoutError) as error:
-        pytest.fail(f"GET {url}: {error}; is the server of --sglang-base-url running?", pytrace=False)
+        await asyncio.sleep(0.02)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import aiohttp
 import pytest
 
-from strands_sglang import SGLangClient
+from strands_sglang.backends import GenerateAnswer, GenerateRequest
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
 from tests.gateway_clients import chat, messages, responses
-from tests.integration.conftest import running_requests
+from tests.integration.servers import Server
 from tests.integration.test_exactness import (
     CallEveryTime,
     NamedRequests,
     assert_scored_alike,
     early_stops,
-    score,
 )
 
 TURNS = 3
@@ -29,25 +29,25 @@ BROKEN = 2
 
 
 class Recorded(NamedRequests):
-    """In front of /generate: what was sent, and what was sampled for it; None where no answer came.
+    """In front of the server: what was sent, and what was sampled for it; None where no answer came.
 
     Args:
         client: Asks the server.
         endless: Number of the call that samples on and on, counted from 1; None for none of them.
     """
 
-    def __init__(self, client: SGLangClient, endless: int | None) -> None:
+    def __init__(self, client: Any, endless: int | None) -> None:
         super().__init__(client)
         self.endless = endless
         self.sampled: list[list[int] | None] = []
 
-    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         self.sampled.append(None)
         number = len(self.sampled)
         if number == self.endless:
-            fields["sampling_params"] = {"max_new_tokens": 2000, "ignore_eos": True}
-        answer = await super().generate(input_ids, **fields)
-        self.sampled[number - 1] = answer["output_ids"]
+            request = replace(request, sampling_params={"max_new_tokens": 2000, "ignore_eos": True})
+        answer = await super().ask(request)
+        self.sampled[number - 1] = answer.output_ids.tolist()
         return answer
 
 
@@ -107,35 +107,34 @@ class BreakingProxy:
             await self.before_answer()
 
 
-async def until_running(base_url: str, recorded: Recorded) -> None:
+async def until_running(server: Server, recorded: Recorded) -> None:
     async with asyncio.timeout(60):
-        while len(recorded.sampled) < BROKEN or not await running_requests(base_url):
+        while len(recorded.sampled) < BROKEN or not await server.running():
             await asyncio.sleep(0.01)
 
 
-async def until_idle(base_url: str) -> None:
+async def until_idle(server: Server) -> None:
     async with asyncio.timeout(10):
-        while await running_requests(base_url):
+        while await server.running():
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(("hang_up", "stream"), [(True, False), (False, True)], ids=["hung-up", "answer-swallowed"])
 @pytest.mark.parametrize("agent", [chat, responses, messages])
 async def test_a_client_whose_connection_breaks_extends_token_by_token(
-    client: SGLangClient,
-    sglang_base_url: str,
-    sglang_tokenizer: Any,
-    sglang_vocab_size: int,
+    server: Server,
+    backend: Any,
+    tokenizer: Any,
     agent: Callable[..., Awaitable[None]],
     hang_up: bool,
     stream: bool,
 ) -> None:
-    recorded = Recorded(client, endless=BROKEN if hang_up else None)
-    sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop_token_ids": early_stops(sglang_vocab_size)}
+    recorded = Recorded(backend, endless=BROKEN if hang_up else None)
+    sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop_token_ids": early_stops(len(tokenizer))}
     async with (
         Gateway(
             client=recorded,
-            tokenizer=sglang_tokenizer,
+            tokenizer=tokenizer,
             tool_parser=CallEveryTime(),
             chat_template=HERMES_TEMPLATE,
             sampling_params=sampling,
@@ -143,7 +142,7 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
         aiohttp.ClientSession(gateway.url) as http,
     ):
         session = gateway.open()
-        moment = (lambda: until_running(sglang_base_url, recorded)) if hang_up else None
+        moment = (lambda: until_running(server, recorded)) if hang_up else None
         async with BreakingProxy(gateway.url, moment) as proxy_url:
             url = session.anthropic_url.replace(gateway.url, proxy_url)
             await agent(url, session.key, ["What is 1 + 2?"], stream=stream, rounds=TURNS)
@@ -155,7 +154,7 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     assert len(recorded.sampled) == TURNS + hang_up
     assert recorded.sampled.count(None) == hang_up
     assert (counters.replayed, counters.siblings) == (not hang_up, 0)
-    await until_idle(sglang_base_url)
+    await until_idle(server)
 
     calls = [(p, s) for p, s in zip(recorded.prompts, recorded.sampled, strict=True) if s is not None]
     for (prompt, sampled), (following, _) in pairwise(calls):
@@ -167,4 +166,4 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     assert trained == [token for _, sampled in calls for token in sampled]
     (trajectory,) = session.trajectories
     assert row["token_ids"] == trajectory.token_ids
-    assert_scored_alike(trajectory, await score(client, trajectory.token_ids))
+    assert_scored_alike(trajectory, await server.score(trajectory.token_ids))

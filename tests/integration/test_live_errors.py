@@ -22,7 +22,7 @@ from strands_sglang.exceptions import (
     SGLangHTTPError,
     SGLangRequestError,
 )
-from tests.integration.conftest import ServerFacts, loads
+from tests.integration.servers import SGLangServer
 
 ONE = {"max_new_tokens": 1}
 
@@ -107,7 +107,7 @@ async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attemp
 
 
 async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(
-    client: SGLangClient, sglang_server: ServerFacts
+    client: SGLangClient, sglang_server: SGLangServer
 ) -> None:
     length = sglang_server.context_length
     with pytest.raises(SGLangContextLengthError, match=str(length)) as caught:
@@ -124,7 +124,7 @@ async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(
 
 
 async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(
-    client: SGLangClient, sglang_server: ServerFacts, sglang_tokenizer: Any
+    client: SGLangClient, sglang_server: SGLangServer, sglang_tokenizer: Any
 ) -> None:
     prompt = "overflow " * sglang_server.context_length
     # The client knows the context length, so nothing is sent.
@@ -139,7 +139,7 @@ async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(
 
 
 async def test_max_new_tokens_is_bounded_by_what_the_context_leaves(
-    client: SGLangClient, sglang_server: ServerFacts, sglang_tokenizer: Any
+    client: SGLangClient, sglang_server: SGLangServer, sglang_tokenizer: Any
 ) -> None:
     model = make_model(client, sglang_tokenizer, sampling_params={"max_new_tokens": 10**6, "ignore_eos": True})
     # Leave little room, or it takes long.
@@ -212,24 +212,26 @@ async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own
     assert all(answer.get("prompt_token_ids", ids) == ids for answer, ids in zip(answers, prompts, strict=True))
 
 
-async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_request(sglang_base_url: str) -> None:
+async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_request(
+    sglang_server: SGLangServer,
+) -> None:
     await asyncio.sleep(0)
     gc.collect()
     tasks = set(asyncio.all_tasks())
     files = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
-    client = SGLangClient(sglang_base_url, max_retries=5)
+    client = SGLangClient(sglang_server.base_url, max_retries=5)
     params = {"max_new_tokens": 3000, "ignore_eos": True}
     rids = [uuid.uuid4().hex for _ in range(8)]
     calls = [asyncio.create_task(client.generate([1, 2, n], rid=rids[n], sampling_params=params)) for n in range(8)]
     async with asyncio.timeout(30):
-        while len((await client._transport()).in_flight) < 8 or (await loads(sglang_base_url))["num_running_reqs"] < 1:
+        while len((await client._transport()).in_flight) < 8 or not await sglang_server.running():
             await asyncio.sleep(0.02)
     await client.close()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(result) for result in results] == [SGLangConnectionError] * 8
     gc.collect()
     # Gone from the server: their ids are free again.
-    async with SGLangClient(sglang_base_url, max_retries=0) as other, asyncio.timeout(20):
+    async with SGLangClient(sglang_server.base_url, max_retries=0) as other, asyncio.timeout(20):
         for rid in rids:
             while True:
                 try:

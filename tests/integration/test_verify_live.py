@@ -11,12 +11,12 @@ import pytest
 from strands_env.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from tests.integration.conftest import ServerFacts
+from tests.integration.servers import SGLangServer
 from tests.unit.eval_support import sample
 
 
 @pytest.fixture
-def run(tmp_path: Path, sglang_server: ServerFacts, capsys: Any) -> str:
+def run(tmp_path: Path, sglang_server: SGLangServer, capsys: Any) -> str:
     """A small evaluation on the server."""
     model = ["--backend", "sglang", "--base-url", sglang_server.base_url, "--temperature", "1"]
     size = ["--limit", "2", "-n", "2", "--max-new-tokens", "24", "-q", "-o", str(tmp_path / "run")]
@@ -33,14 +33,14 @@ def mismatch(run: str, capsys: Any, *where: str) -> dict[str, Any]:
     return found
 
 
-def test_server_agrees_with_what_it_recorded(run: str, sglang_server: ServerFacts, capsys: Any) -> None:
+def test_server_agrees_with_what_it_recorded(run: str, sglang_server: SGLangServer, capsys: Any) -> None:
     found = mismatch(run, capsys, "--server", sglang_server.base_url)
     assert (found["trajectories"], found["skipped"]) == (4, {})
     assert found["tokens"] > 4
     assert found["max_abs_difference"] < 1e-2
 
 
-def test_embedded_engine_agrees_with_the_server(run: str, sglang_server: ServerFacts, capsys: Any) -> None:
+def test_embedded_engine_agrees_with_the_server(run: str, sglang_server: SGLangServer, capsys: Any) -> None:
     pytest.importorskip("torch", reason="needs the extra `local`")
     folder = Path(sglang_server.info["model_path"])
     if not (folder / "config.json").is_file():
@@ -49,7 +49,7 @@ def test_embedded_engine_agrees_with_the_server(run: str, sglang_server: ServerF
 
 
 def test_run_of_another_vocabulary_is_not_sent(
-    tmp_path: Path, sglang_server: ServerFacts, sglang_vocab_size: int, capsys: Any
+    tmp_path: Path, sglang_server: SGLangServer, sglang_vocab_size: int, capsys: Any
 ) -> None:
     made = sample(1.0)
     ids = [1, 2, 10_000_000 + sglang_vocab_size]
