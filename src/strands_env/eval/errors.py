@@ -26,7 +26,6 @@ class ConfigMismatchError(EvalError):
     """The results in the file were made with another configuration.
 
     Attributes:
-        path: File with the results.
         differences: One line for each difference.
     """
 
@@ -59,8 +58,6 @@ class TooManyFailuresError(EvalError):
     """More samples failed for good than `max_failures` allows; everything finished is saved.
 
     Attributes:
-        failures: Number of failed samples.
-        limit: `max_failures`.
         last: The last failure in words.
     """
 

@@ -53,10 +53,8 @@ class BenchmarkInfo:
     """A known benchmark.
 
     Attributes:
-        name: Its name.
         origin: `built-in`, `registered`, or the distribution that offers it.
         description: First line of its class's docstring; the error if it cannot be loaded.
-        is_available: It can be loaded.
     """
 
     name: str
@@ -83,7 +81,7 @@ def register_eval(name: str) -> Callable[[EvaluatorType], EvaluatorType]:
 
 
 def get_benchmark(name: str) -> type[Evaluator]:
-    """The evaluator registered under a name; registered ones come before built-in ones, those before entry points.
+    """The evaluator of a name: registered ones come before built-in ones, those before entry points.
 
     Raises:
         UnknownBenchmarkError: There is none.

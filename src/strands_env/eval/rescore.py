@@ -26,10 +26,7 @@ class Rescored:
     """The outcome of rescoring.
 
     Attributes:
-        samples: All samples.
         changed: Those with another reward, or with one where there was none, or the other way round.
-        failed: Those that the new reward could not score.
-        error: The first error of the new reward.
     """
 
     samples: int = 0
@@ -53,14 +50,7 @@ class Rescored:
 
 
 class NewRun:
-    """The files of a run while it is made.
-
-    Args:
-        target: Where they will be.
-
-    Attributes:
-        paths: Where they are until `keep`.
-    """
+    """The files of a run while it is made: at `paths` until `keep` moves them to `target`."""
 
     def __init__(self, target: StorePaths) -> None:
         self.target = target
@@ -105,12 +95,7 @@ async def rescore(
     """Score every sample of a saved run again; each keeps its old reward as `info["previous_reward"]`.
 
     Args:
-        source: The run.
-        new: The files to write.
-        env_factory: Makes environments that score.
         reward: Name of the reward for the configuration; that of the factory's if None.
-        max_concurrency: Samples scored at a time.
-        progress: A display.
 
     Raises:
         StoreError: The run cannot be read, or the new one not be written.
@@ -169,7 +154,6 @@ async def _scored(sample: EvalSample, env_factory: EnvFactory, with_action: bool
 
 
 def _config(document: dict[str, Any], source: StorePaths, new: NewRun, reward: str) -> RunConfig:
-    """The configuration of the source, with the reward that scores now."""
     about = document.get("about") or {}
     config = {**(document.get("config") or {}), "rescored": {"of": document.get("digest"), "reward": reward}}
     options = {**(about.get("options") or {}), "output": str(new.target.results.parent)}

@@ -14,18 +14,14 @@ class Score(NamedTuple):
     """The fields of a sample that metrics read.
 
     Attributes:
-        prompt_id: Id of its prompt.
         task: Digest of its task.
         index: Index among the samples of the prompt.
-        reward: Its reward; None for a sample that was not scored or is aborted.
-        aborted: It was lost.
-        reason: Its termination reason.
-        error: The part of the episode, type and message of its error; None without one.
+        reward: None for a sample that was not scored or is aborted.
+        aborted: Lost to infrastructure.
+        error: The part of the episode, type and message of its error.
         cleanup_error: The same of a cleanup that failed.
         tool_errors: Tool, type and message of each exception that tools raised.
-        metrics: Metrics of the observation.
         attempts: Rollouts that were run for it.
-        duration_s: Seconds it took.
     """
 
     prompt_id: str
@@ -47,14 +43,9 @@ class EvalSample(BaseModel):
 
     Attributes:
         action: The task; its id is the prompt's id and the index of the sample.
-        step_result: What the environment gave back.
         aborted: Lost to infrastructure or refused by `Evaluator.validate_sample`: it has no part in metrics and a
             resume tries it again.
         id: Identity by content: hash of task, configuration and index.
-        prompt_id: Id of the task.
-        task_digest: Hash of the task's content.
-        index: Index among the samples of the task.
-        attempts: Number of rollouts that were run for it.
         duration_s: Seconds from its start to its end, all attempts and pauses included.
     """
 

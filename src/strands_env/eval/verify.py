@@ -39,9 +39,7 @@ class Mismatch:
     """Recorded log-probabilities, of the engine that sampled, beside those of another one for the same tokens.
 
     Attributes:
-        trajectories: Trajectories that were scored.
         skipped: Trajectories that were not, by reason.
-        worst: The tokens that differ most.
     """
 
     trajectories: int = 0
@@ -76,7 +74,6 @@ class Mismatch:
 
     @property
     def _gaps(self) -> Any:
-        """Scored less recorded, of every token."""
         if not self._recorded:
             return np.zeros(0)
         return np.concatenate(self._scored) - np.concatenate(self._recorded)
@@ -128,11 +125,6 @@ def check_temperature(sampling_params: Mapping[str, Any]) -> None:
 async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int | None:
     """The server's number of ids: one beyond it would kill the server.
 
-    Args:
-        client: A client of the server.
-        server: Its address, for errors.
-        model_id: The model that the run was sampled with.
-
     Raises:
         SGLangConnectionError: It does not answer.
         EvalError: It serves another model and does not say how many ids that has.
@@ -156,9 +148,6 @@ async def measure_mismatch(
     """Score the trajectories of a saved run again.
 
     Args:
-        source: The run.
-        client: Speaks the generate contract.
-        limit: Samples to score; None for all.
         vocab_size: Number of ids that the client takes; trajectories with others are skipped. None checks nothing.
     """
     mismatch = Mismatch()
@@ -196,12 +185,7 @@ async def _scorer(
 
 
 async def score_again(client: Any, item: Trajectory) -> Any:
-    """Log-probabilities of a trajectory's tokens under another engine: float64[tokens], NaN before the sampled ones.
-
-    Args:
-        client: Speaks the generate contract.
-        item: The trajectory.
-    """
+    """Log-probabilities of a trajectory's tokens under another engine: float64[tokens], NaN before the sampled ones."""
     ids = item.tokens.token_ids
     sampled = np.flatnonzero(np.array(item.tokens.output_mask))
     start = max(0, int(sampled[0]) - 1) if sampled.size else 0

@@ -21,11 +21,10 @@ _CELLS = 4_000_000
 _MANY = 10_000
 """Above so many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
 _FEW = 256
-"""Distinct values up to which that is done."""
+"""How many distinct values may be drawn that way."""
 
 
 def _distinct(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
-    """Of many values that are few distinct ones: these, and how often each is there."""
     if values.size <= _MANY:
         return None
     distinct, counts = np.unique(values, return_counts=True)
@@ -37,14 +36,9 @@ class Comparison:
     """Two runs on the same prompts. A difference is the second minus the first.
 
     Attributes:
-        first: Mean of the first run over the paired prompts.
-        second: Mean of the second run.
         difference: Mean difference with its interval.
         p_value: Two-sided p-value of the sign-flip permutation test; NaN without a pair.
         is_exact: All sign flips were counted, not sampled.
-        wins: Prompts on which the second is better.
-        losses: Prompts on which the second is worse.
-        ties: Prompts without a difference.
         only_first: Scored prompts that only the first run has.
         only_second: Scored prompts that only the second run has.
     """
@@ -73,12 +67,8 @@ def compare(
     """Compare two runs prompt by prompt.
 
     Args:
-        first: The run to compare with.
-        second: The run in question.
         reward_threshold: Compare pass rates at this reward; None compares mean rewards.
-        level: Confidence level.
         resamples: Number of sampled sign flips.
-        seed: Seed of them.
 
     Raises:
         ValueError: A prompt of the same id is another task in the two runs.

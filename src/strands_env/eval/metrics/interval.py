@@ -25,10 +25,6 @@ class Interval:
     """An estimate with its confidence interval; all NaN when nothing was scored.
 
     Attributes:
-        value: The estimate.
-        low: Lower end.
-        high: Upper end.
-        level: Confidence level, such as 0.95.
         prompts: Number of prompts it rests on.
     """
 
@@ -48,7 +44,6 @@ def mean_interval(
 
     Args:
         values: One value for each prompt; NaN for a prompt without one, which is left out.
-        level: Confidence level.
         bounds: The least and the greatest value that are possible; `possible_range` of the values if None.
 
     Raises:
@@ -85,13 +80,6 @@ def interval_of(
     at most as yes-or-no answers do, so prompts are worth at least their number. For such answers the interval is
     exact: it holds at least as often as `level` says.
 
-    Args:
-        mean: Mean of the values.
-        variance: Their sample variance.
-        count: Their number.
-        level: Confidence level.
-        bounds: The least and the greatest possible value.
-
     Raises:
         ValueError: `level` is not between 0 and 1.
     """
@@ -109,7 +97,6 @@ def interval_of(
 
 
 def _answers(share: float, variance: float, count: int, level: float) -> float:
-    """Effective number of independent yes-or-no answers."""
     largest = share * (1 - share)
     if count < 2 or largest <= 0:
         return float(count)
@@ -120,13 +107,7 @@ def _answers(share: float, variance: float, count: int, level: float) -> float:
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22).
-
-    Args:
-        x: From 0 to 1.
-        a: Positive.
-        b: Positive.
-    """
+    """The regularised incomplete beta function I_x(a, b), x from 0 to 1, by its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction converges fast

@@ -19,11 +19,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
     `1 - C(n-c, k) / C(n, k)`, the unbiased estimator of Chen et al. 2021, "Evaluating Large Language Models Trained on
     Code". The quotient is a product of `1 - k/(n-i)` over the passed samples, or the same with k and c exchanged.
-
-    Args:
-        n: Scored samples.
-        c: Samples that passed.
-        k: Samples drawn, at most n.
     """
     _check(n, c, k)
     if n - c < k:

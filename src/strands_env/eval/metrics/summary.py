@@ -15,7 +15,6 @@ from strands_env.eval.metrics.table import Prices, PromptScores, ScoreTable, che
 from strands_env.eval.sample import EvalSample
 
 Results: TypeAlias = Mapping[str, Sequence[EvalSample]]
-"""Samples by prompt id."""
 MetricFunction: TypeAlias = Callable[[Any], Mapping[str, float]]
 """A metric of the user's: samples by prompt id to `{name: value}`."""
 
@@ -25,12 +24,9 @@ class RunSummary:
     """A run in numbers. What was not scored is counted, and never taken for 0.
 
     Attributes:
-        prompts: Number of prompts.
-        samples: Number of samples.
         scored: Samples with a reward that counts.
         unscored: Samples without one.
         aborted: Unscored samples lost to infrastructure, tried again by a resume.
-        mean_reward: Mean over prompts of the mean reward.
         pass_at: pass@k by k, over prompts with at least k scored samples.
         pass_hat: pass^k by k, likewise.
         terminations: Samples by termination reason.
@@ -77,11 +73,8 @@ def summarize(
     """Summarise a run.
 
     Args:
-        table: Its scores.
         k_values: The k of pass@k and pass^k; by default 1, 2, 4, ... and the largest number of samples of a prompt.
         reward_threshold: A sample passes with at least this reward.
-        level: Confidence level of the intervals.
-        prices: Prices of tokens.
 
     Raises:
         TypeError: The run is given by its path; `strands_env.eval.read_scores` reads its table.
@@ -112,13 +105,7 @@ def summarize(
 
 
 def compute_pass_at_k(results: Results, k_values: Iterable[int], reward_threshold: float = 1.0) -> dict[str, float]:
-    """`{"pass@k": mean over prompts}`; NaN where no prompt has k scored samples.
-
-    Args:
-        results: Samples by prompt id.
-        k_values: The k to compute.
-        reward_threshold: A sample passes with at least this reward.
-    """
+    """`{"pass@k": mean over prompts}`; NaN where no prompt has k scored samples."""
     return _means("pass@", ScoreTable.from_results(results).by_prompt(reward_threshold), k_values, pass_at_k)
 
 

@@ -40,14 +40,12 @@ class ScoreTable:
     """One row a sample. Build it with `add`, or with `from_results`.
 
     Attributes:
-        prompt_ids: Prompt ids in order of appearance.
         tasks: Digest of each prompt's task, empty where not known.
         reasons: Number of samples by termination reason.
         errors: Number of samples by `(where, error type)`; failed cleanups are among them.
         tool_errors: Number of samples by `(tool, type)` of the exceptions that their tools raised.
         messages: The message of the first error of each kind, by the same keys.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
-        aborted: Number of samples that were lost.
         left_out: Ids of the prompts that have no part in scores, see `leave_out_incomplete`.
     """
 
@@ -91,12 +89,7 @@ class ScoreTable:
         self.add_score(sample.score(), prompt_id)
 
     def add_score(self, score: Score, prompt_id: str | None = None) -> None:
-        """Add the score of a sample.
-
-        Args:
-            score: The score.
-            prompt_id: Id of the prompt it counts for, where that is another than its own.
-        """
+        """Add a score, to `prompt_id` where it counts for another prompt than its own."""
         name = score.prompt_id if prompt_id is None else prompt_id
         index = self._index.setdefault(name, len(self.prompt_ids))
         if index == len(self.prompt_ids):
@@ -147,11 +140,7 @@ class ScoreTable:
         return np.array(self._prompts, dtype=np.int64)
 
     def by_prompt(self, reward_threshold: float = 1.0) -> list[PromptScores]:
-        """Scores of every prompt, in the order of `prompt_ids`.
-
-        Args:
-            reward_threshold: A sample passes with at least this reward.
-        """
+        """Scores of every prompt, in the order of `prompt_ids`; a sample passes with at least the threshold."""
         rewards, prompts, count = self.rewards, self.prompts, len(self.prompt_ids)
         scored = ~np.isnan(rewards)
         sizes = np.bincount(prompts[scored], minlength=count)

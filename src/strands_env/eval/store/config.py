@@ -27,7 +27,6 @@ class RunConfig:
     """The configuration of a run, kept in `x.run.json`.
 
     Args:
-        path: The file.
         config: Fields that must match to resume: benchmark, environment, model, sampling. JSON values.
         about: Metadata: seeds, the command line. A later run may differ in it.
 
@@ -53,9 +52,6 @@ class RunConfig:
 
     def check(self, *, has_results: bool) -> None:
         """Compare with the saved configuration, or save this one. Blocks.
-
-        Args:
-            has_results: Whether the results file holds samples.
 
         Raises:
             ConfigMismatchError: The saved one is another.
@@ -85,10 +81,7 @@ class RunConfig:
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
     def compare(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Compare with the saved configuration, if there is one. Blocks; writes nothing.
-
-        Args:
-            saved: The saved document, where it was read already.
+        """Compare with the saved configuration, if there is one; `saved` is one read already. Blocks; writes nothing.
 
         Raises:
             ConfigMismatchError: The saved one is another.
@@ -114,11 +107,7 @@ class RunConfig:
             self._save()
 
     def spend(self, seconds: float) -> None:
-        """Save the wall time of the run, all its parts together. Blocks.
-
-        Args:
-            seconds: Time of this part so far.
-        """
+        """Save the wall time of the run: all earlier parts and the seconds of this one so far. Blocks."""
         self.about["wall_s"] = round(self._spent_before + seconds, 3)
         if self.path is not None:
             self._save()

@@ -42,10 +42,6 @@ class StorePaths:
 def naming_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn system errors into `StoreError`s that name the file; to readers a missing file stays a `FileNotFoundError`.
 
-    Args:
-        doing: The operation, such as `read`.
-        path: The file.
-
     Raises:
         StoreError: The system refused.
     """

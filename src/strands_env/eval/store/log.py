@@ -42,7 +42,6 @@ class ResultLog:
     at them is written.
 
     Args:
-        paths: Where.
         fsync_interval: Seconds between forced writes to the device: 0 after every batch, None never (the data then
             survives the death of the process, though not of the machine).
 
@@ -161,7 +160,6 @@ class ResultLog:
             self._aborted[row] = aborted
 
     def _scan(self) -> None:
-        """Index whole lines."""
         tokens_size = files.size_of(self.paths.tokens)
         for line in lines_of(self._fd):
             if not line.is_whole:

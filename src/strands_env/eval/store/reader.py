@@ -41,11 +41,7 @@ class Entry(NamedTuple):
 
 
 class RecordFile:
-    """Samples of a results file by their offsets. The files are opened when the first one is read.
-
-    Args:
-        paths: The files.
-    """
+    """Samples of a results file by their offsets. The files are opened when the first one is read."""
 
     def __init__(self, paths: StorePaths) -> None:
         self.paths = paths
@@ -67,10 +63,6 @@ class RecordFile:
 
     def read(self, offset: int, *, with_tokens: bool = False) -> EvalSample:
         """The sample whose line begins at an offset.
-
-        Args:
-            offset: The offset.
-            with_tokens: Read its tokens too.
 
         Raises:
             StoreCorruptError: The file was changed meanwhile, or its tokens are damaged.
@@ -110,10 +102,6 @@ class ResultReader:
     Args:
         output_path: The `.jsonl` file or its folder.
 
-    Attributes:
-        paths: The files.
-        entries: One for each sample, in the order they were finished.
-
     Raises:
         FileNotFoundError: There are no results.
         StoreCorruptError: A line is damaged, or the file holds something else.
@@ -149,10 +137,6 @@ class ResultReader:
     def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
         """The sample of an entry.
 
-        Args:
-            entry: One of `entries`.
-            with_tokens: Read its tokens too.
-
         Raises:
             StoreCorruptError: The file was changed meanwhile, or its tokens are damaged.
         """
@@ -181,7 +165,6 @@ def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Itera
 
     Args:
         output_path: The `.jsonl` file or its folder.
-        with_tokens: Read the tokens too.
 
     Raises:
         FileNotFoundError: There are no results.
@@ -199,9 +182,7 @@ class StoredSamples(MutableSequence[EvalSample]):
     unless the sample is put back (`samples[i] = sample`).
 
     Args:
-        items: Samples, and offsets of those in the file.
         records: The file; None where all are samples.
-        with_tokens: Read tokens too.
     """
 
     __slots__ = ("_items", "_records", "_with_tokens")
@@ -272,10 +253,8 @@ class Damage:
     """A place that differs from what was written.
 
     Attributes:
-        path: The file.
         line: Its line, from 1; None for a file as a whole.
         offset: Where the line begins, in bytes.
-        what: The damage, and how to repair it.
     """
 
     path: str
@@ -289,12 +268,8 @@ class Verification:
     """The findings of `verify_run`.
 
     Attributes:
-        path: The results file.
-        samples: Samples that can be read, each once.
         superseded: Lines of samples that were tried again since.
-        frames: Frames of the side file that were read.
         torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
-        damages: The damages.
     """
 
     path: str

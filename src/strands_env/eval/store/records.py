@@ -46,7 +46,7 @@ _NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories
 
 
 class LineError(ValueError):
-    """A line is not a sample, and why: `is_residue` where a power cut left it, `is_foreign` where we never wrote it."""
+    """A line that is not a sample: `is_residue` where a power cut left it, `is_foreign` where we never wrote it."""
 
     def __init__(self, what: str, *, is_residue: bool = False, is_foreign: bool = False) -> None:
         super().__init__(what)
@@ -116,12 +116,8 @@ class Head(NamedTuple):
     """The fields of a line that a resume reads.
 
     Attributes:
-        id: Identity of the sample.
-        prompt_id: Id of its prompt.
-        task: Digest of its task.
         index: Index among the samples of the prompt.
         aborted: It was lost and is run again.
-        reward: Its reward; None without one.
         tokens_end: Where the last frame it points at ends in the side file.
     """
 
@@ -139,10 +135,6 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
 
     What JSON cannot hold becomes text; of a sample that still cannot be read back, only its score is kept, and an
     error that says so.
-
-    Args:
-        sample: The sample.
-        tokens: Where its tokens are in the side file.
     """
     try:
         _check_types(sample.step_result)

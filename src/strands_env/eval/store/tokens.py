@@ -27,12 +27,8 @@ MAX_SETS_OF_TOOLS = 4096
 class FrameWriter:
     """Collects the frames of a batch of records; the caller appends `data` to the file before the records.
 
-    Args:
-        offset: Length of the file before the batch.
-        tools: Where sets of tools are in the file already, by their hash.
-
-    Attributes:
-        tools: The same with the sets of this batch.
+    `offset` is the length of the file before the batch; `tools` maps the hash of a set of tools to its place in the
+    file, those of the batch included.
     """
 
     def __init__(self, offset: int, tools: Mapping[bytes, list[int]]) -> None:
