@@ -1,4 +1,4 @@
-"""What samples: the contract of backends, and the backends that come with the package.
+"""Backends: the contract, and the ones that come with the package.
 
 A conversation takes any `Backend`. A client that only has `generate(input_ids, **fields)` with the fields and answers
 of SGLang's `/generate` is adapted by `as_backend`. Names are imported when they are first used.
@@ -56,13 +56,9 @@ def __getattr__(name: str) -> Any:
 
 
 def as_backend(client: Any) -> Backend:
-    """A client as a backend: itself where it is one, else an adapter of its `generate`.
+    """A client as a backend: itself if it is one, else an adapter of its `generate`; `TypeError` if it is neither.
 
-    A backend may have a `generate` as well, for callers with lists. Where that is more than a view of its `ask` (a
-    subclass or a test has replaced it), it is what the caller wants to be called.
-
-    Raises:
-        TypeError: It is neither.
+    A `generate` of a backend that is more than a view of its `ask` (a subclass or a test replaced it) takes precedence.
     """
     from .contract import Backend
 
@@ -77,12 +73,9 @@ def as_backend(client: Any) -> Backend:
 
 
 def client_class(base_url: str) -> tuple[type[ServerClient], str]:
-    """The client of a server by its address, and the address without its marking.
+    """The client class for an address, and the address without its marking.
 
-    `vllm+http://host:8000` is a vLLM server, `sglang+http://host:30000` and every plain address an SGLang server.
-
-    Raises:
-        ValueError: The marking is another one.
+    `vllm+http://host:8000` is vLLM, `sglang+http://...` and every plain address SGLang; else `ValueError`.
     """
     kind, marked, rest = str(base_url).partition("+http")
     if not marked:

@@ -18,7 +18,7 @@ _ROUNDING = 1e-5
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether a value is an integer, and not a truth value."""
+    """True for an integer that is not a truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -58,7 +58,6 @@ def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightS
     Args:
         entries: A list of `{"version", "start", "end"}` in output positions, or anything else if there is none.
         version_of_all: The version where there is no list.
-        count: Number of output tokens.
     """
     if not (isinstance(entries, list) and entries):
         entries = [{"version": version_of_all, "start": 0, "end": count}]
@@ -83,14 +82,9 @@ def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightS
 
 
 def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max_new_tokens: int | None) -> None:
-    """Check sampled ids against what was asked for.
+    """Check sampled ids against the request; a bound is None if unknown.
 
-    Args:
-        ids: Sampled ids.
-        finish: How the answer ended. An aborted one may overshoot: several tokens a step were decoded, and nobody cut
-            them to the length.
-        vocab_size: Number of ids the model has, or None if unknown.
-        max_new_tokens: Most tokens that were asked for, or None if unknown.
+    An aborted answer may exceed `max_new_tokens`: steps decoded several tokens, and nobody cut them to the length.
 
     Raises:
         BackendAnswerError: An id is outside the vocabulary, or there are too many.

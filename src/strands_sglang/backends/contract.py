@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LogprobKind(StrEnum):
-    """Which distribution the log-probabilities of sampled tokens belong to."""
+    """The distribution that the log-probabilities of sampled tokens belong to."""
 
     RAW = "raw"
     """The model's own, before temperature: off-policy for training unless everything is sampled at temperature 1."""
@@ -34,10 +34,9 @@ class LogprobKind(StrEnum):
 
 
 class PromptScoring(StrEnum):
-    """What log-probabilities of prompt tokens cost."""
+    """Cost of log-probabilities of prompt tokens."""
 
     NONE = "none"
-    """There are none."""
     CACHED = "cached"
     """Scoring from a position on leaves the prefix cache usable up to that position."""
     UNCACHED = "uncached"
@@ -46,14 +45,12 @@ class PromptScoring(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a backend can do. A conversation asks for nothing else, and refuses an option that needs more.
+    """The abilities of a backend. A conversation asks for nothing else, and refuses an option that needs more.
 
     Attributes:
         logprobs: Distribution of the log-probabilities of sampled tokens; None if there are none.
-        prompt_scoring: Log-probabilities of prompt tokens.
         routed_experts: It returns the experts that each token was routed to.
         sampling_mask: It returns the ids that survived top-k and top-p.
-        images: It takes images beside the ids.
         constraints: Sampling parameters that constrain decoding, a subset of `CONSTRAINTS`.
         weight_versions: Answers name the version of the weights.
         ordered_versions: These versions are integers that only grow.
@@ -81,10 +78,9 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendInfo:
-    """What a backend serves. Weight versions are not here: they change, and every answer names its own.
+    """The served model. Weight versions are not here: they change, and every answer names its own.
 
     Attributes:
-        model: Name of the model, or None if unknown.
         context_length: Most tokens of prompt and reply, or None if unknown.
         vocab_size: Rows of the model's embedding, or None if unknown: larger ids are never sent.
     """
@@ -99,10 +95,7 @@ CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 
 
 class SamplingParams(TypedDict, total=False):
-    """Sampling parameters by the names that every backend understands, which are SGLang's.
-
-    A backend maps them to its own, and refuses one that it does not have.
-    """
+    """Sampling parameters under SGLang's names; a backend maps them to its own, and refuses those it lacks."""
 
     max_new_tokens: int | None
     min_new_tokens: int
@@ -132,11 +125,9 @@ class GenerateRequest:
     Positions count tokens of the prompt as the model sees it, images expanded.
 
     Attributes:
-        prompt: The prompt; an image is one placeholder.
         sampling_params: `SamplingParams`, and what the backend lets through beyond them.
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None: requests with the same key belong on one worker.
-        logprobs: Return log-probabilities of the sampled tokens.
         score_from: Return log-probabilities of the prompt from this position on; None for none.
         experts_from: Return routed experts from this position on; None for none.
         sampling_mask: Return the ids that survived top-k and top-p.
@@ -204,13 +195,11 @@ class GenerateAnswer:
 
     Attributes:
         output_ids: Sampled ids, the matched stop token included.
-        finish: How it ended.
         output_logprobs: One value an output token (NaN = none), or None where the answer has none at all.
         scored_prompt: Log-probabilities of the prompt, or None where the answer has none.
         weight_spans: Weight versions over the output; the spans tile it.
         routed_experts: Raw little-endian int32 rows from `experts_from`, or from position 0; or None.
         sampling_mask: Ids that survived top-k and top-p per output token, or None.
-        rid: Request id, or None.
         prompt_tokens: Length of the prompt as the model saw it, or None.
         prompt_ids: That prompt, where it was asked for and is known.
         cached_tokens: Prompt tokens that came from a prefix cache, or None.
@@ -234,7 +223,7 @@ class GenerateAnswer:
 
 
 class Backend(ABC):
-    """What samples. A subclass defines `ask`; everything else has a default.
+    """The generation backend. A subclass defines `ask`; everything else has a default.
 
     ```python
     class Constant(Backend):
@@ -257,11 +246,11 @@ class Backend(ABC):
         """
 
     async def abort(self, rid: str) -> bool:
-        """End the request of this id with what it has sampled; whether anything took the call."""
+        """End the request of this id with what it has sampled; True if anything took the call."""
         return False
 
     async def info(self) -> BackendInfo:
-        """What is served. Asked before every call, so it is remembered."""
+        """The served model. Asked for before every call, so it is remembered."""
         return BackendInfo()
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to close
@@ -269,25 +258,21 @@ class Backend(ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """The abilities that a conversation may use."""
         return Capabilities()
 
     @property
     def closings(self) -> int:
-        """How often it was closed: what consists of several calls ends when the number changes."""
+        """Number of times it was closed: work of several calls ends when it changes."""
         return 0
 
     @property
     def image_expander(self) -> ImageExpander | None:
-        """What expands images as the served model does, where the backend knows."""
+        """Expands images as the served model does; None where the backend does not know."""
         return None
 
     def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
         """A checked copy of sampling parameters, without those that are None.
-
-        Args:
-            params: The parameters.
-            vocab_size: Number of ids the model has, or None if unknown.
 
         Raises:
             BackendRequestError: One is unknown or out of range.
@@ -297,11 +282,7 @@ class Backend(ABC):
         return {name: value for name, value in params.items() if value is not None}
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """A checked copy of the backend's own fields of a request, those of the option `request_fields`.
-
-        Raises:
-            BackendRequestError: It has no such field.
-        """
+        """Checked copy of the fields in the option `request_fields`; `BackendRequestError` for one it does not have."""
         if fields:
             raise BackendRequestError(f"request_fields {sorted(fields)}: the backend has no fields of its own")
         return {}

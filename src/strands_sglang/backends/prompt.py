@@ -19,16 +19,13 @@ _CHUNKS = 32
 
 
 def validate_input_ids(ids: Sequence[int] | array[int] | Any, vocab_size: int | None = None) -> int:
-    """Check prompt ids. An id outside the vocabulary kills an SGLang server and every request in flight.
+    """Check prompt ids, and return the largest. An id outside the vocabulary kills an SGLang server and its requests.
 
     Costs one pass in C; no Python code runs per token.
 
     Args:
-        ids: Prompt ids: a list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
+        ids: A list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
         vocab_size: Rows of the embedding (ids are 0 to `vocab_size - 1`), or None if unknown.
-
-    Returns:
-        The largest id.
 
     Raises:
         BackendRequestError: No ids, ids that are not integers, or ids outside the vocabulary.
@@ -59,15 +56,7 @@ def validate_input_ids(ids: Sequence[int] | array[int] | Any, vocab_size: int | 
 
 
 def check_vocabulary(highest: int, vocab_size: int | None) -> None:
-    """Refuse prompt ids outside the vocabulary.
-
-    Args:
-        highest: The largest id of the prompt.
-        vocab_size: Rows of the embedding, or None if unknown.
-
-    Raises:
-        BackendRequestError: The id is outside.
-    """
+    """Refuse a prompt (`BackendRequestError`) whose largest id is outside the vocabulary; None if it is unknown."""
     if vocab_size is not None and highest >= vocab_size:
         raise BackendRequestError(
             f"input_ids has {highest}, outside the vocabulary of {vocab_size}: it would kill the server; "
@@ -81,7 +70,6 @@ class PromptIds:
 
     Attributes:
         chunks: The ids in JSON, without the brackets, in chunks: a longer prompt shares those of the shorter one.
-        length: Number of ids.
         highest: The largest id, or -1 where there is none: what a vocabulary is compared with.
         size: Bytes of all chunks.
     """
@@ -108,11 +96,7 @@ class PromptIds:
         return cls((text,), len(plain), highest, len(text))
 
     def followed_by(self, ids: array[int]) -> PromptIds:
-        """These ids and further ones; only the further ones are checked and encoded.
-
-        Raises:
-            BackendRequestError: One of the further ids is negative.
-        """
+        """These ids and further ones, which alone are checked and encoded; `BackendRequestError` for a negative one."""
         if not ids:
             return self
         values = ids.tolist()

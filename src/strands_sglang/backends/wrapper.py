@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class BackendWrapper(Backend):
-    """A backend around a backend: a subclass overrides `ask`, everything else is asked of the inner one.
-
-    Args:
-        inner: What is wrapped, anything that `as_backend` takes.
-    """
+    """A backend around another (anything `as_backend` takes): subclasses override `ask`, `inner` does the rest."""
 
     def __init__(self, inner: Any) -> None:
         self.inner: Backend = as_backend(inner)

@@ -10,13 +10,7 @@ from strands_sglang.backends.engine.request import Request
 
 
 def answer(request: Request, finish: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """Build the answer of `/generate` for a finished request.
-
-    Args:
-        request: The request.
-        finish: Its `finish_reason`.
-        tokenizer: Decodes `text` and, if asked for, the third element of each logprob.
-    """
+    """The answer of `/generate`; `tokenizer` decodes `text` and, if asked for, the third element of each logprob."""
     waiting = finish["type"] == "abort" and "status_code" not in finish
     meta: dict[str, Any] = {"id": request.rid, "finish_reason": finish}
     if not waiting:  # like the server, which knows less of a request that it aborts in the queue

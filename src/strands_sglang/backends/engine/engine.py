@@ -417,7 +417,6 @@ def _into(done: Future[T], function: Callable[[], T]) -> Callable[[], None]:
 
 
 def _on_device(model: Any, device: str) -> Any:
-    """The model on a device that this PyTorch has."""
     try:
         return model.to(device)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
@@ -438,6 +437,5 @@ def _closed_error() -> BackendConnectionError:
 
 
 def _processors() -> int:
-    """Processors this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
     return len(affinity(0)) if affinity else os.cpu_count() or 1

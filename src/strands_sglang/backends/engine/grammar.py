@@ -16,7 +16,6 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer; safe to call from any thread.
 
     Args:
-        tokenizer: The Hugging Face tokenizer.
         vocab_size: Rows of the model's output.
         stop_token_ids: Tokens that end a completed grammar.
     """
@@ -32,15 +31,7 @@ class GrammarCompiler:
         self._compile = functools.lru_cache(maxsize=64)(self._compile_uncached)
 
     def matcher(self, kind: str, text: str) -> Matcher:
-        """Start a constrained answer.
-
-        Args:
-            kind: `json_schema`, `regex` or `ebnf`.
-            text: The grammar.
-
-        Raises:
-            BackendHTTPError: Status 400, the grammar cannot be compiled.
-        """
+        """Start an answer under a `json_schema`, `regex` or `ebnf`; `BackendHTTPError` 400 if it cannot be compiled."""
         import xgrammar
 
         try:

@@ -64,11 +64,7 @@ _Running = Sequence[tuple[list[int], SequenceKV]]
 
 
 class PrefixCache:
-    """Finished sequences, the most recently used last, within a budget of tokens.
-
-    Args:
-        budget: Most tokens to keep; 0 keeps nothing.
-    """
+    """Finished sequences, the most recently used last, within a budget of tokens; 0 keeps nothing."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -90,13 +86,8 @@ class PrefixCache:
     def take(self, tokens: list[int], limit: int, running: _Running) -> SequenceKV | None:
         """Keys and values of the longest known prefix of `tokens`, at most `limit` positions, or None.
 
-        An entry that is wholly a prefix is handed over without a copy: the sequence that continues it will be stored
-        in its place.
-
-        Args:
-            tokens: Ids of the sequence that wants them.
-            limit: Most positions to take.
-            running: Sequences in progress, whose prefixes count too: ids, keys and values.
+        Prefixes of `running` sequences count too. An entry that is wholly a prefix is handed over without a copy: the
+        sequence that continues it will be stored in its place.
         """
         length, source, entry = self._find(tokens, limit, running)
         if source is None:

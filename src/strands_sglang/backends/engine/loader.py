@@ -164,11 +164,7 @@ def convert_gguf(gguf: Path, folder: Path) -> Path:
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer of `"smollm2"`, `"tiny"` or `"tiny-vision"`, without the model.
-
-    Raises:
-        ModelLoadError: The default model cannot be fetched.
-    """
+    """The tokenizer of an own model (`"smollm2"`, ...) without the model; `ModelLoadError` if it cannot be fetched."""
     if name == "tiny":
         return make_tiny_tokenizer()
     if name == "tiny-vision":

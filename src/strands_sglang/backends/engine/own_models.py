@@ -32,11 +32,7 @@ def is_own_model(name: str) -> bool:
 
 
 def check_model_name(name: str) -> None:
-    """Refuse a name that cannot be a model, before a hub is asked.
-
-    Raises:
-        UnknownModelError: It cannot be one.
-    """
+    """Refuse a name that cannot be a model with `UnknownModelError`, before a hub is asked."""
     if is_own_model(name) or Path(name).exists():
         return
     if _HUB_ID.fullmatch(name) is None:
@@ -46,16 +42,10 @@ def check_model_name(name: str) -> None:
 
 
 def why_no_answer(url: str, timeout: float) -> str | None:
-    """The system's error if nothing accepts connections at an address; None if something does. Blocks.
+    """The system's error if nothing accepts connections at an address within `timeout` seconds, else None. Blocks.
 
-    Behind a proxy it is assumed to be reachable: only a request would show it.
-
-    Args:
-        url: The address.
-        timeout: Seconds to wait for the connection.
-
-    Raises:
-        ValueError: It has no host, or a port that cannot be.
+    Behind a proxy it is assumed to be reachable: only a request would show it. `ValueError` for an address without a
+    host, or with an impossible port.
     """
     import socket
     from urllib.request import getproxies, proxy_bypass

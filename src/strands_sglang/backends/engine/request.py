@@ -139,11 +139,7 @@ class SamplingParams:
 
     @classmethod
     def parse(cls, given: Any, *, vocab_size: int) -> SamplingParams:
-        """Check a `sampling_params` object.
-
-        Raises:
-            BackendHTTPError: Status 400 with the server's words.
-        """
+        """Check a `sampling_params` object; `BackendHTTPError` 400 in the server's words."""
         if not isinstance(given, Mapping):
             raise schema_error(f"invalid type: {_describe(given)}, expected a map")
         values = {}
@@ -316,10 +312,7 @@ def parse_request(
     Top-level fields that the engine does not know are ignored, as the server ignores them.
 
     Args:
-        input_ids: Token ids of the prompt.
-        fields: The other top-level fields of `/generate`.
         vocab_size: Rows of the model's output.
-        context_length: Positions the model has.
         seed: Seed of the request unless it brings its own.
 
     Raises:
@@ -363,12 +356,7 @@ def parse_request(
 
 
 def prompt_ids(input_ids: Sequence[int], vocab_size: int) -> list[int]:
-    """The ids of a prompt, checked.
-
-    Raises:
-        BackendRequestError: Ids that are not integers, or outside the vocabulary.
-        BackendHTTPError: Status 400: the prompt is empty.
-    """
+    """The checked ids of a prompt; `BackendRequestError` for a wrong id, `BackendHTTPError` 400 for an empty prompt."""
     try:
         prompt = [int(token) for token in input_ids]
         exact = all(map(lambda token, given: token == given and not isinstance(given, bool), prompt, input_ids))

@@ -38,7 +38,6 @@ class Segment:
 
     Attributes:
         kv: Keys and values of what came before; the new ones are added.
-        tokens: New token ids.
         logits_from: First of the new positions whose logits are wanted; `len(tokens)` for none.
         seen: The images of the sequence, or None.
     """
@@ -207,11 +206,7 @@ def _row_multiple(model: Any) -> int:
 
 
 class PackedLinear(torch.nn.Linear):  # type: ignore[misc]  # torch is not type-checked here
-    """A linear layer that computes with a packed copy of its weight; `pack` after every change of the weight.
-
-    Args:
-        layer: The plain layer, whose weight and bias it shares.
-    """
+    """A linear layer that computes with a packed copy of the shared weight; `pack` after every change of the weight."""
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")

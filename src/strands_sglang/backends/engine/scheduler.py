@@ -36,16 +36,7 @@ STEP_BUDGET = CHUNK
 
 
 class Scheduler:
-    """State of all requests; used by the engine's thread only.
-
-    Args:
-        runner: The model.
-        tokenizer: For stop strings and the text of answers.
-        stop_token_ids: End-of-sequence tokens of the model.
-        max_batch_size: Most sequences that run at the same time.
-        prefix_cache_tokens: Budget of the prefix store.
-        weight_version: Name of the weights.
-    """
+    """State of all requests; used by the engine's thread only."""
 
     def __init__(
         self,

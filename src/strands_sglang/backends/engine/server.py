@@ -51,7 +51,6 @@ def create_app(engine: EmbeddedEngine, *, hosts: Collection[str] | None = LOOPBA
     cross-site, and those under a host name that is not ours (DNS rebinding).
 
     Args:
-        engine: The engine to serve.
         hosts: Names under which the server may be addressed (without port); None for any.
 
     Run it with `aiohttp.web.AppRunner(app, handler_cancellation=True)`: a client that goes away then aborts its

@@ -34,7 +34,6 @@ def few_shot_messages(
 
     Args:
         tool: Name of the tool that takes one expression.
-        argument: Name of its argument.
         examples: Expressions, written with spaces, and their values.
     """
     messages: list[dict[str, Any]] = []

@@ -52,7 +52,6 @@ def make_tiny_model(
         out_dir: Folder to save both into (`save_pretrained`); nothing is written without it.
         vocab_size: Tokens in all, at least 300: 256 bytes, control and mark tokens, the rest learned merges.
         hidden_size: Width of the model, a multiple of 16.
-        layers: Number of layers.
         head_dim: Width of an attention head; the CPU kernels of vLLM take 32 and its multiples.
         context_length: Positions the model was (not) trained for.
         seed: Seed of the weights; the tokenizer does not depend on it.
@@ -105,7 +104,6 @@ def make_tiny_vision_model(
         out_dir: Folder to save everything into; nothing is written without it.
         family: `"qwen2_5_vl"` or `"qwen3_vl"`.
         context_length: Positions the model was (not) trained for.
-        seed: Seed of the weights.
     """
     if family not in VISION_FAMILIES:
         raise ValueError(f"family={family!r}: expected one of {', '.join(VISION_FAMILIES)}")
@@ -191,13 +189,7 @@ def _name_processors(folder: Path, name: str) -> None:
 
 
 def make_tiny_tokenizer(vocab_size: int = 1024, context_length: int = 4096, more_control: tuple[str, ...] = ()) -> Any:
-    """The tokenizer of `make_tiny_model`, always the same for the same arguments.
-
-    Args:
-        vocab_size: Tokens in all.
-        context_length: Its `model_max_length`.
-        more_control: Further control tokens.
-    """
+    """The tokenizer of `make_tiny_model`, the same for equal arguments; `context_length` is its `model_max_length`."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -52,7 +52,6 @@ class SeenPrompt:
 
     Attributes:
         ids: Expanded ids.
-        images: The images in order.
         positions: Time, height and width of every token, `[3, len(ids)]`.
         shift: Added to an index after the prompt to give its position.
     """
@@ -81,7 +80,6 @@ class Vision:
 
     Args:
         model: A `Qwen2_5_VLForConditionalGeneration` or a relative of it.
-        image_processor: Its image processor.
 
     Raises:
         ValueError: A family that is not built here.
@@ -105,11 +103,7 @@ class Vision:
         self._features.clear()
 
     def see(self, ids: list[int], images: Sequence[Any]) -> SeenPrompt:
-        """Expand the placeholders of a prompt and look at its images.
-
-        Raises:
-            MediaError: Images and placeholders do not agree, or an image cannot be read.
-        """
+        """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
         given = [_image_bytes(image) for image in images]
         found = sum(token == self.expander.placeholder_id for token in ids)
         if found != len(given):

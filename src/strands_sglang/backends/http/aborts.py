@@ -44,13 +44,10 @@ class Aborts:
     """The aborts of one event loop.
 
     Args:
-        base_url: Server or router.
         workers: Workers behind a router, if they are known; else `GET /workers` is asked.
-        headers: Headers of abort calls.
         path: Where they go, behind the address of a server.
         body: The JSON of the abort of a request.
         send: Sends one control call; raises `OSError`s.
-        closing: Tells when the owner closes.
     """
 
     def __init__(
@@ -91,10 +88,9 @@ class Aborts:
         return ()
 
     async def abort(self, rid: str) -> bool:
-        """Ask the server to stop a request, and every worker where a router does not take the call.
+        """Ask the server, and every worker where a router does not take the call, to stop a request.
 
-        Returns:
-            Whether any server took the call. Servers answer 200 for unknown ids too.
+        Returns True if any took it; servers answer 200 for unknown ids too.
         """
         return _Outcome.TOOK in await self._ask(rid)
 
@@ -132,12 +128,7 @@ class Aborts:
         return _Outcome.LATER if later else _Outcome.REFUSED
 
     def abort_later(self, rid: str, age: float) -> None:
-        """Abort a request from the background.
-
-        Args:
-            rid: Request id.
-            age: Seconds since it was sent.
-        """
+        """Abort a request that was sent `age` seconds ago, from the background."""
         if rid in self._tasks:
             return
         task = self._loop.create_task(self._until_taken(rid, age), name=f"sglang-abort-{rid}")

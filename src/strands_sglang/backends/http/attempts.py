@@ -38,11 +38,10 @@ class Attempt:
     """Facts about a running attempt (filled in by `HTTPClient` and the client).
 
     Attributes:
-        rid: Request id of the attempt.
-        fresh: Whether it must have a new connection.
+        fresh: It must have a new connection.
         started: Loop time when it was sent, in seconds.
-        connected: Whether it had a connection, so that the server may know of it.
-        reused: Whether that connection had served an earlier request.
+        connected: It had a connection, so that the server may know of it.
+        reused: That connection had served an earlier request.
         retry_after: Seconds the server asked to wait, or None.
     """
 
@@ -88,15 +87,7 @@ class Failures:
     def of(
         self, error: BaseException, attempt: Attempt, base_url: str, *, age: float = 0.0, timeout: float | None = None
     ) -> Failure:
-        """The failure of an attempt.
-
-        Args:
-            error: One of `FAILURES`.
-            attempt: The attempt.
-            base_url: Where it went, for the message.
-            age: Seconds since it was sent.
-            timeout: Seconds it had, for the message.
-        """
+        """The failure of an attempt that raised one of `FAILURES`, `age` of its `timeout` seconds after it was sent."""
         typed: BackendError
         if isinstance(error, BackendError):
             self.secrets.hide_in(error)

@@ -1,4 +1,4 @@
-"""Waits that end when their owner closes, whatever they wait for: a connection, an answer, a turn.
+"""Cancels pending waits when their owner closes, whatever they wait for: a connection, an answer, a turn.
 
 Closing interrupts the tasks themselves, as `asyncio.timeout` does, and makes a typed error of the interruption.
 """
@@ -17,11 +17,7 @@ def closed_error(what: str) -> BackendConnectionError:
 
 
 class Closing:
-    """The closed state of an owner, and the blocks that end with it. Belongs to one event loop.
-
-    Attributes:
-        closed: Set from `close` on.
-    """
+    """An owner's closed state (`closed` is set by `close`) and the blocks that end with it. For one event loop."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -36,10 +32,7 @@ class Closing:
     def block(self, what: str) -> _Block:
         """A `with` block that raises `BackendConnectionError` when it is closed before or meanwhile.
 
-        A cancellation that comes from elsewhere stays a cancellation.
-
-        Args:
-            what: Names the work, for the message.
+        A cancellation that comes from elsewhere stays a cancellation. `what` names the work, for the message.
         """
         return _Block(self, what)
 

@@ -36,12 +36,7 @@ _LONGEST_ERROR = 1 << 22  # bytes of an error body that are kept
 
 
 class CannotConnectError(ConnectionError):
-    """No connection was made.
-
-    Args:
-        message: Why.
-        is_final: Trying again cannot help: the certificate or the protocol is wrong.
-    """
+    """No connection was made; `is_final` where trying again cannot help: the certificate or the protocol is wrong."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -49,12 +44,7 @@ class CannotConnectError(ConnectionError):
 
 
 class ConnectionLostError(ConnectionError):
-    """The connection broke before the answer was whole.
-
-    Args:
-        message: Why.
-        has_begun: Status and headers of the answer had arrived.
-    """
+    """The connection broke before the answer was whole; `has_begun` if its status and headers had arrived."""
 
     def __init__(self, message: str, *, has_begun: bool = False) -> None:
         super().__init__(message)
@@ -62,11 +52,9 @@ class ConnectionLostError(ConnectionError):
 
 
 class NotHTTPError(ConnectionError):
-    """The answer is not HTTP.
+    """The answer is not HTTP; the message does not repeat its words.
 
-    Args:
-        message: What the parser says, without words of the answer.
-        received: First bytes of the answer. They may repeat a key: show them through `Secrets.hide` only.
+    `received`, its first bytes, may repeat a key: show them through `Secrets.hide` only.
     """
 
     def __init__(self, message: str, received: bytes = b"") -> None:
@@ -91,7 +79,6 @@ class HTTPAnswer:
     """An answer.
 
     Attributes:
-        status: HTTP status.
         headers: Headers, names in lower case.
         body: The whole body; of errors its first 4 MiB.
     """
@@ -111,13 +98,7 @@ class Target:
     """An address for requests, with the constant part of their head.
 
     Attributes:
-        method: Request method.
-        url: Whole address.
         headers: Headers, without those that every request has.
-        host: Name or address to connect to.
-        port: Port.
-        is_tls: Whether to speak TLS.
-        path: Path.
         head: Request line and headers, up to the length of the body.
     """
 
@@ -132,13 +113,7 @@ class Target:
 
     @classmethod
     def of(cls, method: str, url: str, headers: Mapping[str, str]) -> Target:
-        """The target of an address.
-
-        Args:
-            method: Request method.
-            url: An address that `checked_url` took, and a path.
-            headers: Headers that `checked_headers` took.
-        """
+        """The target of an address that `checked_url` took, with a path; `checked_headers` took the headers."""
         parsed = URL(url)
         host = cast(str, parsed.raw_host)
         named = f"[{host}]" if ":" in host else host
@@ -160,14 +135,7 @@ class Target:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, and the answer that it waits for.
-
-    Attributes:
-        is_open: It can be written to.
-        is_used: It served a request.
-        idle_since: Loop time at which it was put aside.
-        sock: Its socket.
-    """
+    """One connection, and the answer that it waits for; `idle_since` is the loop time at which it was put aside."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = False
@@ -191,7 +159,6 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """It can carry another request."""
         return self.is_open and self._keeps_alive and not self._transport.get_write_buffer_size()
 
     def send(self, data: bytes, limit: int) -> asyncio.Future[HTTPAnswer]:
@@ -327,7 +294,6 @@ class _Connection(asyncio.Protocol):
         self.close()
 
     def give_up(self, error: type[Exception] = TimeoutError) -> None:
-        """End the request under way with an error."""
         self._fail(error())
 
 
@@ -341,7 +307,6 @@ class HTTPClient:
 
     Attributes:
         idle: Kept connections by origin, the latest last.
-        busy: Connections that wait for an answer.
     """
 
     def __init__(self, *, connect_timeout: float | None) -> None:
@@ -372,14 +337,11 @@ class HTTPClient:
         """Send a request and read its answer.
 
         Args:
-            target: Where it goes.
             body: The body in pieces, which are joined once.
             headers: Further headers, each with its line break before it.
             timeout: Seconds until the last byte of the answer, or None.
             connect_timeout: Seconds to connect, instead of the client's.
             limit: Most bytes of the body of an answer with status 200.
-            fresh: Use a new connection.
-            report: Receives facts about the connection.
 
         Raises:
             CannotConnectError: There is no connection.
@@ -484,7 +446,6 @@ class HTTPClient:
             raise CannotConnectError(str(error) or type(error).__name__) from error.with_traceback(None)
 
     async def _open(self, target: Target) -> _Connection:
-        """A new connection."""
         infos = await self._resolve(target.host, target.port)
         sock = await start_connection(infos, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1, loop=self._loop)
         try:

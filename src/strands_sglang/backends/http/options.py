@@ -25,11 +25,7 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def checked_url(name: str, url: Any) -> str:
-    """The address of a server, without trailing slash.
-
-    Raises:
-        ValueError: It is none, or it holds a user name; the message shows no password.
-    """
+    """A server's address, no trailing slash; `ValueError`, without its password, if it is none or has a user name."""
     parsed = _parse(url)
     if parsed is None:
         shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
@@ -49,7 +45,6 @@ def is_address(url: Any) -> bool:
 
 
 def _parse(url: Any) -> URL | None:
-    """A usable HTTP address, or None."""
     if not isinstance(url, str):
         return None
     try:
@@ -68,11 +63,7 @@ def _parse(url: Any) -> URL | None:
 
 
 def checked_seconds(name: str, value: Any) -> float | None:
-    """Seconds above 0; None, or infinity, for no limit.
-
-    Raises:
-        ValueError: Anything else.
-    """
+    """Seconds above 0; None, or infinity, for no limit; `ValueError` for anything else."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
@@ -81,11 +72,7 @@ def checked_seconds(name: str, value: Any) -> float | None:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A copy of headers that can be sent.
-
-    Raises:
-        ValueError: A name or a value that HTTP does not allow; the message does not show the value, often a key.
-    """
+    """A copy of headers that HTTP can carry; the `ValueError` for others shows no value, which is often a key."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise ValueError(f"header {name!r}: expected a name of letters, digits and '-'")
@@ -102,11 +89,7 @@ def bearer(key: str | None) -> dict[str, str]:
 
 
 class Secrets:
-    """The keys that a client sends. Every text from outside that is shown passes `hide` first.
-
-    Args:
-        *headers: Headers that are sent.
-    """
+    """The keys in the headers that a client sends. Every text from outside that is shown passes `hide` first."""
 
     def __init__(self, *headers: Mapping[str, str]) -> None:
         found: dict[str, None] = {}
@@ -147,11 +130,7 @@ def _equal(one: str, other: str) -> int:
 
 
 def check_rid(rid: Any) -> None:
-    """Refuse a request id that cannot be sent, or that is the beginning of every other one.
-
-    Raises:
-        BackendRequestError: It is not a string, empty, or holds half a surrogate pair.
-    """
+    """Refuse (`BackendRequestError`) an id that is no string, holds half a surrogate, or is empty: a prefix of any."""
     if not isinstance(rid, str) or not rid:
         raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
     try:
@@ -161,11 +140,7 @@ def check_rid(rid: Any) -> None:
 
 
 def affinity_header(name: str, routing_key: Any) -> bytes:
-    """The header line that carries a routing key, with its line break before it; empty without a key.
-
-    Raises:
-        BackendRequestError: The key cannot be a header.
-    """
+    """The header line of a routing key behind its line break, or nothing; `BackendRequestError` if it cannot be one."""
     if routing_key is None:
         return b""
     if isinstance(routing_key, str) and not _CONTROL_CHARACTERS.search(routing_key):
@@ -179,11 +154,7 @@ def checked_count(name: str, value: Any) -> int: ...
 @overload
 def checked_count(name: str, value: Any, *, optional: bool) -> int | None: ...
 def checked_count(name: str, value: Any, *, optional: bool = False) -> int | None:
-    """An integer of at least 1.
-
-    Raises:
-        ValueError: Anything else.
-    """
+    """An integer of at least 1; `ValueError` for anything else."""
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -1,9 +1,8 @@
 """The retry table: classes of failures, how often and after how long each is repeated. Pure functions.
 
-`docs/errors-and-retries.md` prints the table for readers. A backend gives each failure exactly one `RetryClass`: by the
-`docs/errors-and-retries.md` prints the table for readers. A backend gives each failure one `RetryClass`: by the
-of retries and all of them together `max_retries` and a deadline. Programming errors (`TypeError` and the like) and
-cancellation belong to no class: they propagate at once.
+`docs/errors-and-retries.md` prints the table for readers. A backend gives each failure exactly one `RetryClass`; the
+policy gives each class a number of retries and all of them together `max_retries` and a deadline. Programming errors
+(`TypeError` and the like) and cancellation belong to no class: they propagate at once.
 """
 
 from __future__ import annotations
@@ -172,7 +171,6 @@ class RetryBudget:
     """The retries that one call has left.
 
     Args:
-        policy: The table.
         rng: Source of the jitter; inject a seeded one for repeatable delays.
         clock: Monotonic clock, in seconds.
     """
@@ -205,12 +203,7 @@ class RetryBudget:
         return self._policy.retry_deadline is not None and self.elapsed > self._policy.retry_deadline
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
-        """Seconds to wait before the next attempt, or None if the failure is final.
-
-        Args:
-            kind: Class of the failure.
-            retry_after: What the server asked for, in seconds: the wait is at least that.
-        """
+        """Seconds, at least `retry_after`, before the next attempt, or None if a failure of this class is final."""
         if kind is RetryClass.STALE and self._used[kind] >= self._policy.limit(kind):
             kind = RetryClass.RESET
         if self._used[kind] >= self._policy.limit(kind):

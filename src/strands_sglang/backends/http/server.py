@@ -198,9 +198,7 @@ class ServerClient(Backend):
         """The checked answer of an attempt; runs on a thread where the body is long.
 
         Args:
-            call: The call.
             body: Body of the answer, whose status is 200.
-            rid: Id of the attempt.
             headers: Headers of the answer, names in lower case.
             was_sent: Whether an id is that of a request of this client.
 
@@ -322,8 +320,7 @@ class ServerClient(Backend):
     async def abort(self, rid: str) -> bool:
         """Ask the server to stop the request with this id; through routers, every worker is asked.
 
-        Returns:
-            Whether a server took the call. It does not say that there was such a request.
+        Returns True if a server took the call, which does not say that there was such a request.
 
         Raises:
             BackendRequestError: The id cannot be one; servers that abort by prefix would end every request for "".

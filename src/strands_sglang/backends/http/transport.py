@@ -66,16 +66,9 @@ class LoopTransport:
     """Connections, requests in flight and outstanding aborts on one event loop.
 
     Args:
-        base_url: Server or router, without trailing slash.
-        max_connections: Requests at a time.
-        headers: Headers of every request.
         abort_headers: Further headers of abort calls.
-        connect_timeout: Seconds to connect, or None.
         worker_urls: Workers behind a router, if they are known; else `GET /workers` is asked.
-        abort_path: Where aborts go.
-        abort_body: The JSON of the abort of a request.
         sent: Ids of the client's requests, where several transports share them.
-        user_transport: Sends the requests, in place of connections.
 
     Attributes:
         slots: Bounds the requests; connections are never waited for, so a time-out never counts waiting for a slot.
@@ -228,11 +221,7 @@ class LoopTransport:
 
 
 async def open_transport(**options: Any) -> LoopTransport:
-    """A transport on the running loop, which closes it when it ends. Releases those of loops that are over.
-
-    Args:
-        **options: Arguments of `LoopTransport`.
-    """
+    """A `LoopTransport` on the running loop, which closes it when it ends. Releases those of loops that are over."""
     for other in list(_open):
         if other.loop.is_closed() or other.is_foreign:
             other.drop()
@@ -249,9 +238,6 @@ async def open_transport(**options: Any) -> LoopTransport:
 
 class LoopTransports:
     """Opens a transport on a loop's first call, and closes all of them.
-
-    Args:
-        **options: Arguments of `LoopTransport`.
 
     Attributes:
         open: The transports by loop.

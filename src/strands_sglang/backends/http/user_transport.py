@@ -22,14 +22,7 @@ from .connections import ConnectionReport, HTTPAnswer, Target
 
 @dataclass(frozen=True, slots=True)
 class HTTPRequest:
-    """A request as it would be written to a connection.
-
-    Attributes:
-        method: Request method.
-        url: Whole address.
-        headers: Headers, without `Host` and `Content-Length`.
-        body: Body.
-    """
+    """A request as it would be written: the whole address, and headers without `Host` and `Content-Length`."""
 
     method: str
     url: str
@@ -55,11 +48,7 @@ class Transport(Protocol):
 
 
 class UserConnections:
-    """The interface of `HTTPClient` over a `Transport`.
-
-    Args:
-        transport: The user's transport.
-    """
+    """The interface of `HTTPClient` over a `Transport`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

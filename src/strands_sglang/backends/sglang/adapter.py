@@ -23,9 +23,6 @@ class GenerateAdapter(Backend):
     `max_model_len` and `vocab_size` of the client are numbers or coroutine functions, where it has them;
     `extra_sampling_keys`, `image_expander`, `capabilities`, `closings`, `abort` and `close` are used where they are
     there.
-
-    Args:
-        client: The client.
     """
 
     client: Any

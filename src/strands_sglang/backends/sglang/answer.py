@@ -55,8 +55,6 @@ def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: 
     what is there must agree: as many log-probabilities as ids, for the same ids, none of them positive.
 
     Args:
-        payload: The answer as Python objects.
-        vocab_size: Number of ids the model has, or None if unknown.
         max_new_tokens: Most tokens that were asked for, or None if unknown. An aborted request may overshoot: several
             tokens a step were decoded, and nobody cut them to the length.
 
@@ -120,7 +118,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
 
 
 def _finish(meta: Mapping[str, Any]) -> Finish:
-    """How the answer ended. Without a reason it is a chunk of a stream: not finished, and not all of its tokens."""
+    """The end of an answer. Without a reason it is a chunk of a stream: not finished, and not all of its tokens."""
     reason = meta.get("finish_reason")
     kind = reason.get("type") if isinstance(reason, _MAPPING) else reason
     if not isinstance(kind, str):
@@ -138,8 +136,6 @@ def _scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | 
     """A list of `[logprob or null, id, text or null]` entries, as arrays.
 
     Args:
-        name: Name of the list.
-        entries: The list.
         known: A list of ids that was checked before.
         known_ids: Its array, which is used where the entries name the same ids.
     """
@@ -180,13 +176,7 @@ _PROMPT_FIELDS = frozenset({"image_data", "video_data", "audio_data", "session_p
 def check_belongs(
     answer: GenerateAnswer, request: WireRequest, *, rid: str, was_sent: Callable[[object], bool]
 ) -> None:
-    """Check that the answer of a server is the answer to this request.
-
-    Args:
-        answer: The answer.
-        request: The request.
-        rid: Id of the attempt.
-        was_sent: Whether an id is that of a request of this client.
+    """Check that an answer is the one to this request; `was_sent` knows the ids of this client's requests.
 
     Raises:
         BackendAnswerError: It answers another request of ours, a prompt of another length, or counts its tokens

@@ -163,13 +163,13 @@ class SGLangClient(ServerClient):
         return http_error(status, body)
 
     def _is_retryable_error(self, error: BaseException) -> bool:
-        """Whether the table repeats a failure at all."""
+        """True if the table repeats a failure at all."""
         return self.retry_policy.limit(classify(error)) > 0
 
     # ----------------------------------------------------------- control calls
 
     async def health(self, timeout: float = 25.0) -> bool:
-        """Whether the server answers `GET /health` with 200. It generates one token for that (about a second).
+        """True if the server answers `GET /health` with 200. It generates one token for that (about a second).
 
         False for a paused server, too (after 20 s); requests are waiting there, and do not fail.
 
@@ -227,6 +227,6 @@ class SGLangClient(ServerClient):
         return await self._probes.ask_vocab_size(await self._transport(), self.retry_policy)
 
     async def is_multimodal(self) -> bool:
-        """Whether the served model takes images or audio."""
+        """True if the served model takes images or audio."""
         info = await self.get_model_info()
         return bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))

@@ -41,7 +41,7 @@ _OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
-    """What an error body says, whatever its shape.
+    """The content of an error body, whatever its shape.
 
     Attributes:
         message: The server's words; the whole body if it is not JSON of a known shape.
@@ -90,7 +90,7 @@ def _first_event(text: str) -> str:
 
 
 def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
-    """Whether a 400 says that the prompt, or prompt plus `max_new_tokens`, does not fit the context.
+    """True if a 400 says that the prompt, or prompt plus `max_new_tokens`, does not fit the context.
 
     SGLang gives overflow no status or code of its own, so the parsed message decides; messages that quote the caller
     (validation errors, grammar errors) do not count.
@@ -110,8 +110,6 @@ def http_error(status: int, body: str | bytes, *, hint: str = "") -> SGLangHTTPE
     Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
 
     Args:
-        status: HTTP status of the answer.
-        body: Body of the answer.
         hint: What may help, for the end of the message.
     """
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body

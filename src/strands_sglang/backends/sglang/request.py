@@ -31,7 +31,7 @@ CAPABILITIES = Capabilities(
         "images": "it expands them differently, or tokenised the prompt again (SGLANG_MM_AVOID_RETOKENIZE)",
     },
 )
-"""What `/generate` of SGLang can do."""
+"""The abilities of SGLang's `/generate`."""
 
 _SET_BY_US = frozenset(
     {
@@ -53,11 +53,7 @@ _INEXACT = frozenset({"video_data", "audio_data"})
 
 
 def check_request_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that a user adds to every request, checked.
-
-    Raises:
-        BackendRequestError: One is set by the conversation, or makes the prompt inexact.
-    """
+    """A user's fields, checked; `BackendRequestError` if a conversation sets one, or it makes the prompt inexact."""
     if inexact := sorted(_INEXACT & fields.keys()):
         raise BackendRequestError(
             f"request_fields may not hold {inexact}: with video or audio in a request SGLang decodes the ids and "
@@ -83,12 +79,10 @@ class WireRequest:
     """A checked `/generate` request. `checked` makes one of anything; the constructor trusts what it is given.
 
     Attributes:
-        prompt: The prompt.
         fields: Top-level fields without the prompt, the id and the routing key; `sampling_params` among them.
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None.
         vocab_size: Number of ids the model has, or None if unknown; the answer is checked against it.
-        before_attempt: Called before each attempt.
     """
 
     prompt: PromptIds
@@ -110,7 +104,6 @@ class WireRequest:
         """Check the fields of a request.
 
         Args:
-            prompt: The prompt.
             fields: Top-level fields, `rid` and `routing_key` among them; never changed. Those that are None are left
                 out.
             vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
@@ -131,11 +124,7 @@ class WireRequest:
 
     @classmethod
     def of(cls, request: GenerateRequest) -> WireRequest:
-        """A request of a conversation. Its own fields are checked, for users write them; the rest was before.
-
-        Raises:
-            BackendRequestError: One of its own fields is of the wrong type or out of range.
-        """
+        """A request of a conversation. Only its own fields, which users write, are checked (`BackendRequestError`)."""
         params = {"skip_special_tokens": False, **request.sampling_params}
         fields: dict[str, Any] = {"sampling_params": params, "return_logprob": request.logprobs}
         if request.logprobs:
@@ -178,11 +167,7 @@ class WireRequest:
         return {**self.fields, **{name: value for name, value in named.items() if value is not None}}
 
     def encode_fields(self) -> bytes:
-        """The fields in JSON, without the closing brace.
-
-        Raises:
-            BackendRequestError: They hold something that JSON cannot represent.
-        """
+        """The fields in JSON, without the closing brace; `BackendRequestError` if JSON cannot represent them."""
         try:
             return orjson.dumps({**self.fields, "stream": False}, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         except orjson.JSONEncodeError as error:
@@ -191,8 +176,6 @@ class WireRequest:
     def body(self, rid: str, encoded_fields: bytes) -> tuple[bytes, ...]:
         """The whole request in JSON, in parts, so that the prompt is copied once, into what is sent.
 
-        Args:
-            rid: Id of the attempt.
-            encoded_fields: What `encode_fields` returned, which all attempts share.
+        `encoded_fields` is the result of `encode_fields`, which all attempts share.
         """
         return b'{"rid":', orjson.dumps(rid), b",", encoded_fields, b',"input_ids":[', *self.prompt.chunks, b"]}"

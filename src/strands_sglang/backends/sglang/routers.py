@@ -30,24 +30,14 @@ _SERVER_FLAGS = {
 
 
 def is_router(headers: Mapping[str, str]) -> bool:
-    """Whether an answer came through a router, by its headers."""
+    """True if an answer came through a router, by its headers."""
     return any(name.lower().startswith("x-smg-") or name.lower() == "x-request-id" for name in headers)
 
 
 def dropped_fields(
     fields: Mapping[str, Any], rid: str, answer: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Fields of a request that were lost on the way to the model, with the evidence.
-
-    Args:
-        fields: Top-level fields of the request, `sampling_params` among them.
-        rid: Request id that was sent.
-        answer: The checked answer.
-        headers: Headers of the answer.
-
-    Yields:
-        `(field, reason)` pairs.
-    """
+    """`(field, reason)` of each top-level field, or sampling parameter, that was lost on the way to the model."""
     meta = answer["meta_info"]
     finish = meta.get("finish_reason")
     was_aborted = isinstance(finish, Mapping) and finish.get("type") == "abort"

@@ -134,7 +134,7 @@ def _mapping(key: str, value: Any) -> dict[str, Any]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether no number in JSON data is NaN or infinite (it would be sent as null)."""
+    """False if a number in JSON data is NaN or infinite (it would be sent as null)."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, (list, tuple)):
@@ -264,7 +264,6 @@ def validate_fields(
     `validate_sampling_params`.
 
     Args:
-        fields: Fields besides the prompt.
         prompt_len: Length of the prompt, if known: start positions must lie within it.
         vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
 

@@ -1,4 +1,4 @@
-"""What a server reports about itself: model information, context length, vocabulary."""
+"""A server's reports about itself: model information, context length, vocabulary."""
 
 from __future__ import annotations
 
@@ -37,12 +37,6 @@ class Probes:
     """Answers about one server or router, remembered.
 
     All methods raise `BackendConnectionError` when the client is closed meanwhile.
-
-    Args:
-        base_url: Server or router.
-        vocab_size: Rows of the embedding, if known.
-        rng: Source of the jitter.
-        failures: Makes typed failures of what a probe raises.
 
     Attributes:
         vocab_size: Rows of the embedding, once known, else None.

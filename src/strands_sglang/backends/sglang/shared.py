@@ -42,7 +42,6 @@ class _Cached(Generic[P, R]):
         return self._function(*args, **kwargs)
 
     def cache_clear(self) -> None:
-        """Forget every object made so far."""
         self._make.cache_clear()  # type: ignore[attr-defined]
 
     def cache_info(self) -> Any:
