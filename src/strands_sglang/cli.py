@@ -23,14 +23,7 @@ _HELP = {"drift": "what re-tokenising a saved run's texts would have changed"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: Arguments without the program's name; those of the process by default.
-
-    Returns:
-        The exit status, see `strands_sglang.command_line.Exit`.
-    """
+    """Run the command line on `argv` (by default the process's); returns an exit status of `command_line.Exit`."""
     others = {
         point.name: (point.value, _HELP.get(point.name, f"from {point.value}"))
         for point in metadata.entry_points(group=COMMANDS_OF_OTHERS)

@@ -18,7 +18,7 @@ _ANCHOR = 3  # equal tokens in a row that end a drifted stretch
 
 
 class DriftKind(StrEnum):
-    """Why a stretch comes back with other ids."""
+    """The reason a stretch comes back with other ids."""
 
     BROKEN_UTF8 = "broken-utf8"
     """The sampled tokens do not form valid UTF-8; decoding put a replacement character in."""
@@ -34,14 +34,7 @@ class DriftKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSpan:
-    """Tokens `[start, end)` of the sampled sequence that would come back as `retokenized_ids`.
-
-    Attributes:
-        start: Index of the first changed token.
-        end: Index after the last one.
-        retokenized_ids: Ids of the encoded text.
-        kind: Why.
-    """
+    """Tokens `[start, end)` of the sampled sequence that would come back as `retokenized_ids`."""
 
     start: int
     end: int
@@ -50,15 +43,7 @@ class DriftSpan:
 
 
 def find_drift(token_ids: Sequence[int], tokenizer: Any) -> list[DriftSpan]:
-    """Stretches of a token sequence that decoding and encoding would change.
-
-    Args:
-        token_ids: Token ids as they were sampled.
-        tokenizer: Hugging Face style tokenizer.
-
-    Returns:
-        The changed stretches in order; empty when the round trip is exact.
-    """
+    """Stretches of sampled ids, in order, that decoding and encoding by a Hugging Face style tokenizer would change."""
     ids = list(token_ids)
     again = list(tokenizer.encode(_decode(tokenizer, ids), add_special_tokens=False))
     spans: list[DriftSpan] = []
@@ -89,14 +74,9 @@ class DriftExample:
 
 @dataclass(slots=True, kw_only=True)
 class DriftTotals:
-    """Changes that decoding and encoding again would make to many trajectories.
-
-    Args:
-        tokenizer: Hugging Face style tokenizer.
-        max_examples: Places to keep as examples.
+    """Changes that decoding and encoding by a Hugging Face style tokenizer would make to many trajectories.
 
     Attributes:
-        trajectories: Trajectories seen.
         changed_trajectories: Those that would come back with other ids.
         sampled_tokens: Tokens the model sampled.
         changed_tokens: Sampled tokens that would come back different, or not at all.
@@ -114,16 +94,7 @@ class DriftTotals:
     examples: list[DriftExample] = field(default_factory=list)
 
     def add(self, token_ids: Sequence[int], output_mask: Sequence[bool], *, name: str = "") -> list[DriftSpan]:
-        """Count a trajectory.
-
-        Args:
-            token_ids: Its tokens.
-            output_mask: True where the model sampled the token.
-            name: Name in examples.
-
-        Returns:
-            Its drifted stretches.
-        """
+        """Count a trajectory (`output_mask`: sampled tokens; `name`: for examples); returns its drifted stretches."""
         spans = find_drift(token_ids, self.tokenizer)
         self.trajectories += 1
         self.changed_trajectories += bool(spans)

@@ -88,10 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_template(args: argparse.Namespace) -> int:
-    """Check a template and print the report.
-
-    Returns:
-        0 if the template is usable, 1 if not, 2 for wrong input.
+    """Check a template and print the report; returns 0 if it is usable, 1 if not, 2 for wrong input.
 
     Raises:
         ModuleNotFoundError: A model id was given and transformers is not installed.

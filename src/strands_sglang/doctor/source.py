@@ -34,7 +34,6 @@ class Source:
     """A chat template with what is known of its tokens.
 
     Attributes:
-        template: The template.
         stop_tokens: Texts of the tokens generation stops on; empty if not known.
         special_tokens: Texts of the special and added tokens.
         assumed: Special tokens that the template prints and nothing names, with what stands in for them.

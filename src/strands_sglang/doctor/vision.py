@@ -41,7 +41,6 @@ async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander,
     Args:
         server: Base URL.
         tokenizer: The model's tokenizer, with its chat template.
-        expander: The processor that is to be proved.
         model: The same model in transformers, to replay what the server sampled: proves the pixels, too.
 
     Raises:
@@ -74,13 +73,7 @@ async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander,
 
 
 def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> float:
-    """Largest difference between recorded log-probabilities and those of a forward pass over ids and exported pixels.
-
-    Args:
-        model: The model in transformers.
-        trajectory: A trajectory of `prove_vision`.
-        expander: Processes the images.
-    """
+    """Largest difference between recorded logprobs and those of `model` (transformers) over ids and exported pixels."""
     import numpy as np
     import torch
 

@@ -45,8 +45,7 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
 class Placement:
     """The places at which a chat template prints a message, asked once per pair of roles.
 
-    Attributes:
-        render: Renders chat messages to a prompt; raises `TemplateError` for what the template refuses or loses.
+    `render` raises `TemplateError` for what the template refuses or loses.
     """
 
     render: Callable[[Sequence[Mapping[str, Any]]], str]
@@ -84,7 +83,6 @@ class Arranged:
     """A history in canonical form.
 
     Attributes:
-        messages: Strands messages.
         moved: Old index of every assistant message to its new one.
         role: Role of the last message as the template sees it, `tool` for results.
     """
@@ -125,7 +123,6 @@ def arrange(
         placement: The places the template knows; None keeps every message where it stands.
         call_ids: Ids that clients were given to ids of the session; others stay.
         after: The canonical form of the first `start` messages, which is not changed.
-        start: Number of messages that are arranged already.
     """
     known = after or Arranged()
     out = Arranged(messages=list(known.messages), moved=dict(known.moved), role=known.role)
@@ -193,14 +190,7 @@ _KEPT = 4  # histories a session remembers: the main agent's and those of sub-ag
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """The last history of one agent.
-
-    Attributes:
-        items: Its messages as they came.
-        parts: The canonical form of each.
-        messages: The Strands messages that were arranged.
-        arranged: Their canonical form.
-    """
+    """An agent's last history: `items` as they came, `parts` read from each, `messages` and their `arranged` form."""
 
     items: list[Any] = field(default_factory=list)
     parts: list[Any] = field(default_factory=list)

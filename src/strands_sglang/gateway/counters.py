@@ -18,7 +18,6 @@ class Counters:
     Attributes:
         requests: Requests that were read.
         refused: Requests that were answered with an error.
-        sampled: Turns that were sampled.
         continued: Sampled requests whose history held an assistant message.
         extended: Those of them that extended a held path.
         roots: New roots by `RootReason`.

@@ -46,13 +46,8 @@ async def send(
     """Wait for a reply and write it. The task continues when this call is cancelled.
 
     Args:
-        request: The HTTP request.
-        dialect: The dialect of the answer.
-        wire: The request as it was read.
-        sampling: Done when the reply is there.
         reply: The reply, once `sampling` is done; raises `Refused` if there is none.
         delivered: Called when the terminal event has reached the socket.
-        headers: Headers of the answer.
         hold: Seconds to wait before a stream's head is sent.
         ping_interval: Seconds between pings after that.
 
@@ -108,9 +103,6 @@ class Connection(asyncio.Protocol):
     connection of a client that is gone. So an interim response (102) is sent from time to time while the answer to a
     half-closed connection is awaited and nothing of it has been sent.
 
-    Args:
-        protocol: The HTTP protocol.
-
     Attributes:
         is_half_closed: The client sends nothing any more.
         when_reset: Called if the client resets the connection before it sends anything else.
@@ -146,11 +138,7 @@ class Connection(asyncio.Protocol):
         self._has_begun = True
 
     async def flush(self) -> None:
-        """Wait until the socket has taken everything that was written, and a half-closed client has not refused it.
-
-        Raises:
-            ConnectionResetError: The connection is closed.
-        """
+        """Wait until the socket took all output, unrefused by a half-closed client; else `ConnectionResetError`."""
         transport = self._transport
         while transport is not None and transport.get_write_buffer_size():
             self._flushed = asyncio.get_running_loop().create_future()

@@ -44,11 +44,7 @@ def rows_of(
 
 
 def parquet_of(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The rows as a Parquet file.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-    """
+    """The rows as a Parquet file; `ImportError` without pyarrow."""
     import importlib
 
     pa: Any = importlib.import_module("pyarrow")

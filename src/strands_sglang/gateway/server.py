@@ -80,9 +80,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
-        strict: See `GatewayPolicy`.
-        client_sampling: See `GatewayPolicy`.
-        volatile_rules: See `GatewayPolicy`.
+        strict, client_sampling, volatile_rules: See `GatewayPolicy`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.

@@ -61,12 +61,10 @@ class Answer:
 
     Attributes:
         key: Equal for equal requests.
-        task: Samples the turn.
         counters: Counts of the session and of the client that asked first.
         id: 24 hexadecimal digits, the same at every delivery.
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
-        is_delivered: The answer reached a client.
         is_discarded: The turn was discarded because no client got it.
         turn: The committed turn, once there is one.
     """
@@ -102,14 +100,8 @@ class Session:
     Attributes:
         id: Its name in paths.
         key: The key that opens it.
-        conversation: The core.
-        policy: The gateway's policy.
-        limits: Its limits.
-        labels: Labels given when it was opened.
         base_url: Address for OpenAI clients, `/v1` included; empty before the gateway listens.
         anthropic_url: Address for Anthropic clients, which append `/v1/messages`.
-        counters: Counts of the session.
-        clients: Counts by client.
         is_sealed: Requests are refused.
         readings: Recent histories in canonical form, by dialect.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
@@ -203,12 +195,9 @@ class Session:
             return self._prepare(request, Origin(), ()).prompt_length
 
     def respond(self, request: WireRequest, origin: Origin) -> Answer:
-        """The answer to a request: one in flight, one that is owed, or a new one.
+        """The answer to a request: one in flight, one that is owed, or a new one; raises `Refused`.
 
         The caller counts as a waiter until it calls `delivered` or `abandoned`.
-
-        Raises:
-            Refused: The request is not served.
         """
         self._check_open()
         self.last_used = time.monotonic()
@@ -251,10 +240,7 @@ class Session:
             self.conversation.forest.keep(answer.turn)
 
     def reset(self, answer: Answer) -> None:
-        """Record that a client reset the connection after the answer had been delivered.
-
-        It may not have read it, so an equal request gets it again.
-        """
+        """Record a reset after delivery: the client may not have read it, so an equal request gets it again."""
         if answer.turn is not None and answer.key not in self._in_flight:
             self._owed[answer.key] = answer
 
@@ -442,11 +428,7 @@ class Session:
             counts.reasoning_dropped += reply.reasoning is not None and not any("reasoningContent" in b for b in seen)
 
     def reply(self, answer: Answer, request: WireRequest) -> WireReply:
-        """The answer in the form that one request asked for.
-
-        Raises:
-            Refused: There is none.
-        """
+        """The answer in the form that one request asked for; `Refused` if there is none."""
         if answer.task.cancelled():
             raise Refused("the session was dropped", status=409, code="session_closed")
         sampled = answer.task.result()
@@ -506,7 +488,6 @@ def _count(counters: tuple[Counters, ...], name: str) -> None:
 
 
 def _message_of(reply: Reply) -> Message:
-    """A reply as a Strands message."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append(reasoning_block(reply.reasoning))

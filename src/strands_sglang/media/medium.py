@@ -67,13 +67,9 @@ class Medium(EnteredImage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedMedium:
-    """An image in expanded coordinates.
+    """An image in expanded coordinates; other fields as in `EnteredImage` and `Medium`.
 
     Attributes:
-        data: Data URL.
-        digest: SHA-256 of the image's bytes, hexadecimal.
-        processor: Fingerprint of the processor that expanded it.
-        grid: Patches as `(time, height, width)`, or None.
         offset: Index of its first token in the expanded sequence.
         length: Number of its tokens.
     """
@@ -107,15 +103,9 @@ class ImageExpander(Protocol):
     def enter(
         self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
     ) -> EnteredImage:
-        """Decode, convert and size an encoded image, once for the server and for the trainer. Called from threads.
+        """Decode, convert and size an image (PNG, JPEG, ...), once for server and trainer. Called from threads.
 
-        Args:
-            image: PNG, JPEG, ...
-            max_pixels: A limit below the processor's own.
-            encoding: How it is to travel.
-
-        Raises:
-            MediaError: The image cannot be read.
+        `max_pixels` is a limit below the processor's own. Raises `MediaError` if the image cannot be read.
         """
 
 

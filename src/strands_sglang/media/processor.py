@@ -68,10 +68,7 @@ class ProcessorExpander:
     """Counts and grids from a Hugging Face image processor; the same image is processed once.
 
     Args:
-        image_processor: The model's image processor.
         family: The model's type, `config.model_type`.
-        placeholder_id: Id of the token that stands for an image.
-        other_media_ids: Ids that stand for media of other kinds.
         unproved: Accept a family without a proof; for the proof itself.
 
     Raises:
@@ -143,11 +140,6 @@ class ProcessorExpander:
         """Decode an image, convert it to RGB, and resize it to the size that the processor gives it and leaves alone.
 
         Bytes that are so already stay as they are. The same image is worked on once.
-
-        Args:
-            image: PNG, JPEG, ...
-            max_pixels: A limit below the processor's own.
-            encoding: How it is to travel.
 
         Raises:
             MediaError: The image cannot be read, or the processor does not take it.

@@ -150,8 +150,6 @@ class ChatTemplate:
         Args:
             messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and
                 values in content parts that JSON cannot represent become placeholders, both as in transformers.
-            tools: JSON schemas of the tools.
-            add_generation_prompt: Whether to open the next assistant turn.
             **kwargs: Variables of the template; they win over the special tokens.
 
         Raises:
@@ -381,11 +379,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def configure(sandbox: type[Sandbox] = Sandbox) -> Sandbox:
-    """An environment for chat templates.
-
-    Args:
-        sandbox: Class of the environment.
-    """
+    """An environment for chat templates."""
     env = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     env.filters["tojson"] = _tojson
     env.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=Namespace)
@@ -394,11 +388,7 @@ def configure(sandbox: type[Sandbox] = Sandbox) -> Sandbox:
 
 @lru_cache(maxsize=256)
 def compile_template(text: str) -> jinja2.Template:
-    """Compile a chat template; cached by text.
-
-    Raises:
-        TemplateError: The text is not valid jinja.
-    """
+    """Compile a chat template, cached by text; `TemplateError` if it is not valid jinja."""
     try:
         return configure().from_string(text)
     except jinja2.TemplateSyntaxError as error:

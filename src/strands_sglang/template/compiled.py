@@ -144,7 +144,6 @@ class _Condition:
     Attributes:
         text: The text, with slots.
         method: The method of `str` that answers.
-        arguments: Its arguments.
         expected: The answer; None if it was the text, unchanged.
         other: The text it was compared with, with slots; None if the arguments have none.
     """
@@ -175,12 +174,7 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledDelta:
-    """The delta of all steps with one key.
-
-    Attributes:
-        boundary: How the assistant turn ends.
-        printed: Slots that are printed.
-    """
+    """The delta of all steps with one key; `printed` are the slots it prints."""
 
     boundary: Boundary
     printed: tuple[int, ...]

@@ -44,10 +44,8 @@ class ControlTokens(StrEnum):
 class Rendered:
     """A rendered text.
 
-    Attributes:
-        text: The text.
-        literal: Character spans `(start, end)` of the text that spell control tokens and came from content, in order.
-            They have to be encoded as ordinary text.
+    `literal` has the spans `(start, end)` of characters, in order, that spell control tokens and came from content:
+    they have to be encoded as ordinary text.
     """
 
     text: str
@@ -91,13 +89,7 @@ class ControlTexts:
 
     @classmethod
     def of(cls, control: Sequence[str], added: Sequence[str], source: str) -> ControlTexts:
-        """Sort the tokens of a tokenizer.
-
-        Args:
-            control: Texts of special tokens and stop tokens.
-            added: Texts of all added tokens.
-            source: Jinja text of the template.
-        """
+        """Sort tokens: texts of special and stop tokens (`control`), of all added tokens, and the jinja `source`."""
         printed = [token for token in added if token in source and not token.isspace()]
         everywhere = [*control, *(token for token in printed if not _TAG.fullmatch(token))]
         return cls(_pattern(everywhere), _pattern([*everywhere, *printed]))
@@ -188,12 +180,7 @@ def render_marked(
 ) -> Rendered:
     """Render messages, telling control tokens of the template from those that content spells.
 
-    Args:
-        render: Renders messages to text.
-        messages: The messages.
-        controls: What counts as a control token.
-        policy: What to do about one.
-        tools_spell: The tools contain marks.
+    `tools_spell`: the tools contain marks.
 
     Raises:
         ControlTokenError: A message spells one and the policy is `error`, or the template handles it specially.

@@ -75,9 +75,7 @@ def require_content(messages: Sequence[Message], text: str, render: Render, *, a
     Text must be found; of other parts (images, ...) one must be missed when it is left out.
 
     Args:
-        messages: The messages.
-        text: What `render(messages)` gave.
-        render: Renders messages that differ in their content.
+        text: Result of `render(messages)`.
         assistant: Check what assistant turns say, reasoning excepted.
 
     Raises:
@@ -101,11 +99,7 @@ def require_content(messages: Sequence[Message], text: str, render: Render, *, a
 
 
 def require_calls(messages: Sequence[Message], render: Render) -> None:
-    """Check that every tool call of past turns is printed.
-
-    Raises:
-        LostContentError: A call was lost.
-    """
+    """Check that every tool call of past turns is printed; `LostContentError` if one was lost."""
     marked: list[Message] = []
     markers: dict[str, str] = {}
     for message in messages:

@@ -38,9 +38,7 @@ KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
 def generation_opens_reasoning(prompt_text: str) -> str | None:
     """Opening tag of the reasoning block in which generation starts, or None.
 
-    Args:
-        prompt_text: A rendered prompt or delta that ends with the generation prompt. Only its very end counts: a tag
-            that a user wrote earlier is not an open block.
+    Only the very end of the rendered prompt or delta counts: a tag that a user wrote earlier is not an open block.
     """
     end = prompt_text[-200:].rstrip()
     return next(filter(end.endswith, _OPENINGS)) if end.endswith(_OPENINGS) else None

@@ -65,9 +65,7 @@ class Delta:
     Attributes:
         text: From behind the sampled ids to the end of the next generation prompt.
         literal: Spans of the text that spell control tokens and came from content: encode them as ordinary text.
-        path: What was rendered to find it.
-        closer: What the template prints as the end of such a turn; empty if nothing.
-        notes: What was special about the end of the turn.
+        closer: The template's end of such a turn; empty if none.
     """
 
     text: str
@@ -86,16 +84,15 @@ class DeltaRenderer:
     self-check.
 
     Args:
-        template: The chat template, or its jinja text.
         tools: JSON schemas of the tools, as in the first prompt; None for no tools.
         template_kwargs: Variables of the template, fixed for a trajectory.
         stop_tokens: The tokens the engine stops on, as text (`generation_config.eos_token_id`).
         special_tokens: All special and added tokens of the tokenizer, as text.
         special_values: Values of `bos_token`, `eos_token`, ...; only with jinja text.
-        control_tokens: What becomes of control tokens that messages and tools spell.
+        control_tokens: Policy for control tokens that messages and tools spell.
         control_texts: The tokens among `special_tokens` that are flagged special. Stop tokens count anyway, and so do
             special tokens that the template prints, except that only tool results may not spell its tags.
-        dropped_content: What happens when a first prompt would lose text or calls of past assistant turns.
+        dropped_content: Policy for a first prompt that would lose text or calls of past assistant turns.
 
     Raises:
         TemplateError: The jinja text is not valid.
@@ -318,15 +315,8 @@ class DeltaRenderer:
     def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
         """The text of one structured call in an assistant turn, between its header and the end of the turn.
 
-        The text that a model of this template samples for the call, so what a tool parser has to read.
-
-        Args:
-            name: Tool name.
-            arguments: Arguments.
-            call_id: Id of the call; by default one that the strictest template takes.
-
-        Returns:
-            The text, or None if the template prints no structured calls.
+        A model of this template samples this text for the call, so a tool parser has to read it. None if the template
+        prints no structured calls. `call_id` defaults to one that the strictest template takes.
         """
         known = self._ready().printed_calls
         key = json.dumps([name, arguments, call_id, self.tools], default=repr)
@@ -382,10 +372,8 @@ class Knowledge:
     """Outcome of a self-check, and what was learned since.
 
     Attributes:
-        report: The report.
         forms: Forms in which the template takes its input.
         boundaries: Ends of turns, verified at every use.
-        printed_calls: Calls as the template prints them.
     """
 
     report: Report

@@ -62,10 +62,9 @@ class ShapeResult:
 
     Attributes:
         answered: Probes that rendered.
-        total: Probes.
-        path: What has to be rendered; None if no probe rendered.
-        closer: What ends the assistant turn; empty if the template prints nothing.
-        reason: Why a probe was refused, the first reason; empty if none was.
+        path: Messages that have to be rendered; None if no probe rendered.
+        closer: End of the assistant turn; empty if the template prints nothing.
+        reason: First reason why a probe was refused; empty if none was.
     """
 
     answered: int
@@ -90,16 +89,13 @@ class Report:
     """Result of the self-check of one template with given variables, with or without tools.
 
     Attributes:
-        verdict: Whether it can be used.
-        path: What is rendered for a step.
-        argument_form: How call arguments are passed.
-        content_forms: How content is passed, by role.
+        path: Messages that are rendered for a step.
+        content_forms: Form of the content, by role.
         shapes: Result by shape. Without tools only `text>user`.
-        flags: What to know.
-        prints_tools: Whether the first prompt shows the tools; True without tools.
+        prints_tools: The first prompt shows the tools; True without tools.
         opens_reasoning: The tag of a reasoning block that the generation prompt leaves open, or None.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
-            where it keeps it anyway or has no such variable. What policy `append` adds.
+            where it keeps it anyway or has no such variable. Policy `append` adds them.
     """
 
     verdict: Verdict

@@ -122,11 +122,7 @@ class _Measured:
 
 
 def self_check(step: StepRenderer) -> Checked:
-    """Check a template.
-
-    Args:
-        step: Renderer with the actual tools; the check itself uses one small tool in their place.
-    """
+    """Check a template; `step` has the actual tools, the check itself uses one small tool in their place."""
     tools = None if step.tools is None else probe_tools(step.tools)
     step = replace(step, tools=tools, boundaries={})
     step = _with(step, content=_content_forms(step))
@@ -396,15 +392,10 @@ _IMAGE_PROBES: dict[str, list[Message]] = {
 
 
 def image_problem(render: Callable[[list[Message]], str], placeholder: str, role: str) -> str | None:
-    """Why a template cannot be used with images in messages of a role; None where it can.
+    """The reason a template cannot be used with images in messages of a role; None where it can.
 
     Numbers beside images do no harm: they are printed from the whole history. An image may stand before or behind
-    the texts of its message, because its placeholder is found anyway.
-
-    Args:
-        render: Prints messages.
-        placeholder: Text of the token that stands for an image.
-        role: Role of the messages.
+    the texts of its message, because its placeholder (the text of the token that stands for it) is found anyway.
     """
     probe = _IMAGE_PROBES.get(role)
     if probe is None:

@@ -42,8 +42,8 @@ class Boundary:
 
     Attributes:
         head: Constant text between the payload and the closer (such as the end of the call's mark-up).
-        closer: What ends the turn, normally the stop token; empty if the template prints nothing.
-        is_opener: Whether the closer is also the opener of the message that follows, so depends on its role.
+        closer: End of the turn, normally the stop token; empty if the template prints nothing.
+        is_opener: The closer is also the opener of the message that follows, so depends on its role.
         plant: Where the sentinel survives.
         region: All text between the payload and the content of the first new message, when the shape was learned.
     """
@@ -93,7 +93,6 @@ class Forms:
     """The forms in which a template takes what it is given; found by the self-check.
 
     Attributes:
-        arguments: Form of call arguments.
         content: Form of the content by role; roles that are missing take text.
         plants: Places for the sentinel in a turn with calls, best first.
     """
@@ -109,12 +108,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffix:
-    """The text that the template prints after the end of the assistant turn.
-
-    Attributes:
-        text: From behind the closer to the end of the next generation prompt.
-        boundary: How the turn ends.
-    """
+    """The template's text from behind the closer of an assistant turn to the end of the next generation prompt."""
 
     text: str
     boundary: Boundary
@@ -124,14 +118,8 @@ class Suffix:
 class StepRenderer:
     """Renders and cuts single steps of one template with fixed tools and variables.
 
-    Attributes:
-        template: The chat template.
-        tools: Tools to render with.
-        kwargs: Variables of the template.
-        vocabulary: Stop tokens and special tokens.
-        forms: Forms of arguments and content.
-        boundaries: Learned ends of turns by shape. May be shared by renderers that differ in their tools only: what is
-            found here is checked against every rendering.
+    `boundaries`, the learned ends of turns by shape, may be shared by renderers that differ in their tools only: what
+    is found here is checked against every rendering.
     """
 
     template: ChatTemplate
@@ -148,12 +136,7 @@ class StepRenderer:
         return self.template.render(shaped, tools=self.tools, add_generation_prompt=generate, **self.kwargs)
 
     def suffix(self, history: Sequence[Message], new: Sequence[Message], path: Path) -> Suffix:
-        """Render the step and cut behind the end of the assistant turn.
-
-        Args:
-            history: Messages up to and including the assistant turn.
-            new: Messages that follow.
-            path: What to render in front of the turn.
+        """Render the step and cut behind the end of the assistant turn, the last message of `history`.
 
         Raises:
             TemplateError: The template raises, does not print the turn, or loses a new message.
@@ -299,8 +282,6 @@ def find_boundary(region: str, printed_last: str | None, vocabulary: Vocabulary,
     Args:
         region: Text between the payload of the turn and the content of the message that follows.
         printed_last: Text after the payload where the turn is the last message, or None if that does not render.
-        vocabulary: Special tokens.
-        plant: Where the sentinel was planted.
     """
     hit = first_token(region, vocabulary.stops)
     if hit is None and printed_last is not None:

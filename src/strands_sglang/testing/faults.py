@@ -42,12 +42,8 @@ class ServerCall:
     """A generate request under way.
 
     Attributes:
-        server: The server.
-        request: The HTTP request.
-        body: Its JSON.
-        rid: Its request id.
         aborted: Set when the request is aborted.
-        reused: Whether the connection has served a request before.
+        reused: The connection has served a request before.
         vllm: The request in vLLM's words, where the server speaks these; `body` is SGLang's then, too.
     """
 

@@ -21,12 +21,9 @@ class ServedRequest:
     """A generate request the server received.
 
     Attributes:
-        rid: Request id.
-        body: The JSON.
         headers: Headers, names in lower case.
         at: Time of arrival, `time.monotonic()` seconds.
         outcome: `running`, `answered`, or `disconnected` (the client went away, or the fault broke the connection).
-        status: Status of the answer, or None.
     """
 
     rid: str

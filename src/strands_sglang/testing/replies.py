@@ -75,10 +75,7 @@ def build_answer(
     for.
 
     Args:
-        reply: What the model samples.
-        input_ids: The prompt.
         fields: Top-level fields of the request.
-        rid: Request id.
         tokenizer: Encodes text replies, decodes the ids of others (Hugging Face style `encode` and `decode`).
         eos_token_id: End of sequence; the tokenizer's by default.
 

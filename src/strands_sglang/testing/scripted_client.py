@@ -23,13 +23,7 @@ class ScriptExhaustedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedRequest:
-    """One call of `generate`.
-
-    Attributes:
-        input_ids: The prompt.
-        fields: Everything else that was passed, `sampling_params` and `routing_key` among it.
-        rid: Request id.
-    """
+    """One call of `generate`; `fields` has everything but the prompt, `sampling_params` and `routing_key` among it."""
 
     input_ids: list[int]
     fields: dict[str, Any]

@@ -25,7 +25,6 @@ def to_vllm(answer: Mapping[str, Any], body: Mapping[str, Any], *, raw_logprobs:
     """An answer of SGLang's as vLLM 0.32 gives it.
 
     Args:
-        answer: The answer.
         body: The request, as vLLM was given it.
         raw_logprobs: The two best tokens differ by the same at every temperature, as without
             `--logprobs-mode processed_logprobs`.

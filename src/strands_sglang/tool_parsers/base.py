@@ -72,7 +72,6 @@ class ParseOutput:
         unclosed: A call that begins and never ends, from its begin marker to the end of the text; None when there is
             none. A truncated turn explains it; after a normal end of turn report `unclosed_call` to the model.
         unclosed_call: `unclosed` as a malformed call.
-        ends_in_reasoning: Whether the text stops inside a reasoning block.
         segments: How the text was cut; tiles it without gap or overlap.
     """
 
@@ -92,16 +91,7 @@ _FAMILY: ThinkTokens = ("", "")  # means the family's own tags, which the signat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A call, or a malformed call, before it has an id.
-
-    Attributes:
-        name: Tool name; empty when unknown.
-        input: Arguments; `{}` when malformed.
-        raw: Text of a malformed call; None for a call.
-        error: What is wrong with it.
-        model_id: Id printed by the model.
-        span: Offsets (start, end) of the markup in the whole text.
-    """
+    """A `ToolParseResult` before it has an id; an unknown name is empty, `span` counts in the whole text."""
 
     name: str
     input: dict[str, Any] = field(default_factory=dict)
@@ -112,12 +102,7 @@ class Draft:
 
 
 class Block(NamedTuple):
-    """A call block: where it ends and which calls it holds.
-
-    Attributes:
-        end: Offset behind the block's end marker.
-        drafts: Calls in order.
-    """
+    """A call block: its calls in order, and the offset behind its end marker."""
 
     end: int
     drafts: tuple[Draft, ...]
@@ -135,10 +120,8 @@ class ToolParser(ABC):
         tool_call_tokens: Markers that begin and end a block of calls; None for those of the family.
         think_tokens: Tags of a reasoning block, by default those of the family; None when text between such tags is
             not to be excluded.
-        tool_start_token: Replaces the first of `tool_call_tokens`.
-        tool_end_token: Replaces the second of `tool_call_tokens`.
-        think_start_token: Replaces the first of `think_tokens`.
-        think_end_token: Replaces the second of `think_tokens`.
+        tool_start_token, tool_end_token: Replace the first or second of `tool_call_tokens`.
+        think_start_token, think_end_token: Replace the first or second of `think_tokens`.
 
     Raises:
         ToolParserError: A marker is empty, or the two tags of a reasoning block are the same.
@@ -193,24 +176,11 @@ class ToolParser(ABC):
 
     @abstractmethod
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read the block whose begin marker is at `start`.
-
-        Args:
-            text: The whole sampled text.
-            start: Offset of the begin marker.
-            types: Declared types of the tools' parameters.
-
-        Returns:
-            The block, or None when its end marker never comes.
-        """
+        """Read the block whose begin marker is at offset `start` of the whole sampled text; None when it never ends."""
 
     @abstractmethod
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a call as the family does, without asking whether it can be read back.
-
-        Raises:
-            ToolParserError: The arguments are not JSON values.
-        """
+        """Write a call, unchecked whether it reads back; `ToolParserError` for arguments that are not JSON values."""
 
     def render(
         self,
@@ -223,8 +193,6 @@ class ToolParser(ABC):
         """Write a call as the model would; `parse` with the same `tools` gives it back unchanged.
 
         Args:
-            name: Tool name.
-            arguments: Arguments, JSON values.
             model_id: Id to print where the format has one.
             tools: Tool schemas, for formats that print values without a type.
 
@@ -284,13 +252,7 @@ class ToolParser(ABC):
         )
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
-        """Cut text into reasoning, visible text and call blocks.
-
-        Args:
-            text: Sampled text.
-            read_block: Reads the block at an offset; None when calls are not looked for.
-            in_reasoning: The text starts in a reasoning block.
-        """
+        """Cut text into reasoning, visible text and call blocks; without `read_block`, calls are not looked for."""
         return reasoning.scan(
             text,
             think_tokens=self.think_tokens,
@@ -356,11 +318,7 @@ class ToolParser(ABC):
 
 
 def dump_json(value: Any) -> str:
-    """JSON as chat templates print it: `", "` and `": "` as separators, characters as they are.
-
-    Raises:
-        ToolParserError: The value is not JSON.
-    """
+    """JSON as chat templates print it: separators `", "` and `": "`, text unescaped; `ToolParserError` if not JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -393,15 +351,7 @@ class UnknownToolParserError(ToolParserError, KeyError):
 
 
 def register_tool_parser(name: str, *aliases: str) -> Callable[[P], P]:
-    """Class decorator that makes a parser known to `get_tool_parser`.
-
-    Args:
-        name: The parser's name.
-        *aliases: Further names.
-
-    Raises:
-        ToolParserError: Another class has the name.
-    """
+    """Class decorator that makes a parser known to `get_tool_parser`; `ToolParserError` if another class has a name."""
 
     def register(parser_class: P) -> P:
         for key in (name, *aliases):
@@ -415,11 +365,7 @@ def register_tool_parser(name: str, *aliases: str) -> Callable[[P], P]:
 
 
 def get_tool_parser(name: str, **kwargs: Any) -> ToolParser:
-    """Make the parser registered under `name`.
-
-    Args:
-        name: A name from `list_tool_parsers`.
-        **kwargs: Options of the parser.
+    """Make the parser registered under `name`, one of `list_tool_parsers`, with its options.
 
     Raises:
         UnknownToolParserError: No such name; the message lists those there are.

@@ -21,8 +21,7 @@ class GLMToolParser(ToolParser):
     printed text, exactly.
 
     Args:
-        newlines: Whether `render` puts each part on its own line (GLM 4.5, 4.6) or writes none (4.7, 5).
-        **options: As for `ToolParser`.
+        newlines: `render` puts each part on its own line (GLM 4.5, 4.6) or, if False, writes no newlines (4.7, 5).
     """
 
     message_separator: ClassVar[str] = ""

@@ -16,7 +16,6 @@ class CallKeys:
     """The keys of a call object; any other makes the call malformed, because what it says would be lost.
 
     Attributes:
-        name: Key of the tool name.
         arguments: Key of the arguments; a call without it has none.
         id: Key of the id the model prints, where the format has one.
     """

@@ -26,8 +26,7 @@ class MistralToolParser(JSONListToolParser):
     and digits is malformed: the templates refuse it.
 
     Args:
-        as_list: Whether `render` writes the older form (7B v0.3, Nemo) or the newer (Small 3.2 and later).
-        **options: As for `ToolParser`.
+        as_list: `render` writes the older form (7B v0.3, Nemo), else the newer (Small 3.2 and later).
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("[TOOL_CALLS]", "")

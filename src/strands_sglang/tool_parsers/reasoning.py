@@ -36,13 +36,7 @@ class SegmentKind(StrEnum):
 
 
 class Segment(NamedTuple):
-    """A piece of the text; the segments of a text tile it without gap or overlap.
-
-    Attributes:
-        kind: What the piece is.
-        start: Offset of the first character.
-        end: Offset behind the last character.
-    """
+    """A piece of the text, `text[start:end]`; the segments of a text tile it without gap or overlap."""
 
     kind: SegmentKind
     start: int
@@ -56,7 +50,7 @@ class ReasoningSplit:
     Attributes:
         text: The visible text, tags removed, otherwise as sampled.
         reasoning: The reasoning, tags removed; several blocks are joined by a newline.
-        is_open: Whether the text ends inside a reasoning block.
+        is_open: The text ends inside a reasoning block.
     """
 
     text: str
@@ -79,20 +73,16 @@ def scan(
     begin_marker: str | BlockFinder | None = None,
     read_block: BlockReader | None = None,
 ) -> list[Segment]:
-    """Cut `text` into segments.
+    """Cut `text`, special tokens included, into segments, in order and none empty.
 
     A closing tag without an opening one, before any reasoning block was seen, means that the prompt had opened the
     block: everything before it is reasoning.
 
     Args:
-        text: Sampled text, special tokens included.
         think_tokens: Tags of a reasoning block; None when the model has none.
         in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
-        begin_marker: Marker that begins a tool-call block, or what finds one; None when calls are not looked for.
+        begin_marker: Marker that begins a tool-call block, or a function that finds one; None to find no calls.
         read_block: Finds the end of a block; needed with `begin_marker`.
-
-    Returns:
-        Segments in order; none is empty.
     """
     size = len(text)
     segments: list[Segment] = []
@@ -156,13 +146,7 @@ def scan(
 def split_reasoning(
     text: str, think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS, *, in_reasoning: bool = False
 ) -> ReasoningSplit:
-    """Split sampled text into what the user sees and what the model thought.
-
-    Args:
-        text: Sampled text, special tokens included.
-        think_tokens: Tags of a reasoning block; None when the model has none.
-        in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
-    """
+    """Split sampled text into visible text and reasoning; arguments as for `scan`."""
     check_think_tokens(think_tokens)
     segments = scan(text, think_tokens=think_tokens, in_reasoning=in_reasoning)
     return ReasoningSplit(

@@ -17,13 +17,7 @@ from .values import JSONError, ParameterTypes, json_end, load_json, skip_space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTokens:
-    """The markers inside a section.
-
-    Attributes:
-        begin: Begins a call.
-        separator: Stands between the call's header and its arguments.
-        end: Ends a call.
-    """
+    """The markers inside a section: of a call's begin, between its header and its arguments, and of its end."""
 
     begin: str
     separator: str
@@ -32,12 +26,7 @@ class CallTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """A call's header.
-
-    Attributes:
-        name: Tool name; empty when the header has none.
-        model_id: The id it prints, where the format has one.
-    """
+    """A call's header: the tool name, empty when it has none, and the id it prints, where the format has one."""
 
     name: str
     model_id: str | None = None

@@ -39,14 +39,7 @@ class TagGrammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedCall:
-    """A call as printed.
-
-    Attributes:
-        name: Tool name.
-        values: Key to printed value, nothing stripped.
-        kinds: Key to the kind its tag names.
-        end: Offset behind the call.
-    """
+    """A call as printed: values by key, nothing stripped; kinds that tags name, by key; the offset behind the call."""
 
     name: str
     values: dict[str, str]
@@ -55,11 +48,7 @@ class TaggedCall:
 
 
 def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> TaggedCall:
-    """Read the call that begins at `position`, blanks skipped.
-
-    Raises:
-        TagError: There is no complete call.
-    """
+    """Read the call that begins at `position`, blanks skipped; `TagError` if there is no complete call."""
     name, position = _read_open(text, skip_space(text, position), grammar.call, "")
     values: dict[str, str] = {}
     kinds: dict[str, str] = {}
@@ -118,11 +107,7 @@ class TaggedToolParser(ToolParser):
     """One block may hold several calls."""
 
     def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
-        """Read every value by the declared type of its parameter.
-
-        Raises:
-            TagError: A value is not what its tag says.
-        """
+        """Read every value by its parameter's declared type; `TagError` if a value is not what its tag says."""
         return {key: self.read_value(text, types.of(call.name, key)) for key, text in call.values.items()}
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:

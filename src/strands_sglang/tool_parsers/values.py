@@ -30,11 +30,7 @@ _MOST_REFERENCES = 8  # a schema may refer to itself
 
 
 class TagError(ValueError):
-    """The text is not a call of the format.
-
-    Attributes:
-        name: Tool name, where it could be read; else empty.
-    """
+    """The text is not a call of the format; `name` is the tool name where it could be read, else empty."""
 
     def __init__(self, message: str, name: str = "") -> None:
         super().__init__(message, name)
@@ -164,11 +160,7 @@ _STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_co
 
 
 class ParameterTypes:
-    """Looks up which JSON types a parameter may have.
-
-    Args:
-        tools: The tools the model was shown; None when they are not known.
-    """
+    """Looks up the JSON types a parameter may have; `tools` is None when the model's tools are not known."""
 
     def __init__(self, tools: ToolSchemas | None) -> None:
         self._tools = tools or ()

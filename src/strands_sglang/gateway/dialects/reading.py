@@ -89,9 +89,7 @@ def read_tools(
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Tool specs, and the types of tools that are left out.
 
-    Args:
-        value: The `tools` of a request, or None.
-        read_one: Tool and place to its spec, or to the type that is left out.
+    `read_one` gives the spec of a tool, or the type that is left out.
 
     Raises:
         Refused: Two different tools have one name: calls would be ambiguous.
@@ -144,9 +142,7 @@ SAMPLING_NAMES = {
 def common_fields(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """The fields of a `WireRequest` that every dialect spells alike.
 
-    Args:
-        body: The request.
-        known: Names of fields that are read, or have no effect on what is sampled anywhere.
+    `known` names the fields that are read, or have no effect on what is sampled anywhere.
 
     Raises:
         Refused: The request would bypass the trajectory, or asks for several samples.
@@ -178,13 +174,7 @@ def joined(texts: list[str]) -> list[dict[str, Any]]:
 def read_content(
     content: Any, where: str, read_part: Callable[[Mapping[str, Any], str], str | dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Content as blocks, neighbouring texts joined.
-
-    Args:
-        content: A text, or parts.
-        where: Its place in the request.
-        read_part: Part and place to its text or its block.
-    """
+    """Content (a text, or parts) as blocks, neighbouring texts joined; `read_part` gives a part's text or block."""
     if isinstance(content, str):
         return [{"text": content}]
     texts: list[str] = []

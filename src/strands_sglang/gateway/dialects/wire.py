@@ -27,8 +27,6 @@ class Refused(StrandsSGLangError):
     """A request that is refused; each dialect has its own wording.
 
     Attributes:
-        status: HTTP status.
-        message: The reason.
         code: Machine-readable reason, or None.
         param: The field at fault, or None.
         retry_after: Seconds after which a retry makes sense; None asks clients not to retry.
@@ -96,14 +94,10 @@ class WireRequest:
         system: System prompt: the system field and the system messages in front of the first other one.
         messages: The history as Strands messages, calls under the client's ids.
         tools: Strands tool specs.
-        max_tokens: Most tokens of the reply, or None.
-        stop: Stop strings.
         sampling: Sampling parameters the client asked for, in SGLang's names.
         constraints: A grammar for the reply, as a sampling parameter of SGLang; empty for none.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
-        stream: Answer with events.
         usage_chunk: End the stream with a chunk of token counts (Chat Completions).
-        logprobs: Return log-probabilities of sampled tokens.
         token_ids: Return the ids of the prompt and of the reply.
         previous: Id of the response this one continues (Responses), or None.
         keeps_response: A later request may name the answer instead of sending the history (Responses).
@@ -136,13 +130,7 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireCall:
-    """A tool call on its way to a client.
-
-    Attributes:
-        id: 24 hexadecimal digits; each dialect puts its own prefix before them.
-        name: Tool name.
-        arguments: JSON object.
-    """
+    """A tool call on its way to a client. Its `id` is 24 hexadecimal digits; each dialect adds its own prefix."""
 
     id: str
     name: str
@@ -169,10 +157,7 @@ class WireReply:
     Attributes:
         id: 24 hexadecimal digits, new with every turn.
         created: Unix time in seconds.
-        model: Name of the model.
-        reasoning: Reasoning text.
         text: Visible text.
-        calls: Tool calls.
         finish: `stop`, `length` or `tool_calls`.
         stop_string: The stop string that ended the reply, or None.
         prompt_tokens: Length of the whole prompt.
@@ -224,8 +209,6 @@ class WireDialect:
 
     Attributes:
         name: Short name, which keeps its readings apart from those of other dialects.
-        routes: The paths it serves.
-        call_prefix: Prefix of the ids of calls.
         key_headers: Headers beside `Authorization` in which clients send their key.
         read: Body and readings of the session to request; raises `Refused`.
         answer: Request and reply to the body of the answer.
