@@ -1,4 +1,4 @@
-"""Where a model may be: the one table that model factories and command lines read.
+"""The places where a model may be: the one table that model factories and command lines read.
 
 A new backend is one entry here and a function that makes its model factory.
 """
@@ -19,7 +19,6 @@ class ModelBackend:
     """One place where a model may be.
 
     Attributes:
-        name: Its name on the command line.
         make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,
             `sampling_params` and options.
         has_tokens: Its models keep exact token data; their tool parsers are ours.
@@ -40,7 +39,7 @@ class ModelBackend:
     loading: str | None = None
 
     def missing(self, options: Mapping[str, Any]) -> str | None:
-        """What is missing among the options, as a sentence; None if nothing is."""
+        """A sentence on what is missing among the options; None if nothing is."""
         for name in self.needs:
             if not options.get(name):
                 return f"the backend {self.name!r} needs {_OPTIONS[name]}"

@@ -27,14 +27,7 @@ _SHOWING = ("report", "view", "list", "watch", "drift")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: Arguments without the program's name; those of the process by default.
-
-    Returns:
-        The exit status, see `strands_sglang.command_line.Exit`.
-    """
+    """Run the command line, by default the process's own; returns a `strands_sglang.command_line.Exit` status."""
     return run_command_line(
         "strands-env",
         _COMMANDS,

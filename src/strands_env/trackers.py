@@ -35,7 +35,7 @@ class TrackerError(Exception):
 
 
 class Tracker(Protocol):
-    """Where numbers of a run go. What it was given to start with is fixed; it may block."""
+    """Destination of a run's numbers, with a fixed configuration; it may block."""
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step. Steps do not go backwards."""
@@ -51,9 +51,7 @@ def make_tracker(
 
     Args:
         kind: One of `TRACKERS`.
-        project: The project, or experiment.
-        name: Name of the run.
-        config: What to save of its configuration; JSON values.
+        config: Configuration to save; JSON values.
         folder: Where a tracker that writes files puts them, unless its own environment variables say otherwise.
 
     Raises:
@@ -72,11 +70,7 @@ def make_tracker(
 
 
 class BackgroundTracker:
-    """A tracker on a thread of its own: it never blocks who logs, and its failure is a warning, once.
-
-    Args:
-        tracker: The tracker.
-    """
+    """A tracker on a thread of its own: it never blocks who logs, and its failure is a warning, once."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -91,12 +85,7 @@ class BackgroundTracker:
         self._queue.put(lambda: self._tracker.log(numbers, step=step))
 
     def finish(self, summary: Mapping[str, float], *, timeout: float = 60.0) -> None:
-        """Log the final numbers, end the run, and wait for that.
-
-        Args:
-            summary: The numbers.
-            timeout: Seconds to wait for a tracker that cannot be reached.
-        """
+        """Log the final numbers, end the run, and wait for that; `timeout` in seconds, for an unreachable tracker."""
         numbers = dict(summary)
         self._queue.put(lambda: self._tracker.finish(numbers))
         self._queue.put(None)
@@ -115,12 +104,7 @@ class BackgroundTracker:
 
 
 def numbers_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The finite numbers in nested values, by names such as `pass_at/1/value`.
-
-    Args:
-        values: JSON values.
-        prefix: What every name begins with.
-    """
+    """The finite numbers in nested JSON values, by names such as `pass_at/1/value` behind the prefix."""
     found: dict[str, float] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
@@ -249,4 +233,3 @@ _KINDS: Mapping[str, Callable[..., Tracker]] = {
     "trackio": _TrackioTracker,
 }
 TRACKERS = tuple(_KINDS)
-"""Names of the trackers."""

@@ -17,7 +17,6 @@ PRICES = {
     "price_output": "price of a million tokens sampled",
     "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
 }
-"""Options of prices, and their help."""
 
 
 def _eval(parser: argparse.ArgumentParser) -> None:
@@ -257,7 +256,6 @@ def _price(text: str) -> float:
 
 
 def _trackers(text: str) -> list[str]:
-    """Names of trackers, separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in TRACKERS:
@@ -269,7 +267,6 @@ def _trackers(text: str) -> list[str]:
 
 
 def _call(text: str) -> tuple[str, dict[str, Any]]:
-    """A tool call: its name and its arguments."""
     found = re.fullmatch(r"\s*([\w.-]+)\s*\(\s*(\{.*)?\)\s*", text, re.DOTALL)
     if found is None:
         raise argparse.ArgumentTypeError(f"expected a call as name({{...}}), got {text!r}")

@@ -109,7 +109,7 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tuned_garbage_collection() -> Iterator[None]:
-    """Tune it for the run, and restore it for a program that called this command."""
+    """Restored at the end for a program that called this command."""
     with rare_collections():
         tune_garbage_collection()
         try:
@@ -119,11 +119,7 @@ def _tuned_garbage_collection() -> Iterator[None]:
 
 
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
-    """Start the requested trackers and report the progress to them.
-
-    Raises:
-        EvalError: One does not start.
-    """
+    """Start the requested trackers (an `EvalError` where one does not start), and report the progress to them."""
     assert evaluator.paths is not None
     folder = evaluator.paths.results.parent
     about = {name: value for name, value in options.items() if value is not None and name not in ("track", "project")}
@@ -240,7 +236,6 @@ def _drift(saved: SavedRun) -> DriftTotals | None:
 def _ending(
     evaluator: Evaluator, summary: RunSummary, failure: str | None, options: dict[str, Any]
 ) -> tuple[Exit, str | None]:
-    """The exit status of a finished run, and a complaint, if there is one."""
     if not summary.samples:
         return Exit.USAGE, f"{options['benchmark']!r} has no tasks: nothing was run"
     if failure is not None:

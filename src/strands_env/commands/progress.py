@@ -72,13 +72,7 @@ def describe(state: ProgressState) -> str:
 
 
 class TrackedProgress:
-    """A display that also reports a run's progress to trackers.
-
-    Args:
-        display: The display; None for none.
-        trackers: The trackers; they must not block.
-        seconds: Seconds between updates.
-    """
+    """A display that also reports a run's progress to trackers, which must not block, every `seconds`."""
 
     def __init__(self, display: Progress | None, trackers: Sequence[Tracker], *, seconds: float = 5.0) -> None:
         self._display = display

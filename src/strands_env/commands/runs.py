@@ -17,12 +17,7 @@ from strands_sglang.drift import DriftTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTokenizer:
-    """The tokenizer of a run.
-
-    Attributes:
-        tokenizer: Hugging Face style, or None.
-        note: Why it is None.
-    """
+    """The tokenizer of a run, Hugging Face style; `note` says why there is none."""
 
     tokenizer: Any
     note: str | None = None
@@ -30,12 +25,7 @@ class RunTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
-    """A run on disk.
-
-    Attributes:
-        paths: Its files.
-        document: The saved configuration; empty where there is none.
-    """
+    """A run on disk; `document` is its saved configuration, empty where there is none."""
 
     paths: StorePaths
     document: Mapping[str, Any]
@@ -81,12 +71,9 @@ class SavedRun:
         return float(value) if value else None
 
     def drift(self, tokenizer: Any, *, budget: int | None = None, examples: int = 0) -> DriftTotals | None:
-        """Counts the changes that re-tokenising the run's texts would make; None if it has more tokens than the budget.
+        """The changes that re-tokenising the run's texts would make; None if it has more than `budget` tokens.
 
-        Args:
-            tokenizer: The run's tokenizer.
-            budget: Tokens to look at, at most; None for all.
-            examples: Places to keep.
+        `examples` is the number of places to keep.
         """
         totals, seen = DriftTotals(tokenizer=tokenizer, max_examples=examples), 0
         with ResultReader(self.paths.results) as reader:
@@ -160,12 +147,7 @@ class _Bytes:
 
 
 def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Prices | None:
-    """The prices that are given, else those of the saved run; None without any.
-
-    Args:
-        given: Options of this command.
-        saved: Options of the saved run.
-    """
+    """The prices that are given, else those of the saved run; None without any."""
     found = {name: (given if given.get(name) is not None else saved or {}).get(name) for name in PRICES}
     if all(value is None for value in found.values()):
         return None

@@ -28,10 +28,7 @@ def summary_lines(
     """A run in a few lines; intervals are over prompts.
 
     Args:
-        summary: Its numbers.
-        title: Its name.
         wall_s: Seconds from its start to its end, without the time between an interruption and a resume.
-        drift: What re-tokenising would have changed.
     """
     level = f"{summary.mean_reward.level:.0%}"
     lines = [
@@ -72,12 +69,7 @@ def summary_lines(
 
 
 def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
-    """Why nothing was scored. Without a reward function that is as it should be, with one it is not.
-
-    Args:
-        path: The results file.
-        samples: Number of its samples.
-    """
+    """The reason nothing was scored: as it should be without a reward function, a failure with one."""
     why: Counter[str] = Counter()
     said: str | None = None
     is_rewards = False

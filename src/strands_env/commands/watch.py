@@ -92,11 +92,7 @@ class Counts:
 
 
 class Follower:
-    """Reads what a growing results file has got since the last look.
-
-    Args:
-        path: The run.
-        latest: Samples that are kept for showing.
+    """Reads what a growing results file has got since the last look, and keeps the `latest` samples for showing.
 
     Raises:
         FileNotFoundError: There are no results.

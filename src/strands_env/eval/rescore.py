@@ -18,7 +18,7 @@ from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, load_run
 
 PREVIOUS = "previous_reward"
-"""Where the info of a new reward holds the old one."""
+"""Key of the old reward in the info of a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Rescored:
 
     Attributes:
         changed: Those with another reward, or with one where there was none, or the other way round.
+        failed: Those that the new reward could not score; `error` is its first error.
     """
 
     samples: int = 0

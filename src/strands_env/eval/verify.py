@@ -1,4 +1,7 @@
-"""The mismatch of log-probabilities: those recorded while sampling beside another engine's for the same tokens."""
+"""The mismatch of log-probabilities: those recorded while sampling beside another engine's for the same tokens.
+
+A `client` here speaks the generate contract.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +72,12 @@ class Mismatch:
         self.worst = sorted(self.worst, key=lambda one: -abs(one.recorded - one.scored))[:WORST]
 
     def why_not(self) -> str:
-        """Why nothing was scored."""
+        """The reason nothing was scored."""
         return "; ".join(f"{count} trajectories: {reason}" for reason, count in self.skipped.items()) or "no tokens"
 
     @property
     def _gaps(self) -> Any:
+        """Scored less recorded, of every token."""
         if not self._recorded:
             return np.zeros(0)
         return np.concatenate(self._scored) - np.concatenate(self._recorded)
@@ -127,7 +131,7 @@ async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int |
 
     Raises:
         SGLangConnectionError: It does not answer.
-        EvalError: It serves another model and does not say how many ids that has.
+        EvalError: It serves another model than the sampled one and does not say how many ids that has.
     """
     if not await client.health():
         raise SGLangConnectionError(f"no SGLang server answers at {server!r}")
@@ -145,7 +149,7 @@ async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int |
 async def measure_mismatch(
     source: StorePaths, client: Any, *, limit: int | None = None, vocab_size: int | None = None
 ) -> Mismatch:
-    """Score the trajectories of a saved run again.
+    """Score the trajectories of a saved run again, of its first `limit` samples.
 
     Args:
         vocab_size: Number of ids that the client takes; trajectories with others are skipped. None checks nothing.

@@ -35,7 +35,7 @@ def make_env_factory(
             options where its argument is called `model_config`, and returns an environment factory; or an
             `Environment` class.
         env_config: Keyword arguments of the hook.
-        reward: What scores instead of the environment's own reward; see `load_reward`.
+        reward: Scores instead of the environment's own reward; see `load_reward`.
         model: Options of `make_model_factory`.
         models: A model factory, instead of `model`.
     """
@@ -106,10 +106,6 @@ def takes_model(env: str | None) -> bool:
 
 def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | None) -> None:
     """Make a benchmark's own environment without a model, so that a missing package is reported before one is loaded.
-
-    Args:
-        benchmark: Its name.
-        options: Options of the environment.
 
     Raises:
         EvalError: It has none, or it cannot be made.

@@ -40,12 +40,7 @@ class Reporting:
 
 
 class Evaluation:
-    """An evaluator and what it was given to run with.
-
-    Args:
-        evaluator: The evaluator.
-        models: The model factory of this process, if there is one.
-    """
+    """An evaluator, and the model factory of this process, if there is one."""
 
     def __init__(self, evaluator: Evaluator, models: ModelFactory | None = None) -> None:
         self.evaluator = evaluator
@@ -65,8 +60,6 @@ def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: 
     Args:
         options: All options, as `resolve` gives them.
         given: The options that this run was given itself: one of them that would have no effect is refused.
-        resume: Continue the results that are there.
-        report: Takes notes, and what is being loaded.
 
     Raises:
         EvalError: An option is wrong, or something cannot be made.
@@ -125,7 +118,6 @@ def model_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the evaluator."""
     config = {
         "model": {name: value for name, value in model.items() if name not in ("base_url", "script_delay")},
         "environment": {"hook": options["env"], "config": options["env_config"], "reward": options["reward"]},
@@ -212,13 +204,7 @@ def _executor(options: dict[str, Any], recipe: dict[str, Any]) -> Executor:
 def _check_environment(env_factory: Any, report: Reporting, load: Callable[[], Any] | None = None) -> None:
     """Refuse an environment whose methods, tools or reward are of the wrong kind: every sample would fail alike.
 
-    Args:
-        env_factory: The factory.
-        report: Takes the warnings.
-        load: Loads the model, which is done where nothing is wrong without it.
-
-    Raises:
-        EvalError: Says what is wrong.
+    `load` loads the model; it is called where nothing is wrong that shows without one.
     """
     findings = quick_findings(env_factory, load)
     if errors := [finding.what for finding in findings if finding.level is Level.ERROR]:
@@ -273,11 +259,10 @@ def check_writable(path: Path, *, option: str) -> None:
     """Try whether a file can be written, before what takes long begins; nothing is left behind.
 
     Args:
-        path: The file.
         option: The option that names it, or its folder.
 
     Raises:
-        EvalError: What is given is a file where a folder is meant.
+        EvalError: A file is given where a folder is meant.
         StoreError: The file cannot be written.
     """
     folder = path.parent

@@ -17,9 +17,6 @@ class DeferredModels:
     """A model factory that loads its model when it is first called or asked for an attribute.
 
     So mistakes in an environment are reported before the seconds or minutes that loading a model takes.
-
-    Args:
-        load: Makes the model factory.
     """
 
     def __init__(self, load: Callable[[], ModelFactory]) -> None:
@@ -82,13 +79,7 @@ def make_model_factory(
 
     Args:
         backend: A name of `strands_env.backends`, or `scripted` (answers always the same, for trying things).
-        model_id: Model.
-        base_url: Server.
-        tokenizer: Tokenizer.
-        tool_parser: Reader of tool calls.
-        sampling_params: Sampling parameters.
-        script: Answer of the scripted model.
-        script_delay: Seconds each of its calls takes.
+        script_delay: Seconds each call of the scripted model takes.
 
     Raises:
         EvalError: Something is missing, unknown or cannot be loaded.
@@ -143,11 +134,7 @@ def check_named_models(backend: str, model_id: str | None, tokenizer: str | None
 
 
 def loading(options: Mapping[str, Any]) -> str | None:
-    """Sentence for a display while the model is made; None if that takes no time.
-
-    Args:
-        options: Options of `make_model_factory`.
-    """
+    """Sentence for a display while `make_model_factory` works on these options; None if that takes no time."""
     if options["backend"] == "local":
         from strands_sglang.backends.engine.loader import default_model_cached
 

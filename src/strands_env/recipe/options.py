@@ -12,7 +12,6 @@ from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.names import DATA
 
 PRICES = ("price_input", "price_output", "price_cached_input")
-"""Names of the options of prices."""
 DEFAULTS: dict[str, Any] = {
     "backend": "local",
     "seed": 0,
@@ -38,7 +37,6 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
     Args:
         given: Every option by name; None and False stand for an option that was not given.
         from_run: Saved run to repeat: its folder or its `.run.json`.
-        resume: Continue the run in the output folder.
 
     Raises:
         EvalError: There is no saved run, or no benchmark.

@@ -117,11 +117,9 @@ class FunctionBenchmark(Benchmark):
 
 
 def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
-    """The benchmark of a function.
+    """The benchmark of a function at a dotted path.
 
-    Args:
-        name: Its dotted path.
-        function: Returns an iterable of tasks; may be a generator, async, or an async generator.
+    The function returns an iterable of tasks; it may be a generator, async, or an async generator.
     """
     attributes = {"benchmark_name": name, "function": staticmethod(function), "__doc__": function.__doc__}
     return type("FunctionBenchmark", (FunctionBenchmark,), {**attributes, "__module__": __name__})
@@ -166,7 +164,6 @@ def _some(name: str, count: int) -> None:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Wrap errors of the user's function in one that names it."""
     try:
         yield
     except EvalError:

@@ -30,7 +30,6 @@ def write_comparison(
 
     Args:
         runs: Two or more `.jsonl` files or their folders.
-        output: The HTML file.
         reward_threshold: A sample passes with at least this reward.
         seed: Seed of the confidence intervals.
 

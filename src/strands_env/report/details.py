@@ -20,14 +20,7 @@ _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
 
 
 class Pictures:
-    """The images of one sample, each once.
-
-    Args:
-        texts: Says how much room the report has left.
-
-    Attributes:
-        urls: Data URLs.
-    """
+    """The images of one sample, each once, as data URLs; `texts` says how much room the report has left."""
 
     def __init__(self, texts: TokenTexts) -> None:
         self._texts = texts
@@ -35,12 +28,7 @@ class Pictures:
         self.urls: list[str] = []
 
     def place(self, kind: Any, data: Any) -> int | None:
-        """Index of an image in `urls`; None if it is not an image, or there is no room.
-
-        Args:
-            kind: Its format.
-            data: Its bytes, or base64 of them.
-        """
+        """Index of an image, bytes or base64, in `urls`; None if it is not an image, or there is no room."""
         encoded = base64.b64encode(data).decode() if isinstance(data, bytes | bytearray) else data
         if not isinstance(encoded, str) or not encoded:
             return None
@@ -60,8 +48,7 @@ class TokenTexts:
         budget: Tokens the whole report may hold; trajectories beyond it are left out and counted.
 
     Attributes:
-        left_out: Number of trajectories left out.
-        drift: What re-tokenising the trajectories would change; None without a tokenizer.
+        drift: Changes that re-tokenising the trajectories would make; None without a tokenizer.
     """
 
     def __init__(self, tokenizer: Any, budget: int) -> None:
@@ -100,14 +87,7 @@ class TokenTexts:
 def details(
     sample: EvalSample, texts: TokenTexts, vocabulary: dict[int, str], system_prompt: str | None = None
 ) -> dict[str, Any]:
-    """JSON values of a sample.
-
-    Args:
-        sample: The sample, with its tokens.
-        texts: Texts of tokens.
-        vocabulary: Gets the texts of all ids that occur.
-        system_prompt: System prompt of the run's environment.
-    """
+    """JSON values of a sample with its tokens; `vocabulary` gets the texts of all ids that occur."""
     result = sample.step_result
     unasked = {"role": "the task, which no model was given", "content": [{"text": sample.action.text}]}
     messages = result.observation.messages or [unasked]
@@ -144,9 +124,7 @@ def details(
 def before(sample: EvalSample, system_prompt: str | None) -> list[dict[str, Any]]:
     """Messages that the model saw before the sample's own: the system prompt, and the history.
 
-    Args:
-        sample: The sample.
-        system_prompt: System prompt of the run's environment, for samples that did not record theirs.
+    `system_prompt` is that of the run's environment, for samples that did not record theirs.
     """
     seen, given = sample.step_result.observation, sample.action.task_context.conversation_history
     prompt = seen.system_prompt or system_prompt

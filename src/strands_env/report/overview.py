@@ -26,13 +26,7 @@ _GATEWAY_COUNTS = ("continued", "extended", "replayed", "edited")
 
 
 class Overview:
-    """Collects the overview, a sample at a time in the order they were finished.
-
-    Args:
-        reward_threshold: A sample passes with at least this reward.
-        grouping: What the run asks of a prompt.
-        prices: Prices of tokens.
-    """
+    """Collects the overview, a sample at a time in the order they were finished."""
 
     def __init__(
         self, *, reward_threshold: float, grouping: Grouping | None = None, prices: Prices | None = None
@@ -72,11 +66,7 @@ class Overview:
             self._roots.update(counts["roots"])
 
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
-        """JSON values.
-
-        Args:
-            order: All samples in the order of the report: prompt by prompt.
-        """
+        """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
         listed = list(order)
         table = self._grouping.apply(self._table)
         most = max((score.n for score in table.by_prompt()), default=1)

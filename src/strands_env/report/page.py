@@ -36,8 +36,6 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
     """A page that takes the place of another when it is whole.
 
     Args:
-        target: The HTML file.
-        title: Its title.
         scripts: Assets that draw it; the last one starts.
 
     Raises:

@@ -23,14 +23,7 @@ _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "detail.js", "table.js", "drawer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportResult:
-    """A written report.
-
-    Attributes:
-        path: The file.
-        samples: Samples in it.
-        size: Its size in bytes.
-        tokens_left_out: Samples whose tokens did not fit the budget.
-    """
+    """A written report; sizes in bytes, `tokens_left_out` counts samples whose tokens did not fit the budget."""
 
     path: Path
     samples: int
@@ -53,14 +46,11 @@ def write_report(
 
     Args:
         run: The `.jsonl` file or its folder.
-        output: The HTML file.
         tokenizer: Tokenizer of the run, to show tokens as text and where re-tokenising would have drifted; None shows
             ids.
         tokenizer_note: A note on the tokenizer, such as why it is missing.
         title: Title; the name of the benchmark if None.
         reward_threshold: A sample passes with at least this reward.
-        token_budget: Tokens the file may hold.
-        prices: Prices of tokens, to show the cost.
 
     Raises:
         FileNotFoundError: There are no results.

@@ -28,7 +28,6 @@ ANSWERS = 4
 CHUNK = 50
 """Prompts of one data island."""
 SHOWN = 8
-"""Runs that an error names."""
 DRIFT_TOKENS = 300_000
 """Tokens of a step in which drift is looked for."""
 _SCRIPTS = ("dom.js", "charts.js", "table.js", "training.js")
@@ -66,7 +65,6 @@ def write_training(
 
     Args:
         source: A folder of runs, one a step, or a log of slime's rollouts.
-        output: The HTML file.
         title: Title; the name of the source if None.
         tokenizer_of: The tokenizer of a run by its results file, to show drift; None shows none.
 
@@ -186,11 +184,7 @@ def _drift(tokenizer: Any) -> DriftTotals | None:
 
 
 def _check_steps(found: list[Path], root: Path) -> None:
-    """Refuse runs that are no steps of one training.
-
-    Raises:
-        EvalError: Their paths differ in more than numbers, or they ran different benchmarks.
-    """
+    """Refuse runs whose paths differ in more than numbers, or that ran different benchmarks, with an `EvalError`."""
     names = [str(path.relative_to(root).parent) for path in found]
     families = {_NUMBER.sub("*", name) for name in names}
     benchmarks = {

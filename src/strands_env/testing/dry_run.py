@@ -24,7 +24,6 @@ from strands_sglang.testing import ScriptedClient
 logger = logging.getLogger(__name__)
 
 ANSWER = "This is a dry run."
-"""The model's answer."""
 
 TOOL_SECONDS = 30.0
 """Time for a tool that has no limit of its own."""
@@ -54,13 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalledTool:
-    """A tool that was called, and what the model would have been given.
-
-    Attributes:
-        name: The tool.
-        input: Its arguments.
-        text: Text of the result.
-    """
+    """A tool that was called, its arguments, and the text that the model would have been given."""
 
     name: str
     input: Mapping[str, Any]
@@ -72,12 +65,8 @@ class DryRun:
     """Outcome of a dry rollout.
 
     Attributes:
-        findings: Problems.
         tools: Specifications of the tools, as the model is given them.
         prompt: The first prompt as the model reads it; None where nothing was asked, or the provider has no tokens.
-        prompt_tokens: Its tokens.
-        result: What the step returned.
-        calls: Tools that were called.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -146,7 +135,6 @@ def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> l
     """Problems of a factory's environments that show without a rollout. One that needs a task is not tried.
 
     Args:
-        env_factory: The factory.
         load: Loads the model; called when nothing is wrong that shows without one.
     """
     env_factory = getattr(env_factory, "inner", env_factory)
@@ -267,12 +255,7 @@ class _Looking:
 
 
 async def dry_run(env: Any, action: Action) -> DryRun:
-    """Run an environment once: `reset`, one answer, the reward, `cleanup`. No model is asked.
-
-    Args:
-        env: The environment.
-        action: The task.
-    """
+    """Run an environment once: `reset`, one answer, the reward, `cleanup`. No model is asked."""
     seen = DryRun(findings=shape_findings(env))
     if not seen.is_ok:
         return seen
@@ -298,13 +281,9 @@ async def dry_run(env: Any, action: Action) -> DryRun:
 
 
 async def call_tools(env: Environment, action: Action, calls: Iterable[ScriptedCall], seen: DryRun) -> None:
-    """Call tools in a rollout of their own, without limits on calls and without a reward; adds to what was seen.
+    """Call tools in a rollout of a fresh environment, without limits on calls and without a reward; adds to `seen`.
 
-    Args:
-        env: A fresh environment.
-        action: The task.
-        calls: The calls. Tools without required arguments are called too.
-        seen: The dry run so far.
+    Tools without required arguments are called too.
     """
     given = list(calls)
     named = {one.name for one in given}

@@ -55,7 +55,7 @@ class ScriptedModel(Model):
     """A model for tests: it answers from a script and keeps tokens as `SGLangModel` does.
 
     A token is a byte of UTF-8 text: prompts are the text of new messages, replies the text of the reply. Ids are real
-    enough to test masks, slices and exports, and need no tokenizer.
+    enough to test masks, slices and exports, and need no tokenizer. `call_count` and `last_messages` tell of its calls.
 
     ```python
     env = MyEnv(model_factory=lambda: ScriptedModel([call("calculator", expression="2+2"), "It is 4."]))
@@ -64,11 +64,7 @@ class ScriptedModel(Model):
     Args:
         script: The replies, or a function from messages to a reply. A script that has ended raises `IndexError`.
         delay: Seconds each call takes.
-        token_data: Whether the model has token data, as other providers have none.
-
-    Attributes:
-        call_count: Number of calls so far.
-        last_messages: The history of the last call.
+        token_data: False plays a provider without token data.
     """
 
     def __init__(self, script: Script, *, delay: float = 0.0, token_data: bool = True) -> None:

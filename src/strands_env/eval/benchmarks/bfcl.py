@@ -48,8 +48,7 @@ _functions: ContextVar[list[dict[str, Any]]] = ContextVar("functions of the runn
 class DeclaredTool(AgentTool):
     """A tool that is only declared: a call of it is noted, and does nothing.
 
-    Args:
-        function: Its description: `name`, `description`, `parameters`.
+    `function` has `name`, `description` and `parameters`.
     """
 
     def __init__(self, function: Mapping[str, Any]) -> None:
@@ -133,12 +132,9 @@ Call = tuple[str, Any]
 def mismatch(
     category: str, functions: list[dict[str, Any]], calls: list[Call], accepted: list[dict[str, Any]]
 ) -> str | None:
-    """Why the calls are not the accepted ones, or None if they are.
+    """The reason the calls are not the accepted ones; None if they are.
 
     Args:
-        category: One of `CATEGORIES`.
-        functions: Descriptions of the functions of the task.
-        calls: Name and input of each call.
         accepted: For each expected call the function's name, and for each parameter the values that are accepted;
             an empty text among them says that it may be left out.
     """
@@ -207,7 +203,7 @@ def _has_type(value: Any, inner: type, lists: list[list[Any]]) -> bool:
 
 
 def _same_object(value: Any, accepted: Any) -> bool:
-    """True if every field has one of its accepted values; a field may be missing where an empty text is accepted."""
+    """Every field has one of its accepted values; a field may be missing where an empty text is accepted."""
     if not isinstance(value, dict) or not isinstance(accepted, dict):
         return False
     fits = all(
@@ -222,14 +218,10 @@ def _plain(value: Any) -> Any:
 
 
 def data_folder(data_path: str | Path | None, install: str) -> Path:
-    """The folder of the leaderboard's data: the one given, or the installed package's.
-
-    Args:
-        data_path: What the user gave (--data), or None.
-        install: The line that installs the package.
+    """The folder of the leaderboard's data: the one given (--data), or the installed package's.
 
     Raises:
-        DatasetError: Nothing is given and nothing installed.
+        DatasetError: Nothing is given and nothing installed; it names `install`, the line that installs the package.
     """
     if data_path is not None:
         return Path(data_path)

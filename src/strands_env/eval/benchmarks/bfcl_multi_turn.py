@@ -41,11 +41,7 @@ CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"
 
 
 def _package(module: str) -> Any:
-    """A module of bfcl-eval.
-
-    Raises:
-        DatasetError: The package is absent, or lacks what it needs.
-    """
+    """A module of bfcl-eval; a `DatasetError` where the package is absent, or lacks what it needs."""
     try:
         return import_module(f"bfcl_eval.{module}")
     except ImportError as error:
@@ -56,10 +52,7 @@ def _package(module: str) -> Any:
 class _World:
     """The simulators of one episode, under a name of their own: the package keeps them in a module.
 
-    Attributes:
-        entry: The task, as the package stores it.
-        name: The name.
-        replies: Replies with calls to the current request.
+    `replies` counts replies with calls to the current request.
     """
 
     entry: Mapping[str, Any]

@@ -40,7 +40,6 @@ class FactsBenchmark(Benchmark):
         """A conversation, with tools for search where a provider is given, graded by a judge.
 
         Args:
-            model_factory: Makes the evaluated models.
             **options: `judge_model`, the evaluated model itself if not given; `search`, a `SearchProvider`; options of
                 the environment.
         """

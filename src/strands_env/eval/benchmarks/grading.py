@@ -128,12 +128,8 @@ FACTS_VERIFIED = Grading(
 class GradedAnswerReward(LLMJudgeReward[str]):
     """The verdict of a judge model on the final response; none where the judge fails or gives no verdict.
 
-    An episode without a final response is wrong without asking. `info` has `verdict` and `grading`.
-
-    Args:
-        judge_model: As for `LLMJudgeReward`.
-        grading: The prompt and its verdicts.
-        **options: Options of `LLMJudgeReward`.
+    An episode without a final response is wrong without asking. `info` has `verdict` and `grading`
+    (`published` or `own`). Other arguments are those of `LLMJudgeReward`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ Arguments = Mapping[str, Any]
 Check = Callable[[str, Arguments], bool]
 
 CHECKS: dict[str, Check] = {}
-"""By instruction id, whether a text follows the instruction with these arguments. All take linear time."""
+"""Checks by instruction id: does the text follow the instruction with these arguments? All take linear time."""
 
 _MAX_LANGUAGE_CHARS = 100_000
 """langdetect looks at 10,000 characters, after it has left out addresses."""
@@ -123,7 +123,7 @@ def _lowercase(text: str, given: Arguments) -> bool:
 
 
 def _is_language(text: str, expected: str) -> bool:
-    """True if a text is in a language; a text without letters counts, as in the published checker."""
+    """A text without letters is in every language, as in the published checker."""
     from langdetect import LangDetectException
 
     detector = _detectors().create()

@@ -43,11 +43,7 @@ _episode: ContextVar[Episode | None] = ContextVar("tau2 episode", default=None)
 
 
 def _tau2(module: str) -> Any:
-    """A module of the package.
-
-    Raises:
-        DatasetError: The package is absent, is the other one of that name, or lacks what it needs.
-    """
+    """A module of tau2; a `DatasetError` where it is absent, the other package of that name, or lacks what it needs."""
     spec = util.find_spec("tau2")
     if spec is None:
         raise DatasetError(f"tau2-bench is not installed: {INSTALL}")
@@ -68,13 +64,11 @@ def _tau2(module: str) -> Any:
 
 
 class DomainTool(AgentTool):
-    """A tool of the episode's database, called by the agent or by the user.
+    """A tool of the episode's database, called by the agent (`assistant`) or by the user.
 
     Args:
-        episode: The episode.
-        name: Its name. One that the database does not know is answered with the package's own error.
+        name: A name that the database does not know is answered with the package's own error.
         spec: Its declaration for the model; None for a name that was not offered.
-        requestor: `assistant` or `user`.
     """
 
     def __init__(self, episode: Episode, name: str, spec: ToolSpec | None, requestor: str) -> None:
@@ -110,8 +104,6 @@ class Episode:
     """One conversation: the database, and the messages in the package's form.
 
     Args:
-        domain: `airline`, `retail`, `telecom` or `mock`.
-        task: The task, as the package stores it.
         max_steps: Messages (a batch of tool results counts as one) after which the episode ends.
         max_errors: Failed tool calls after which it ends.
     """

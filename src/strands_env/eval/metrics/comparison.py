@@ -21,7 +21,7 @@ _CELLS = 4_000_000
 _MANY = 10_000
 """Above so many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
 _FEW = 256
-"""How many distinct values may be drawn that way."""
+"""Distinct values up to which that is done."""
 
 
 def _distinct(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:

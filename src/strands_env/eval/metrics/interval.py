@@ -78,7 +78,7 @@ def interval_of(
     That of Clopper and Pearson (1934) for as many yes-or-no answers as the prompts are worth: the variance of an answer
     over that of the mean, as Korn and Graubard (1998) do for surveys, with Student's correction. Values in bounds vary
     at most as yes-or-no answers do, so prompts are worth at least their number. For such answers the interval is
-    exact: it holds at least as often as `level` says.
+    exact: it holds at least as often as `level` says. `variance` is the sample variance of the `count` values.
 
     Raises:
         ValueError: `level` is not between 0 and 1.
@@ -97,6 +97,7 @@ def interval_of(
 
 
 def _answers(share: float, variance: float, count: int, level: float) -> float:
+    """Effective number of independent yes-or-no answers."""
     largest = share * (1 - share)
     if count < 2 or largest <= 0:
         return float(count)

@@ -24,6 +24,7 @@ class RunSummary:
     """A run in numbers. What was not scored is counted, and never taken for 0.
 
     Attributes:
+        mean_reward: Mean over prompts of the mean reward.
         scored: Samples with a reward that counts.
         unscored: Samples without one.
         aborted: Unscored samples lost to infrastructure, tried again by a resume.

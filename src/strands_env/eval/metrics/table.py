@@ -37,7 +37,7 @@ class PromptScores:
 
 
 class ScoreTable:
-    """One row a sample. Build it with `add`, or with `from_results`.
+    """One row a sample, prompts in order of appearance. Build it with `add`, or with `from_results`.
 
     Attributes:
         tasks: Digest of each prompt's task, empty where not known.

@@ -38,7 +38,6 @@ class HubDataset:
 
     Attributes:
         path: Its name on the hub.
-        split: The split.
         name: The configuration, where it has several.
         size: Number of rows, for a display to tell how long a run takes; None where it is not known.
     """
@@ -152,21 +151,19 @@ def _object(line: bytes, where: str) -> Row:
 class Benchmark(Evaluator):
     """A benchmark is `dataset`, `action` and `environment`; see `strands_env.eval.benchmarks` for examples.
 
+    Arguments are those of `Evaluator`, and:
+
     Args:
-        *args: Arguments of `Evaluator`.
         data_path: Local `.jsonl`, `.json` or `.parquet` file with rows like those of the hub.
         limit: Number of tasks to take; None for all.
         seed: Seed of whatever the data set leaves to chance.
-        **options: Options of `Evaluator`.
 
     Attributes:
-        rows_read: Rows read for the last run.
-        rows_left_out: Those of them that had no task.
+        rows_left_out: Rows of the last run that had no task.
     """
 
     _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")
     dataset: ClassVar[HubDataset | None] = None
-    """Where the rows are."""
     has_local_rows: ClassVar[bool] = False
     """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
@@ -186,12 +183,7 @@ class Benchmark(Evaluator):
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """The environment to evaluate a bare model with, when the user names none.
-
-        Args:
-            model_factory: Makes the models.
-            **options: Options of the environment.
-        """
+        """The environment to evaluate a bare model with, when the user names none."""
         raise NotImplementedError(f"{cls.__name__} has no environment of its own: name one (--env module:function)")
 
     def action(self, row: Row, index: int) -> Action | None:
@@ -209,10 +201,8 @@ class Benchmark(Evaluator):
     def check_data(self) -> Action | None:
         """Check before a run what can be known of the data without asking the hub.
 
-        Of a local file all tasks up to `limit` and `CHECKED_ROWS` are made; of other local data the first.
-
-        Returns:
-            The first task, where it was read.
+        Of a local file all tasks up to `limit` and `CHECKED_ROWS` are made; of other local data the first. Returns the
+        first task, where it was read.
 
         Raises:
             DatasetError: The data cannot be read, a row is not a task, or a package is missing.
@@ -290,11 +280,7 @@ class Benchmark(Evaluator):
         return action
 
     def place(self, index: int) -> str:
-        """Where a row is, for an error: `line 3 of 'tasks.jsonl'`, elsewhere `row 3 of ...`; both count from 1.
-
-        Args:
-            index: Its index among all rows.
-        """
+        """The place of a row, for an error: `line 3 of 'tasks.jsonl'`, elsewhere `row 3 of ...`; both count from 1."""
         file = Path(str(self.data_path))
         if type(self).rows is Benchmark.rows and file.suffix == ".jsonl" and file.is_file():
             with file.open("rb") as lines:
@@ -304,7 +290,6 @@ class Benchmark(Evaluator):
 
     @property
     def _source(self) -> str:
-        """Where the rows come from."""
         return self._name if self.data_path is None else repr(str(self.data_path))
 
     @property

@@ -42,8 +42,6 @@ class Evaluator:
         sampling_seed: Seed of the run, from which every sample gets its own; it reaches models of the embedded engine,
             and of `sglang_model_factory(seeded=True)`. None leaves sampling to chance.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
-        retry: How samples lost to infrastructure are tried again.
-        group_policy: Consequence of a lost sample for its prompt.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
         max_same_failures: The run is given up when its first so many samples all fail in the same way, as with an
             environment that cannot be set up or a reward function that raises; None never.
@@ -53,11 +51,10 @@ class Evaluator:
         keep_results: Keep samples in memory and return them; with False `run` returns `{}`, and results are read from
             the file, for runs of any size.
         fsync_interval: Seconds between forced writes to the device: 0 after every batch, None never.
-        progress: A display of the progress.
 
     Attributes:
         lost: Number of samples that the last run asked for and did not get.
-        last_loss: Why the last of them was lost, in words; None without one.
+        last_loss: The reason the last of them was lost, in words; None without one.
 
     Raises:
         TypeError: An unknown option, or an `env_factory` that cannot be called.
@@ -65,7 +62,6 @@ class Evaluator:
     """
 
     benchmark_name: str = ""
-    """Name of the benchmark; a subclass sets it."""
     _overrides: ClassVar[tuple[str, ...]] = ("load_dataset", "validate_sample", "compute_metrics")
 
     def __init__(
@@ -156,13 +152,10 @@ class Evaluator:
     # ---- running -----------------------------------------------------------------------------------------------------
 
     async def run(self, actions: Tasks | None = None) -> Results:
-        """Evaluate tasks, `n_samples_per_prompt` times each, and return all samples by prompt id.
+        """Evaluate tasks (`load_dataset()` by default), `n_samples_per_prompt` times each; all samples by prompt id.
 
         Samples that are in the results file already are taken from there. When the calling task is cancelled, running
         environments are cleaned up and everything finished is saved before the cancellation goes on.
-
-        Args:
-            actions: The tasks; `load_dataset()` if None.
 
         Raises:
             ConfigMismatchError: The results file holds samples of another configuration.
@@ -254,10 +247,8 @@ class Evaluator:
 
         pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95% interval, counts,
         tokens, and what `metrics_fns` return. Unscored samples, and prompts that `group_policy` leaves out (lost or
-        missing samples), are counted and take no other part.
-
-        Args:
-            results: What `run` returned; the results of the last run, or the results file, if None.
+        missing samples), are counted and take no other part. Without `results` those of the last
+        run count, or of the results file.
         """
         if results is None:
             results = self.results or self.load_results()

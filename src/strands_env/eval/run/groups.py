@@ -1,4 +1,4 @@
-"""Which prompts count under a group policy: one answer for the evaluator and for every command."""
+"""The group policy, which decides the prompts that count: one answer for the evaluator and for every command."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """The samples that a run needs of every prompt.
-
-    Attributes:
-        policy: Consequence of a lost sample.
-        n_samples: Samples a prompt is to have.
-    """
+    """The samples that a run needs of every prompt, and the consequence of a lost one."""
 
     policy: GroupPolicy = GroupPolicy.KEEP
     n_samples: int = 1
@@ -76,10 +71,7 @@ class Grouping:
 
 
 def read_scores(output_path: str | Path) -> ScoreTable:
-    """The scores of a saved run under its own group policy.
-
-    Args:
-        output_path: The `.jsonl` file or its folder.
+    """The scores of a saved run (its `.jsonl` file or folder) under its own group policy.
 
     Raises:
         FileNotFoundError: There are no results.

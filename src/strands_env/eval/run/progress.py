@@ -22,7 +22,6 @@ class ProgressState:
         total: Samples of the whole run, None while only the data set knows.
         resumed: Samples found in the results file.
         done: Samples finished in this run and in the file.
-        running: Samples under way.
         failures: Unscored samples of this run by termination reason.
         retries: Rollouts that were run again in this run.
         stopping: The run takes no new samples.
@@ -87,11 +86,7 @@ class Progress(Protocol):
 
 
 class GuardedProgress:
-    """A display that cannot end a run: what it raises is logged once, and it is not drawn again.
-
-    Args:
-        progress: The display; None for none.
-    """
+    """A display that cannot end a run: what it raises is logged once, and it is not drawn again. None draws nothing."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress

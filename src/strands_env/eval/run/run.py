@@ -59,14 +59,7 @@ class Job:
 
 
 class Run:
-    """State of one `Evaluator.run`.
-
-    Args:
-        options: Its options.
-        tasks: The tasks.
-        config: The configuration of the samples.
-        progress: A display; None for none.
-    """
+    """State of one `Evaluator.run`."""
 
     def __init__(self, options: RunOptions, tasks: Tasks, config: RunConfig, progress: Progress | None) -> None:
         self._options = options

@@ -54,12 +54,7 @@ class Executor(Protocol):
 
 
 async def rollout_within(executor: Executor, action: Action, timeout: float | None) -> StepResult:
-    """A rollout with a deadline, kept by the executor where it can.
-
-    Args:
-        executor: Where it runs.
-        action: The task.
-        timeout: Seconds for everything before the cleanup.
+    """A rollout with a deadline for everything before the cleanup, kept by the executor where it can.
 
     Raises:
         EpisodeTimeoutError: They passed.
@@ -171,15 +166,7 @@ class RetryPolicy:
 
 
 class SampleRunner:
-    """Runs samples on an executor.
-
-    Args:
-        executor: Where.
-        retry: How samples lost to infrastructure are tried again.
-        timeout: Seconds for one rollout up to its cleanup; None for no limit.
-        keep_tokens: Keep token data in the samples.
-        validate: Whether a finished sample counts.
-    """
+    """Runs samples on an executor; `timeout` is the seconds for one rollout up to its cleanup."""
 
     def __init__(
         self,
@@ -200,7 +187,6 @@ class SampleRunner:
         """Run one sample.
 
         Args:
-            action: The task.
             on_retry: Called before a rollout is repeated.
             **identity: Fields of the sample that say which one it is.
         """
@@ -239,7 +225,7 @@ class SampleRunner:
         return sample
 
     async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
-        """The result of a rollout, and whether it is a stand-in for an exception that came out of it."""
+        """The result of a rollout; True where it stands in for an exception that came out of it."""
         try:
             return _checked(await rollout_within(self.executor, action, self._timeout)), False
         except EpisodeTimeoutError as error:
@@ -271,12 +257,7 @@ def _failed(error: BaseException, reason: TerminationReason) -> StepResult:
 
 
 def fixed_seed(config: Any, n_samples: int) -> str | None:
-    """The complaint about a model configuration with a fixed seed while prompts have several samples, or None.
-
-    Args:
-        config: The model's configuration, with its `sampling_params`.
-        n_samples: Samples of each prompt.
-    """
+    """The complaint about a fixed seed in a model's `sampling_params` while prompts have several samples, or None."""
     params = config.get("sampling_params") if isinstance(config, Mapping) else None
     if n_samples < 2 or not isinstance(params, Mapping):
         return None

@@ -76,11 +76,7 @@ _END = _End()
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Where a data set is made or read: `sys.exit` in it fails the run with an error, and does not end the program.
-
-    Raises:
-        DatasetError: Instead of what is no `Exception`.
-    """
+    """Where a data set is made or read: `sys.exit` in it fails the run with a `DatasetError`, not the program."""
     try:
         yield
     except (Exception, asyncio.CancelledError, KeyboardInterrupt):
@@ -219,8 +215,7 @@ class NamedTask:
     """A task of the run.
 
     Attributes:
-        action: The task.
-        id: Its id: the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
+        id: The user's id, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
         digest: Hash of its content.
     """
 

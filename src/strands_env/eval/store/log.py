@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Stored(NamedTuple):
-    """Where a sample is in the file, and how it went."""
+    """The place of a sample in the file, and its outcome."""
 
     offset: int
     aborted: bool
@@ -85,7 +85,7 @@ class ResultLog:
         return len(self._rows)
 
     def find(self, sample_id: str) -> Stored | None:
-        """Where a sample is, None where it is not in the file."""
+        """The place of a sample, None where it is not in the file."""
         row = self._rows.get(bytes.fromhex(sample_id))
         if row is None:
             return None

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """Where a sample is: the prompt's id, its index, and the offset of its line."""
+    """The place of a sample: the prompt's id, its index, and the offset of its line."""
 
     prompt_id: str
     index: int  # type: ignore[assignment]  # the field, not the method of tuples
@@ -98,6 +98,8 @@ class RecordFile:
 
 class ResultReader:
     """Finds every sample of a results file; of one that was tried again the last. A torn last line is left out.
+
+    `entries` are in the order in which samples were finished.
 
     Args:
         output_path: The `.jsonl` file or its folder.
@@ -255,6 +257,7 @@ class Damage:
     Attributes:
         line: Its line, from 1; None for a file as a whole.
         offset: Where the line begins, in bytes.
+        what: The damage, and how to repair it.
     """
 
     path: str
@@ -268,6 +271,7 @@ class Verification:
     """The findings of `verify_run`.
 
     Attributes:
+        samples: Samples that can be read, each once.
         superseded: Lines of samples that were tried again since.
         torn_bytes: Bytes behind the last whole line, and lines a power cut left: the next resume takes care of both.
     """

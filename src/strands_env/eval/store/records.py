@@ -39,7 +39,7 @@ _BLOCK = 1 << 20
 _BEGINNING = b'{"id":"'
 """Beginning of every line."""
 _BODY = b',"action":'
-"""Where the head ends: in JSON text these quotes would be escaped."""
+"""The end of the head: in JSON text these quotes would be escaped."""
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _CHECKSUM_LENGTH = len(b',"crc":"00000000"}\n')
 _NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}

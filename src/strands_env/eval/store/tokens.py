@@ -110,7 +110,7 @@ def place_of_tools(tokens: dict[str, Any] | None) -> tuple[int, int] | None:
 
 
 def end_of(tokens: dict[str, Any] | None) -> int:
-    """Where the last frame a record points at ends; 0 for none."""
+    """The end of the last frame a record points at; 0 for none."""
     return max((place[0] + place[1] for place in places_of(tokens)), default=0)
 
 
