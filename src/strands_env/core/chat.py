@@ -14,12 +14,7 @@ class UnsupportedPromptError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
-    """Chat messages as Strands messages.
-
-    Attributes:
-        system: Text of the system messages, or None.
-        turns: The other messages; the last is the user's.
-    """
+    """Chat messages as Strands messages: the system text, and the other messages, of which the last is the user's."""
 
     system: str | None
     turns: list[dict[str, Any]]
@@ -56,7 +51,7 @@ class ChatPrompt:
 
 
 def is_image(part: Any) -> bool:
-    """The part of a message stands for an image."""
+    """True for a part of a message that stands for an image."""
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
 
 
@@ -79,7 +74,6 @@ def _blocks(
 
 
 def _shown(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]:
-    """Texts and images of a message, in order."""
     if content is None:
         return []
     if isinstance(content, str):

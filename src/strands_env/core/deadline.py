@@ -24,12 +24,7 @@ _AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) 
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
-    """Await work until a deadline.
-
-    Args:
-        work: What to run.
-        seconds: The deadline; None for none.
-        where: The part of the episode, for the error.
+    """Await work for at most so many seconds; None for no deadline.
 
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
@@ -86,7 +81,6 @@ async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Ph
 
 
 async def _ended(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
-    """The task at its end, within the deadline."""
     if not task.done():
         try:
             await asyncio.wait({task}, timeout=seconds)
@@ -108,9 +102,7 @@ def _has_result(task: asyncio.Task[Any]) -> bool:
 async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
     """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    Raises:
-        EpisodeTimeoutError: The deadline passed; the work was cancelled.
-        WorkCancelledError: The work ended in a cancellation nobody asked this caller for.
+    Raises `EpisodeTimeoutError` and `WorkCancelledError` as `within` does.
     """
     errors: list[BaseException] = []
     await _run_to_the_end(_begun(_contained(work, where)), seconds, where, errors)
@@ -158,7 +150,6 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
     Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
 
     Args:
-        error: The error.
         outer: What the caller of all this was handling. It is not ours, and keeps its traceback.
     """
     seen = {id(outer)}
@@ -176,10 +167,7 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
     """Cancel work and wait for its end.
 
     Args:
-        task: The work.
-        where: The part of the episode, for the log.
-        is_ending: Whether the work is already ending under its own deadline: then it has that time, otherwise
-            `GRACE_SECONDS`.
+        is_ending: The work is already ending under its own deadline: then it has that time, otherwise `GRACE_SECONDS`.
     """
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
@@ -199,10 +187,9 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
 
 @dataclass(slots=True)
 class EpisodeProgress:
-    """Which phase of the episode is running, for whoever holds its deadline. The environment sets it.
+    """The running phase of the episode, for whoever holds its deadline. The environment sets it.
 
     Attributes:
-        phase: That phase; `LOOP` until it is set.
         is_taken: A rollout sets the phase now; one that runs inside that rollout does not.
     """
 

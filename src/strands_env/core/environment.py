@@ -203,7 +203,6 @@ class Environment:
         """Metrics from the SDK's own counters; extend it with `super()` to add some. JSON values only.
 
         Args:
-            event_loop_metrics: `agent.event_loop_metrics`.
             tool_parse_errors: Malformed calls by tool name, where the model counts them.
         """
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
@@ -261,7 +260,6 @@ class Environment:
         """Invoke the step's agent. For `interact`.
 
         Args:
-            agent: The agent `interact` was given.
             prompt: Text, content blocks, or None to continue.
 
         Raises:
@@ -336,7 +334,6 @@ class Environment:
         calling agent only sees a tool result.
 
         Args:
-            agent_name: Name of the sub-agent.
             trainable: Whether its tokens are meant to be trained.
             model_factory: Makes the model; the environment's own factory if not given.
 
@@ -357,7 +354,6 @@ class Environment:
     # ---- the parts of a step -----------------------------------------------------------------------------------------
 
     async def _call(self, part: Callable[[], Any]) -> None:
-        """Run `reset` or `cleanup`, which may be plain functions."""
         if inspect.iscoroutinefunction(part):
             made = part()
         else:
@@ -499,12 +495,7 @@ class Environment:
         )
 
     async def score(self, action: Action, result: StepResult) -> None:
-        """Give the result its reward, as `step` does at its end. What the reward raises becomes the result's error.
-
-        Args:
-            action: The task.
-            result: A finished step without a reward.
-        """
+        """Give a finished step its reward, as `step` does; an exception of the reward becomes the result's error."""
         if self.reward_fn is None:
             return
         metrics = result.observation.metrics
@@ -540,7 +531,6 @@ class Environment:
         return StepResult(observation=Observation(), termination_reason=reason, error=record)
 
     def _apply_budget(self, model: Any) -> None:
-        """Give the budget to a model that can keep it exactly."""
         config = getattr(model, "config", None)
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)

@@ -1,4 +1,4 @@
-"""Files that are replaced whole."""
+"""Atomic file replacement."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
 
 
 def copied(value: Any) -> Any:
-    """A deep copy, of JSON values at a tenth of the cost of `copy.deepcopy`; what occurs twice is copied twice."""
+    """A deep copy, of JSON values at a tenth of `copy.deepcopy`'s cost; what occurs twice is copied twice."""
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
@@ -173,9 +173,6 @@ def call_name(
     """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names.
 
     Args:
-        function: Name of the function.
-        args: Its positional arguments.
-        keywords: Its keyword arguments.
         names: Names of the positional arguments, as far as they are known.
     """
     named = itertools.zip_longest(names[: len(args)], args, fillvalue="")

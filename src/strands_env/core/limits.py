@@ -53,7 +53,6 @@ def with_limits(
     blocks without either holds up the whole process and cannot be stopped; make such a tool a sync one.
 
     Args:
-        tool: What to wrap.
         timeout: Seconds a call may take; then it is cancelled and answered with an error. A thread cannot be cancelled:
             it is left behind, and counts against `threads` until it ends. None for no limit.
         max_output_chars: Characters of text in a result; what is longer keeps its beginning and end. None for no limit.
@@ -231,7 +230,7 @@ async def _next(events: asyncio.Queue[Any], task: asyncio.Future[None], end: flo
 
 
 class _Passed:
-    """Which events of a call are passed on: results, and progress until there is too much of it."""
+    """The events of a call that are passed on: results, and progress until there is too much of it."""
 
     def __init__(self, max_events: int | None) -> None:
         self._events = max_events
@@ -266,7 +265,7 @@ def _text_size(value: Any, enough: int) -> int:
 
 
 def _check(task: asyncio.Future[None]) -> None:
-    """Raise what a tool that has ended raised, as an `Exception`: for anything else the SDK gives no tool result."""
+    """Raise the error of a tool that has ended, as an `Exception`: for anything else the SDK gives no tool result."""
     if task.cancelled():
         raise RuntimeError("the tool was cancelled from inside")
     error = task.exception()

@@ -102,12 +102,7 @@ def turn_metrics(latencies: Sequence[float], tools: Mapping[int, float], metrics
 
 
 def event_loop_metrics_to_dict(metrics: Any, tool_parse_errors: Mapping[str, int] | None) -> dict[str, Any]:
-    """The part of `Metrics` that the SDK's own `EventLoopMetrics` knows.
-
-    Args:
-        metrics: `agent.event_loop_metrics`.
-        tool_parse_errors: Malformed calls by tool name.
-    """
+    """The part of `Metrics` that the SDK's own `EventLoopMetrics` knows, with the malformed calls by tool name."""
     usages = [cycle.usage for invocation in metrics.agent_invocations for cycle in invocation.cycles]
     inputs = [usage.get("inputTokens", 0) for usage in usages]
     outputs = [usage.get("outputTokens", 0) for usage in usages]

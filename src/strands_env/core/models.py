@@ -2,6 +2,7 @@
 
 A fresh model per step keeps steps apart. Any callable without arguments that returns a Strands `Model` is a factory.
 Those made here have an attribute `config`: what decides the model's answers, as JSON values; evaluations save it.
+Their `**options` go to the model, or to the factory they call.
 """
 
 from __future__ import annotations
@@ -67,12 +68,9 @@ def sglang_model_factory(
         tool_parser: Reads tool calls: a parser or its name, such as `"hermes"`; None chooses one that fits the chat
             template.
         sampling_params: SGLang sampling parameters, `{"max_new_tokens": 16384}` if None. Copied for every model.
-        return_logprob: Ask for log-probabilities.
-        return_routed_experts: Ask for routed experts (mixture-of-experts models).
         enable_thinking: The chat template's argument of that name; None leaves it to the template.
         seeded: In a rollout that has a seed (an evaluation gives every sample one), send a `sampling_seed` with each
             call. A server uses it only with `--enable-deterministic-inference`.
-        **options: Further options of `SGLangModel`.
     """
     from strands_sglang.model import SGLangModel
     from strands_sglang.tool_parsers import as_tool_parser
@@ -121,9 +119,7 @@ def local_model_factory(
             `await factory.engine.close()`.
         model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
-        engine_options: Options of a started engine.
         seeded: Sample by the seed of the rollout, where it has one: the engine then answers the same again.
-        **options: Further options of `sglang_model_factory`.
 
     Raises:
         ValueError: `engine` and options for a new one are both given.
@@ -156,10 +152,8 @@ def openai_model_factory(
     """A factory of the SDK's `OpenAIModel`, for any OpenAI-compatible server (extra `openai`). No token data.
 
     Args:
-        model_id: Model name at the server.
         sampling_params: Request parameters; `max_new_tokens` is sent as `max_tokens`.
         client_args: Arguments of the OpenAI client, such as `base_url` and `api_key`.
-        **options: Further arguments of `OpenAIModel`.
     """
     params = _with_max_tokens(sampling_params)
     provider = sys.modules[__name__].OpenAIModel  # a missing extra shows here, not in the first step
@@ -185,12 +179,9 @@ def bedrock_model_factory(
     """A factory of the SDK's `BedrockModel`; all models share one boto3 client, which is thread-safe. No token data.
 
     Args:
-        model_id: Bedrock model id.
         boto_session: boto3 session with credentials; the SDK makes one if None.
-        boto_client_config: botocore configuration of the client.
         region_name: Region, when there is no session.
         sampling_params: Inference parameters; `max_new_tokens` is sent as `max_tokens`.
-        **options: Further arguments of `BedrockModel`.
     """
     arguments: dict[str, Any] = {"model_id": model_id, **_with_max_tokens(sampling_params), **options}
     given = {"boto_session": boto_session, "boto_client_config": boto_client_config, "region_name": region_name}
@@ -232,8 +223,6 @@ def model_factory_from_args(
         sglang_base_url: Server of the backend, for those that have one.
         model_id: Model: for `local` its name, for `sglang` only a label, needed by the others.
         tokenizer: Name or folder of the tokenizer; `sglang` asks the server for it if None.
-        sampling_params: Sampling parameters.
-        **options: Further options of the backend's factory.
 
     Raises:
         ValueError: The backend is unknown, or misses an argument.
@@ -338,11 +327,9 @@ def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
 
 
 def _asked(base_url: str, path: str, server: str, *, is_optional: bool) -> Any:
-    """What a server says at a path.
+    """The answer of a server at a path.
 
     Args:
-        base_url: Its address.
-        path: The path.
         server: The kind of server that is expected, for errors.
         is_optional: An answer that is not JSON will do: a proxy may serve nothing but the calls.
 

@@ -11,13 +11,10 @@ from functools import lru_cache
 def warn_of_misspelt_overrides(
     kind: type, base: type, names: Iterable[str], known: Mapping[str, str] | None = None
 ) -> None:
-    """Warn of methods of a subclass whose names look like misspelt overrides.
+    """Warn of methods of `kind` whose names look like misspelt overrides of `names`, the methods of `base`.
 
     Args:
-        kind: The subclass.
-        base: The class whose methods are overridden.
-        names: Those methods.
-        known: What is meant by other names, in words.
+        known: Meanings of other names, in words.
     """
     for method, meant in _misspelt(kind, base, tuple(names), tuple((known or {}).items())):
         warnings.warn(f"{kind.__name__}.{method}() is called by nothing: did you mean {meant}?", stacklevel=3)

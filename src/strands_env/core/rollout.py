@@ -63,7 +63,6 @@ class LocalExecutor:
         """Make an environment and run it: setup, loop, reward, and always cleanup.
 
         Args:
-            action: The task.
             timeout: Seconds for everything before the cleanup.
 
         Raises:
@@ -129,7 +128,6 @@ class LocalExecutor:
 
 
 def _seeded(action: Action) -> AbstractContextManager[object]:
-    """Run a rollout with the seed that its action carries, if any."""
     seed = getattr(action.task_context, FIELD, None)
     if not isinstance(seed, int) or isinstance(seed, bool):
         return nullcontext()
@@ -217,7 +215,6 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
     """The parts of an environment that decide its results, as far as they can be seen from outside, as JSON values.
 
     Args:
-        env: The environment.
         whole: Describe the environment too, not only its model; false for one that was made for a single task.
     """
     factory = getattr(env, "model_factory", None)

@@ -43,9 +43,7 @@ class TrackedModel:
     """A model whose trajectories belong to the step.
 
     Attributes:
-        model: The model.
-        agent_name: Name of its agent.
-        trainable: Whether its tokens are meant to be trained.
+        trainable: Its tokens are meant to be trained.
         is_main: It is the model of the environment's own agent.
     """
 
@@ -67,11 +65,7 @@ class TrackedModel:
         ]
 
     def observed(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
-        """The path of the last call, out of the exported ones where they hold it with all its loss.
-
-        Args:
-            trajectories: What `trajectories` gave.
-        """
+        """The path of the last call, out of the `trajectories` where they hold it with all its loss."""
         manager = getattr(self.model, "token_manager", None)
         main = next((item.tokens for item in trajectories if item.is_main), None)
         if manager is None:
@@ -86,11 +80,8 @@ class StepScope:
     """The state of one step, found by whatever runs inside it.
 
     Attributes:
-        recorder: Measurements of the agent loop.
-        limiter: Limits of the agent loop.
-        cancel_signal: Set by the caller to end the loop, or None.
         models: Every model made for the step.
-        sub_agent_failures: What the last call of a sub-agent's model failed with, by the model's id.
+        sub_agent_failures: Failure of the last call of a sub-agent's model, by the model's id.
     """
 
     recorder: LoopRecorder
@@ -117,8 +108,7 @@ class StepScope:
     def forget(self) -> None:
         """Let go of what the step used.
 
-        Connections, timers and threads that were started during the step hold the context of their start, and this with
-        it, some of them for hours.
+        Connections, timers and threads started during the step hold its context, and this with it, some for hours.
         """
         self.models.clear()
         self.sub_agent_failures.clear()
@@ -167,7 +157,7 @@ class LoopRecorder(HookProvider):
         model_latencies: Seconds of every model call.
         tool_seconds: Seconds in which at least one tool ran.
         tool_latencies: The same by the index of the model call that asked for the tools.
-        model_error: What the last model call failed with, or None.
+        model_error: Failure of the last model call, or None.
         tool_errors: The first exceptions that tools raised; arguments the model got wrong are not among them.
         tool_exceptions: Number of all of them.
         messages: Every message that was added, also those that a conversation manager has dropped since.
@@ -215,7 +205,6 @@ class LoopRecorder(HookProvider):
         """The messages of this step, from the agent's own list where that still has them all.
 
         Args:
-            messages: The agent's messages now.
             seen: Number of messages before the step.
         """
         own = messages[seen:]
@@ -261,11 +250,7 @@ class LoopRecorder(HookProvider):
 
 
 class EpisodeLimiter(ToolLimiter):
-    """A `ToolLimiter` that stops the loop instead of raising in it, which the SDK would log as an error.
-
-    Attributes:
-        reached: The limit that stopped the loop, or None.
-    """
+    """A `ToolLimiter` that notes the limit in `reached`: if it raised in the loop, the SDK would log an error."""
 
     reached: ToolLimitReachedError | None = None
 

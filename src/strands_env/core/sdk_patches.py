@@ -52,10 +52,9 @@ class Patch:
     """A fast path around the SDK.
 
     Attributes:
-        path: The fast path.
-        names: What is replaced: its owner, its name there, and by what.
-        relies_on: What else its code relies on: owner and name.
-        digest: Of the code that it was written for, as `code` gives it.
+        names: Replaced names: owner, name there, replacement.
+        relies_on: Other code of the SDK that it needs unchanged: owner and name.
+        digest: Digest of the code that it was written for, as `code` gives it.
     """
 
     path: FastPath
@@ -158,7 +157,6 @@ def _model_context(*, agent: Any, messages: Any, model: Any, **others: Any) -> I
 
 
 async def _no_middleware(context: Any) -> AsyncGenerator[Any, None]:
-    """The end of an empty chain."""
     raise AssertionError("it is compared, never run")
     yield  # type: ignore[unreachable]
 
@@ -172,7 +170,6 @@ def _normalized(messages: Any) -> Any:
 
 
 def _is_normal(message: Any) -> bool:
-    """True for a message that the SDK's normalisation would leave as it is."""
     if message.get("role", "assistant") != "assistant":
         return True
     content = message.get("content")

@@ -32,9 +32,6 @@ class RolloutSeed:
     """The seed of a rollout; factories of models that are made meanwhile draw from it.
 
     Models get theirs in the order in which they are made, so a rollout is repeatable that makes them in one order.
-
-    Args:
-        seed: The seed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -70,10 +67,6 @@ class SeededBackend(BackendWrapper):
     The seed of a call depends on the model's seed, on the prompt and on how often this prompt came before. So turns and
     repeated questions differ, and calls that run side by side need no order. A call that continues what the server
     aborted has the seed of the call it continues.
-
-    Args:
-        inner: What is wrapped.
-        seed: The seed of the model.
     """
 
     def __init__(self, inner: Any, seed: int) -> None:

@@ -37,11 +37,7 @@ def disable_telemetry() -> None:
 
 
 class RolloutSpan:
-    """The span of a step; without telemetry, nothing.
-
-    Args:
-        span: The span, or None.
-    """
+    """The span of a step; without telemetry, nothing."""
 
     def __init__(self, span: Any) -> None:
         self._span = span
@@ -64,12 +60,7 @@ _OFF = RolloutSpan(None)
 
 @contextmanager
 def rollout_span(action: Action, agent_name: str) -> Iterator[RolloutSpan]:
-    """The span of a step, the current one inside; costs a comparison while telemetry is off.
-
-    Args:
-        action: The task.
-        agent_name: Name of the agent.
-    """
+    """The span of a step, the current one inside; costs a comparison while telemetry is off."""
     if _tracer is None:
         yield _OFF
         return

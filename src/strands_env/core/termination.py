@@ -61,7 +61,6 @@ class ErrorRecord:
 
     Attributes:
         type: Qualified name of its class.
-        message: Its text.
         traceback: Its traceback, causes included.
         where: The part of the episode it came from.
         raised_at: The line of the user's own code that raised it, as `path:line, in name`; None without one.
@@ -91,13 +90,7 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolErrorRecord:
-    """An exception that a tool raised. The model received an error result for it, and the loop went on.
-
-    Attributes:
-        tool: Name of the tool.
-        tool_use_id: Id of the call.
-        error: The exception.
-    """
+    """An exception that a tool raised. The model received an error result for it, and the loop went on."""
 
     tool: str
     tool_use_id: str
@@ -117,12 +110,7 @@ def _printable(text: str) -> str:
 
 
 class EpisodeTimeoutError(TimeoutError):
-    """A deadline of the environment passed.
-
-    Attributes:
-        where: The part of the episode the deadline was for.
-        seconds: The deadline.
-    """
+    """The deadline of a part of the episode (`where`) passed: so many `seconds`."""
 
     def __init__(self, where: Phase, seconds: float) -> None:
         super().__init__(where, seconds)
@@ -134,11 +122,7 @@ class EpisodeTimeoutError(TimeoutError):
 
 
 class WorkCancelledError(Exception):
-    """A part of the episode ended in a cancellation that came from inside it, not from the caller.
-
-    Attributes:
-        where: The part of the episode.
-    """
+    """A part of the episode (`where`) ended in a cancellation that came from inside it, not from the caller."""
 
     def __init__(self, where: Phase) -> None:
         super().__init__(where)
@@ -405,5 +389,4 @@ def _is_foreign(path: str) -> bool:
 
 
 def _is_in(path: str, package: Path) -> bool:
-    """True for a file of this package or of the one beside it."""
     return any(Path(path).is_relative_to(package.with_name(name)) for name in (package.name, "strands_sglang"))

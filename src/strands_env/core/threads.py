@@ -62,7 +62,6 @@ class DaemonThreads:
         return future
 
     def _work(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
-        """Body of a thread."""
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
             loop.call_soon_threadsafe(_settle, future, *self._outcome(call))
         del future  # breaks a reference cycle with the error, as `concurrent.futures` does

@@ -129,7 +129,6 @@ def _check_fields(data: Any) -> Any:
 
 
 def _read_chat(data: Any) -> Any:
-    """Chat messages as message and history."""
     message = data.get("message") if isinstance(data, dict) else None
     if not (isinstance(message, list) and any(isinstance(each, Mapping) and "role" in each for each in message)):
         return data
@@ -221,7 +220,6 @@ class Observation(StoredModel):
         messages: The messages of this step, the action's own message first; the history before it is not repeated.
         tokens: The token trajectory of the last model call, or None where the model provider has no token data.
         metrics: Counts and times, see `strands_env.core.Metrics`.
-        system_prompt: The system prompt the model was given; None without one.
         history: The messages before this step's where they are not the task's own `conversation_history`, because the
             environment changed them; None where they are.
         tools: The tools at the end of the step, as JSON text of a list of function schemas, the form in which chat
@@ -247,11 +245,7 @@ class Observation(StoredModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The observation that `to_bytes` wrote.
-
-        Raises:
-            ValueError: The data is none.
-        """
+        """The observation that `to_bytes` wrote; `ValueError` for other data."""
         record, blobs = _unpack(_OBSERVATION, data)
         return cls.model_validate({**from_json(record), "tokens": _tokens(blobs[0])})
 
@@ -318,7 +312,6 @@ class StepResult(StoredModel):
     """The result of `Environment.step`.
 
     Attributes:
-        observation: Messages, tokens and metrics.
         reward: The reward; None without a reward function and for failed rollouts. Where scoring broke, it may be
             present without a number, for its `info`.
         termination_reason: Why the episode ended.
@@ -343,11 +336,7 @@ class StepResult(StoredModel):
 
     @property
     def final_response(self) -> Never:
-        """Not here.
-
-        Raises:
-            AttributeError: Says where it is.
-        """
+        """Not here: raises an `AttributeError` that says where it is."""
         raise AttributeError("a StepResult has no final_response: it is in result.observation.final_response")
 
     @property
@@ -361,11 +350,7 @@ class StepResult(StoredModel):
 
     @classmethod
     def from_json(cls, data: str | bytes) -> Self:
-        """The result that `to_json` wrote.
-
-        Raises:
-            pydantic.ValidationError: The JSON is not one.
-        """
+        """The result that `to_json` wrote; `pydantic.ValidationError` for other JSON."""
         return cls.model_validate_json(data)
 
     def to_bytes(self) -> bytes:
@@ -378,11 +363,7 @@ class StepResult(StoredModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The result that `to_bytes` wrote.
-
-        Raises:
-            ValueError: The data is none.
-        """
+        """The result that `to_bytes` wrote; `ValueError` for other data."""
         record, blobs = _unpack(_RESULT, data)
         fields = from_json(record)
         fields["observation"]["tokens"] = _tokens(blobs[0])
@@ -394,7 +375,6 @@ class StepResult(StoredModel):
 
 
 def _pack(magic: bytes, record: bytes, blobs: Sequence[bytes | None]) -> bytes:
-    """The record and its blobs as bytes that `_unpack` reads."""
     parts: list[bytes | None] = [zlib.compress(record, 1), *blobs]
     packed = [magic, _COUNT.pack(len(parts))]
     for part in parts:
@@ -403,11 +383,7 @@ def _pack(magic: bytes, record: bytes, blobs: Sequence[bytes | None]) -> bytes:
 
 
 def _unpack(magic: bytes, data: bytes) -> tuple[bytes, list[bytes | None]]:
-    """The record and the blobs.
-
-    Raises:
-        ValueError: The data is not what `_pack` wrote, or is not whole.
-    """
+    """The record and the blobs that `_pack` wrote; `ValueError` for other or incomplete data."""
     if not data.startswith(magic):
         raise ValueError(f"expected data that starts with {magic!r}, got {data[: len(magic)]!r}")
     parts: list[bytes | None] = []
@@ -451,7 +427,7 @@ class RewardFunction(ABC):
         """Score one step.
 
         Args:
-            action: What the agent was asked, with the ground truth in its context.
+            action: The task, with the ground truth in its context.
             step_result: What came out; its own `reward` is not set yet.
 
         Returns:

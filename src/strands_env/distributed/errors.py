@@ -9,8 +9,7 @@ class WorkerLostError(ConnectionError):
     """A worker ended. Its rollouts may be run again; executors do, each alone, and the evaluator does.
 
     Attributes:
-        worker: Which one.
-        reason: How it ended.
+        reason: The way it ended.
         rollouts: Rollouts it was running; 0 where it ended before one began.
         was_stuck: It did not respond and was killed.
     """
@@ -55,7 +54,6 @@ class WorkerSetupError(RuntimeError):
     """A worker could not make the environment factory, so no rollout can run. A note shows where it was raised.
 
     Attributes:
-        message: What was raised there.
         is_fatal: True: an evaluation ends with it instead of failing sample by sample.
     """
 

@@ -25,11 +25,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 async def read_message(reader: asyncio.StreamReader) -> Any:
-    """The next message.
-
-    Raises:
-        EOFError: The other side closed, between messages or within one.
-    """
+    """The next message; `EOFError` when the other side closed, between messages or within one."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return pickle.loads(await reader.readexactly(length))
@@ -74,11 +70,7 @@ def _plainer(error: Exception, shown: str) -> bytes:
 
 
 def unpack(data: bytes) -> StepResult:
-    """The result, here.
-
-    Raises:
-        Exception: The rollout raised it, or what came cannot be read here.
-    """
+    """The result, here. Raises what the rollout raised, or the reason why the answer cannot be read here."""
     try:
         answer: Any = pickle.loads(data)
     except Exception as error:
@@ -130,9 +122,7 @@ class Recipe:
 def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
     """The executor inside a worker, the same as in the process of an evaluator.
 
-    Args:
-        recipe: Makes the environment factory, once.
-        on_environment: Called with the description of the first environment.
+    The recipe is made once; `on_environment` is called with the description of the first environment.
     """
     env_factory = recipe.env_factory()
     tune_garbage_collection()  # the process is ours

@@ -1,4 +1,4 @@
-"""Where a rollout runs: beside others on the least busy worker, and alone once a worker was lost with it."""
+"""Placement of rollouts: beside others on the least busy worker, and alone once a worker was lost with it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ class Worker(Protocol):
     """Rollouts it has now."""
 
     async def rollout(self, action: Action, timeout: float | None) -> StepResult:
-        """Run a rollout.
-
-        Raises:
-            WorkerLostError: The worker ended.
-        """
+        """Run a rollout; `WorkerLostError` if the worker ended."""
 
     async def close(self) -> None:
         """End it: running rollouts are cancelled and their environments cleaned up."""
@@ -115,11 +111,7 @@ class WorkerPool:
                 await asyncio.gather(*(worker.close() for worker in ending))
 
     def _is_suspect(self, action: Action) -> bool:
-        """True for a task that has ended a worker.
-
-        Raises:
-            QuarantinedTaskError: It has ended too many.
-        """
+        """True for a task that has ended a worker; `QuarantinedTaskError` if it has ended too many."""
         deaths = self._deaths.get(_key(action), 0)
         if deaths >= MAX_DEATHS:
             raise QuarantinedTaskError(action.task_context.id, deaths, "it was quarantined before")
@@ -147,11 +139,7 @@ def _key(action: Action) -> bytes:
 
 
 def positive_seconds(name: str, value: float | None) -> float | None:
-    """The value of an option in seconds.
-
-    Raises:
-        ValueError: It is neither a positive number nor None.
-    """
+    """The value of an option in seconds; `ValueError` if it is neither a positive number nor None."""
     if value is not None and not value > 0:
         raise ValueError(f"{name} must be a positive number of seconds or None, got {value!r}")
     return value
@@ -178,7 +166,6 @@ class PooledExecutor:
         """Run one rollout on the least busy worker.
 
         Args:
-            action: The task.
             timeout: Seconds for everything before the cleanup.
 
         Raises:

@@ -35,7 +35,7 @@ class _RolloutActor:
         self._environment: dict[str, Any] | None = None
 
     async def ready(self) -> WorkerSetupError | None:
-        """Make the environment factory; what went wrong, or None."""
+        """Make the environment factory; its error, or None."""
         try:
             self._runner = make_runner(pickle.loads(self._recipe), self._describe)
         except BaseException as error:

@@ -67,7 +67,7 @@ async def serve(connection: socket.socket) -> None:
 
 
 async def _beat(writer: asyncio.StreamWriter) -> None:
-    """Say now and then that the event loop runs."""
+    """Send a sign of life now and then: the event loop runs."""
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         write_message(writer, ("alive", None, None))
@@ -91,10 +91,8 @@ def start_guard(life: int) -> subprocess.Popen[bytes]:
     """A process that outlives the parent for the time of a cleanup and then kills this one's process group.
 
     A thread could not: it needs the interpreter, which a stuck rollout holds. The group has its number from this
-    process, and keeps it as long as the guard is in it.
-
-    Args:
-        life: Read end of a pipe whose other end only the parent holds.
+    process, and keeps it as long as the guard is in it. `life` is the read end of a pipe whose other end only the
+    parent holds.
     """
     return subprocess.Popen(["/bin/sh", "-c", f"read -r _; sleep {SHUTDOWN_SECONDS:g}; kill -9 0"], stdin=life)
 

@@ -26,7 +26,6 @@ class ChatEnv(Environment):
     Args:
         user: The simulated user, or a list of what it says after its first message. None for a single exchange.
         max_user_turns: Messages of the user after the first.
-        tools: Tools of the assistant.
         **options: Further arguments of `Environment`.
 
     Raises:
@@ -96,24 +95,16 @@ class SimulatedUser(ABC):
 
     @abstractmethod
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-        """The user's next message.
+        """The user's next message, or None to end the conversation.
 
         Args:
-            turn: How many messages the user has written since the first.
+            turn: Number of messages the user has written since the first.
             answer: The assistant's last message.
-            action: What the conversation is about.
-
-        Returns:
-            The message, or None to end the conversation.
         """
 
 
 class ScriptedUser(SimulatedUser):
-    """Says the same things whatever the answers are.
-
-    Args:
-        messages: The messages after the first.
-    """
+    """Says the same things, the messages after the first, whatever the answers are."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         if isinstance(messages, str):
@@ -132,8 +123,6 @@ class ModelUser(SimulatedUser):
         model_factory: Makes its model. None uses the environment's own factory.
         role: Who the user is and wants; a template of the fields of the task context, such as `"{goal}"`. A literal
             `{` is written `{{`.
-        agent_name: Name of its trajectory.
-        trainable: Whether its tokens are meant to be trained.
         stop: What it writes to end the conversation.
     """
 
@@ -189,10 +178,9 @@ class _Speaker(SimulatedUser):
 
 
 async def ask(user: Agent, heard: str) -> str:
-    """The reply of a user played by an agent. Reasoning is left out.
+    """The reply of a user played by an agent, without its reasoning; `RuntimeError` if it was cut off.
 
-    Raises:
-        RuntimeError: The user's reply was cut off, so the conversation is broken, not truncated.
+    A cut reply means that the conversation is broken, not truncated.
     """
     try:
         result = await user.invoke_async(heard)

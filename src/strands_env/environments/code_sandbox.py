@@ -45,15 +45,12 @@ class CodeSandboxEnv(Environment):
     The sandbox starts with the first tool call. Whatever code does gives a tool result. A sandbox that cannot be
     started or reached ends the step as `TOOL_ERROR` without a reward. One that ends under the code it runs
     (`sandbox_lost`) is a tool result, and the agent goes on in a new one: `score_lost` says whether that counts.
+    `limits`, `python` and `slots` are those of `BubblewrapSandbox`.
 
     Args:
-        mode: The agent's tools.
         sandbox: Any `Sandbox`; the environment closes it. With `execute_code` its Python interpreter must last.
         client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
-        limits: Limits of the sandbox on this machine.
         isolation: Its isolation; `none-i-accept-the-risk` turns it off.
-        python: Its interpreter, see `BubblewrapSandbox`.
-        slots: Bound on running sandboxes, see `BubblewrapSandbox`.
         max_output_chars: Characters of each output stream in a tool result.
         score_lost: Score an episode whose sandbox was lost as any other, so that no code can take its episode out of
             training. False ends it as `TOOL_ERROR` without a reward: for machines that lose sandboxes by themselves.
@@ -149,10 +146,7 @@ class AgentCoreCodeEnv(CodeSandboxEnv):
     Args:
         client: boto3 client of `bedrock-agentcore`. Share one among environments; None makes one.
         region: AWS region of a made client.
-        mode: Which tools the agent has.
-        code_interpreter_id: Which interpreter of the account.
         quotas: Bounds on sessions and calls. Share one object among environments.
-        call_seconds: Time a call may take.
         **options: Further arguments of `CodeSandboxEnv` and `Environment`.
 
     Raises:

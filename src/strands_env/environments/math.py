@@ -17,7 +17,6 @@ class MathEnv(Environment):
     Args:
         reward_fn: Scores the answer; `MathRewardFunction()` if not given (extra `math`), None for no reward.
         tools: The tools; the calculator if None, an empty list for reasoning alone.
-        **options: Further arguments of `Environment`.
     """
 
     default_system_prompt_path = Path(__file__).with_name("prompts") / "math.md"

@@ -60,11 +60,7 @@ class MCPTools:
 
     @property
     def tools(self) -> Sequence[AgentTool]:
-        """The tools of all servers, with their limits.
-
-        Raises:
-            RuntimeError: The connections are not open.
-        """
+        """The tools of all servers, with their limits; `RuntimeError` while the connections are not open."""
         if self._tools is None:
             raise RuntimeError("the MCP servers are not connected: use 'async with MCPTools(...)' or await open()")
         return self._tools
@@ -162,11 +158,7 @@ class MCPEnv(Environment):
         self._shared = tools
 
     def get_tools(self) -> list[Any]:
-        """The tools of the servers.
-
-        Raises:
-            RuntimeError: The servers are not connected.
-        """
+        """The tools of the servers; `RuntimeError` while they are not connected."""
         source = self._shared or self._own
         assert source is not None
         return list(source.tools)

@@ -58,18 +58,11 @@ class SearchProvider(Protocol):
         """
 
     async def open(self, url: str) -> Page | None:
-        """A page, or None if it does not exist; the model gets that as a tool result.
-
-        Raises:
-            SearchError: The service failed.
-        """
+        """A page; None if it does not exist, which the model sees. A service that fails is a `SearchError`."""
 
 
 class LocalSearch:
     """Search in documents in memory, ranked by BM25: for tests, and for benchmarks with a corpus of their own.
-
-    Args:
-        pages: The documents; their addresses must differ.
 
     Raises:
         ValueError: Two pages have the same address.

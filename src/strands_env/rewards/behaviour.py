@@ -14,7 +14,6 @@ class FormatReward(RewardFunction):
     r"""1.0 where replies have a form, else 0.0: `FormatReward(r"\\boxed\{")`.
 
     With `every_turn` the reward is the share of replies that have it, and each turn has its own reward.
-
     A reply on which the search takes too long does not have the form; `info` has the reason `timeout`.
 
     Args:
@@ -70,8 +69,6 @@ class ToolUseReward(RewardFunction):
         min_calls: Fewest calls that succeeded.
         max_calls: Most calls, failed ones included; None for any number.
         tools: Names of the tools that count; None for all.
-        error_penalty: Taken off for every failed call.
-        floor: Smallest reward.
 
     Raises:
         ValueError: `max_calls` is below `min_calls`.

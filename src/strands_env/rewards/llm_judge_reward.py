@@ -32,7 +32,6 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     Args:
         judge_model: A Strands model, a factory of models, or several of them. A model is shared by all judgments, which
             suits providers without state; give a factory for `SGLangModel`, whose trajectories would pile up.
-        system_prompt: System prompt of the judge.
         max_model_retries: Attempts in all; throttled, timed-out and disconnected ones go on with the next model.
         default_reward: Reward when judging failed; None makes the step fail.
     """

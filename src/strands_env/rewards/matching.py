@@ -27,9 +27,6 @@ class ExactMatchReward(RewardFunction):
     """1.0 where the final response is the ground truth, or one of them, word for word; else 0.0.
 
     White space around and between words does not count. A task without ground truth gives no reward.
-
-    Args:
-        ignore_case: Compare without regard to case.
     """
 
     def __init__(self, *, ignore_case: bool = False) -> None:
@@ -118,7 +115,7 @@ class RegexMatchReward(RewardFunction):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An expression was found; what a group of its last match captured, where one was asked for."""
+    """A match of an expression, with the text of the group of the last match that was asked for, if any."""
 
     extracted: str | None = None
 
@@ -126,11 +123,7 @@ class Found:
 async def search(
     expression: regex.Pattern[str], text: str, *, timeout: float = DEFAULT_TIMEOUT, group: int | str | None = None
 ) -> Found | None:
-    """Search in a thread, without holding the interpreter.
-
-    Raises:
-        TimeoutError: It took longer.
-    """
+    """Search in a thread, without holding the interpreter; `TimeoutError` after `timeout` seconds of CPU time."""
 
     def last_match() -> Found | None:
         matches = expression.finditer(text, timeout=timeout, concurrent=True)

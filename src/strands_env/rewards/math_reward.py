@@ -49,8 +49,6 @@ class MathRewardFunction(RewardFunction):
 
     Args:
         timeout: Seconds of CPU time for one verification.
-        correct: Reward of a right answer.
-        incorrect: Reward of a wrong one.
         bad_ground_truth: Reward where the task has no usable ground truth; None abstains.
 
     Raises:
@@ -155,7 +153,6 @@ class _Verifier:
             raise WorkerDiedError(f"the worker does not start; run `python {_SCRIPT}` to see why")
 
     def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """One answer, or the end of the worker."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({**fields, "seconds": seconds}) + "\n")

@@ -28,12 +28,12 @@ _AMOUNT = re.compile(r"\s*[-+]?[\d.,/]*\d\s+(?!(?:sin|cos|tan|log|exp|sqrt)\b)[A
 
 
 def plain(text: str) -> str:
-    """A number in exponent form (`1e-05`) in digits, for `e` is a constant to the parser; other text unchanged."""
+    """A number in exponent form (`1e-05`) in digits, because `e` is a constant to the parser; other text unchanged."""
     return format(Decimal(text.strip()), "f") if _EXPONENT.fullmatch(text) else text
 
 
 def boxed(text: str) -> list[tuple[int, int]]:
-    r"""Where the contents of all complete `\boxed{...}` begin and end, by their beginnings."""
+    r"""Beginning and end of the contents of every complete `\boxed{...}`, by their beginnings."""
     starts = {opening.end() for opening in re.finditer(r"\\f?boxed\s*+\{", text)}
     spans: list[tuple[int, int]] = []
     pending: list[int] = []

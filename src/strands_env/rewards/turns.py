@@ -20,7 +20,6 @@ class Turn:
     Attributes:
         index: Index of the reply; the same as `TokenObservation.turn_index` of its tokens, as long as no call was
             sampled again and no history rewritten.
-        message: The assistant message.
         results: The `toolResult` of every call of the reply, in order; empty for an answer.
     """
 
@@ -68,13 +67,10 @@ class Aggregate(StrEnum):
 
 
 class TurnReward(RewardFunction):
-    """A reward for every turn; the step's reward is their mean, sum, or the last one.
+    """A reward for every turn; the step's reward is their mean, sum, or the last one (`aggregate`).
 
     Subclass it and implement `compute_turn`. A turn for which it returns None is left out; a step without any scored
     turn has no reward.
-
-    Args:
-        aggregate: How the rewards of turns become the step's.
     """
 
     def __init__(self, *, aggregate: Aggregate | str = Aggregate.MEAN) -> None:
@@ -109,7 +105,7 @@ class TurnReward(RewardFunction):
 
 
 class Placement(StrEnum):
-    """Which tokens of a span a reward goes to."""
+    """The tokens of a span that get its reward."""
 
     LAST = "last"
     """The last token."""
@@ -128,9 +124,7 @@ def token_rewards(
     the sampled tokens inside the span.
 
     Args:
-        result: The reward of the step.
-        tokens: Its tokens.
-        placement: Which tokens of a span get the reward.
+        placement: The tokens of a span that get its reward.
 
     Returns:
         One float per token of `tokens`, 0.0 without a reward.

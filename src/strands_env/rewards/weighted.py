@@ -42,7 +42,6 @@ class WeightedReward(RewardFunction):
 
     Args:
         parts: Name to reward function (or plain function) and weight.
-        on_abstain: The sum when a part abstains.
 
     Raises:
         TypeError: A part is not a pair of a reward function and a weight.

@@ -97,14 +97,9 @@ class AgentCoreSandbox:
     Args:
         client: boto3 client of `bedrock-agentcore`, or anything with its three methods. None makes one.
         region: AWS region of a made client.
-        code_interpreter_id: Id of the interpreter.
-        session_name: Name of the session.
         session_seconds: Time after which the service ends the session itself.
         call_seconds: Time a call may take here; then the session is ended, for the code may still run.
         quotas: Bounds shared with other sandboxes.
-
-    Attributes:
-        session_id: Id of the running session, or None.
     """
 
     def __init__(

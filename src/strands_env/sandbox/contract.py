@@ -123,7 +123,6 @@ class ExecResult:
     r"""One call in a sandbox.
 
     Attributes:
-        outcome: How it ended.
         exit_code: Exit code; negative for the number of a signal; None if it did not exit.
         stdout: Standard output; invalid UTF-8 is shown as `\xNN`.
         stderr: Standard error, likewise.
@@ -194,7 +193,6 @@ class Sandbox(Protocol):
             command: A command line or script for the shell, or a program with its arguments.
             cwd: Folder to start in; the work directory if None.
             env: Environment variables beside those of the sandbox. None of this process' own are passed on.
-            stdin: Standard input.
             timeout: Seconds for this call, where that is less than its limit.
             limits: Limits of this call in place of the sandbox's own.
         """
@@ -239,7 +237,6 @@ class PythonSandbox(Sandbox, Protocol):
         """Run Python code; the value of a last expression is printed, as a notebook does.
 
         Args:
-            code: The code.
             timeout: Seconds for this call, where that is less than its limit.
             limits: Limits of this call in place of the sandbox's own.
         """

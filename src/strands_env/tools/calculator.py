@@ -132,7 +132,7 @@ def _call(name: str, arguments: list[ast.expr], depth: int) -> Number:
 
 
 def _checked(value: Any) -> Number:
-    """The value, if it is a number that is finite and not too large."""
+    """The value, if it is a finite number that is not too large."""
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
             raise CalculatorError("the number is too large: more than 1000 digits")

@@ -25,7 +25,6 @@ class CodeTools:
         max_output_chars: Characters of each output stream in a result; a longer one keeps its beginning and end.
 
     Attributes:
-        failure: The last error of the sandbox itself, or None.
         lost: Calls during which the sandbox ended.
     """
 

@@ -13,8 +13,6 @@ class CodeInterpreterToolkit(CodeTools):
     """The tools `execute_code` and `execute_command` over a session of the service.
 
     Args:
-        client: boto3 client of `bedrock-agentcore`.
-        session_name: Name of the session.
         quotas: Bounds shared with other toolkits.
         max_output_chars: Characters of each output stream in a result.
     """

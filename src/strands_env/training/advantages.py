@@ -52,7 +52,7 @@ def group_advantages(
 
 
 def is_reward(value: object) -> bool:
-    """Whether a value is a reward: a number, not None, not NaN."""
+    """True for a number that is not NaN."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -13,7 +13,6 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
     """One path as AReaL's workflows return it: batch dimension 1, every field over the full length.
 
     Args:
-        sample: The sample.
         version_of: Makes AReaL's version number of a weight version. Tokens that were not sampled have -1.
 
     Returns:

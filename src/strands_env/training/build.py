@@ -45,14 +45,12 @@ def samples_from_step(
     """The samples of one episode.
 
     Args:
-        result: What `Environment.step` or `rollout` returned.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
         include_discarded: Keep completions that a retry threw away.
         include_untrainable: Keep agents that are not trained; their loss mask is 0.
         experts_shape: `(layers, top_k)` of routed experts.
         placement: Which tokens of a turn or span get its reward.
-        metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
         One sample a path. Empty when nothing was sampled, or nothing that should be trained.
@@ -100,15 +98,11 @@ def samples_from_model(
 
     Args:
         model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.
-        reward: Reward of the rollout.
-        status: How it ended.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
         agent_name: Name of trajectories that have none.
-        trainable: Whether the tokens are meant to be trained.
         include_discarded: Keep completions that a retry threw away.
         experts_shape: `(layers, top_k)` of routed experts.
-        metadata: Added to every sample.
 
     Raises:
         TypeError: The model has no token data.

@@ -44,7 +44,6 @@ def one_row(
     """`one_path`, or a row without loss where the rollout has no sampled token and the trainer must have a row.
 
     Args:
-        samples: The samples of the rollout.
         status: Status of a row without loss.
         experts_shape: `(layers, top_k)` where every row must have routed experts. A row that may not be trained gets
             placeholders.
@@ -72,11 +71,7 @@ def _empty(status: SampleStatus) -> TrainingSample:
 
 
 def refuse_images(sample: TrainingSample) -> None:
-    """Refuse a sample with images, for adapters whose trainer cannot be given them exactly.
-
-    Raises:
-        InvalidSampleError: The sample has some.
-    """
+    """`InvalidSampleError` for a sample with images, for adapters whose trainer cannot be given them exactly."""
     if sample.media:
         raise InvalidSampleError(
             f"rollout {sample.rollout_id!r} has {len(sample.media)} images, which cannot be given to this trainer; "
@@ -88,7 +83,6 @@ def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[st
     """The inputs of a vision-language model besides the tokens of a sample: its images, processed again.
 
     Args:
-        sample: A sample with images.
         expander: `strands_sglang.media.image_expander(model)` of the model that is trained.
 
     Returns:
@@ -132,7 +126,6 @@ def trained_mask(sample: TrainingSample, *, images_follow: bool = False) -> list
     """The loss mask over all tokens, all 0 where the sample may not be trained (failed, aborted, without reward).
 
     Args:
-        sample: The sample.
         images_follow: The caller gives the trainer the images too.
 
     Raises:
@@ -145,11 +138,7 @@ def trained_mask(sample: TrainingSample, *, images_follow: bool = False) -> list
 
 
 def full_logprobs(sample: TrainingSample) -> list[float]:
-    """Log-probabilities over all tokens, 0.0 where no loss is.
-
-    Raises:
-        InvalidSampleError: A trained token has none.
-    """
+    """Log-probabilities over all tokens, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
     if not sample.is_usable:
         return [0.0] * len(sample)
     return [0.0] * sample.prompt_length + sample.response_logprobs()

@@ -32,8 +32,6 @@ class Rollout:
     """One rollout to export.
 
     Attributes:
-        action: The task.
-        result: The result.
         paths: Its training samples.
         advantage: Its reward relative to its group; None if there are no advantages.
         group: Number of its prompt.
@@ -142,14 +140,9 @@ def _text(value: Any) -> str | None:
 
 
 def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
-    """Write rows to a Parquet or JSON Lines file, which appears under its name when it is complete.
+    """Write rows, all with the same columns, to a Parquet or JSON Lines file, and return their number.
 
-    Args:
-        rows: The rows, all with the same columns.
-        target: The file; its suffix says which kind.
-
-    Returns:
-        Number of rows.
+    The file appears under its name when it is complete; its suffix says which kind it is.
 
     Raises:
         ImportError: The package for Parquet is not installed.

@@ -18,9 +18,6 @@ def training_sample(
     """One path, every field over the full length. A token is trained in the first path that holds it, as there.
 
     Args:
-        sample: The sample.
-        env_name: Name of the environment.
-        temperature: Sampling temperature.
         advantage: Advantage of the rollout; None leaves it to the orchestrator.
 
     Raises:

@@ -17,7 +17,7 @@ from strands_sglang.trajectory.packed import decode_routed_experts
 
 
 class SampleStatus(StrEnum):
-    """How the rollout of a sample ended."""
+    """The end of a sample's rollout."""
 
     COMPLETED = "completed"
     """The agent answered."""
@@ -54,15 +54,12 @@ class TrainingSample:
         experts_shape: `(layers, top_k)` of a row, where known.
         sampling_mask: The tokens that survived top-k and top-p at each position, or None.
         media: Images in order: bytes, digest, grid, and the tokens they take in `token_ids`.
-        reward: Reward of the rollout, or None.
         token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
-        agent_name: The agent that sampled the tokens.
-        trainable: Whether its tokens are meant to be trained.
+        trainable: Its tokens are meant to be trained.
         is_discarded: The last completion was thrown away by a retry.
-        status: How the rollout ended.
-        finish_reason: How the last completion of this path ended: `stop`, `length`, `abort`, `unknown` or None.
+        finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
         metadata: Anything else, JSON values.
     """
 
@@ -102,7 +99,7 @@ class TrainingSample:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be trained on: not failed or aborted, rewarded, meant to be trained, and not empty."""
+        """It can be trained on: not failed or aborted, rewarded, meant to be trained, and not empty."""
         ended = self.status in (SampleStatus.COMPLETED, SampleStatus.TRUNCATED)
         return ended and self.trainable and self.reward is not None and self.trained_tokens > 0
 
@@ -119,11 +116,7 @@ class TrainingSample:
         return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
 
     def response_logprobs(self) -> list[float]:
-        """Log-probabilities of the response the way trainers want them: 0.0 where no loss is.
-
-        Raises:
-            InvalidSampleError: A trained token has none.
-        """
+        """Log-probabilities of the response, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
         if self.logprobs is None:
             raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
         response = slice(self.prompt_length, None)
@@ -173,20 +166,17 @@ class TrainingSample:
         )
 
     def validate(self, *, logprobs_required: bool = False) -> TrainingSample:
-        """Check the sample and return it.
+        """Check the sample and return it; `InvalidSampleError` names the first contradiction.
 
         Args:
             logprobs_required: Every trained token must have a log-probability.
-
-        Raises:
-            InvalidSampleError: Names the first contradiction.
         """
         for problem in sample_problems(self, logprobs_required=logprobs_required):
             raise InvalidSampleError(problem)
         return self
 
     def equals(self, other: TrainingSample) -> bool:
-        """Whether two samples hold the same, NaN equal to NaN."""
+        """True for a sample that holds the same, NaN equal to NaN."""
         return all(_same(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
 
 

@@ -44,7 +44,6 @@ def generator_output(
     without loss whose reward is the mean of the usable rollouts of its group, so that the baseline stays theirs.
 
     Args:
-        rollouts: The samples of every rollout.
         trajectory_ids: `trajectory_ids` of the input batch, one per rollout. Needed for `step_wise`.
         group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
             `group_id`, which a rollout without samples does not have.
@@ -53,7 +52,6 @@ def generator_output(
         routed_experts: Add `rollout_expert_indices`, an array per row. A rollout without them is not trained.
         expander: `strands_sglang.media.image_expander(model)` of a vision model: adds `pixel_values` and
             `image_grid_thw`, a tensor per row, empty for a row without images. Without it, images are refused.
-        rollout_metrics: Metrics of the batch.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, no rollout has the routed experts asked for, or a
@@ -140,7 +138,7 @@ def _groups(
 def _fillers(
     rows: Sequence[tuple[int, TrainingSample, bool]], groups: Sequence[Hashable], per_token: bool
 ) -> list[float]:
-    """For every rollout the mean reward of the usable rollouts of its group; 0.0 where there is none."""
+    """The mean reward of the usable rollouts of its group for every rollout; 0.0 where there is none."""
     rewards: dict[Hashable, list[float]] = defaultdict(list)
     for index, sample, is_last in rows:
         if is_last and sample.is_usable:

@@ -36,14 +36,9 @@ _PLAIN = (
 
 
 def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
-    """Write samples to a Parquet file, which appears under its name only when it is complete.
+    """Write samples to a Parquet file, replaced if it exists, and return their number.
 
-    Args:
-        samples: The samples.
-        path: The file; one that exists is replaced.
-
-    Returns:
-        Number of samples written.
+    The file appears under its name only when it is complete.
 
     Raises:
         ImportError: pyarrow is not installed.

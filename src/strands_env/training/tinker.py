@@ -15,7 +15,6 @@ def loss_inputs(sample: TrainingSample, *, advantage: float) -> dict[str, Any]:
     """`loss_fn_inputs` of a path: everything shifted by one, so that position `i` is about token `i + 1`.
 
     Args:
-        sample: The sample.
         advantage: Advantage of the rollout, put on every trained token.
 
     Returns:

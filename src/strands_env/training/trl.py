@@ -26,7 +26,7 @@ Prepare = Callable[[Any], Awaitable[None]]
 
 
 def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, list[Any]]:
-    """What a `rollout_func` returns, one row per rollout: prompt and completion ids, log-probabilities, `env_mask`.
+    """The answer of a `rollout_func`, one row per rollout: prompt and completion ids, log-probabilities, `env_mask`.
 
     `env_mask` is 1 on tokens to train. A rollout that cannot be trained, or has no sample, has mask 0 and reward None,
     which TRL leaves out of its group's statistics.
@@ -61,7 +61,6 @@ def make_rollout_func(
     be tied to another.
 
     Args:
-        run: Runs one rollout.
         prepare: Where the engine gets the trainer's current weights, for instance
             `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
             older weights than the trainer assumes.

@@ -34,7 +34,6 @@ def message_nodes(
     that every sampled token is trained once.
 
     Args:
-        samples: The samples of the rollout.
         decode: Makes the texts of messages, which are empty without it. Nothing is trained on them.
         advantage: Advantage of the rollout, put on every trained token; None leaves it to the trainer.
         routed_experts: Add routed experts, a row per token. The last token of a path was never fed: its row copies

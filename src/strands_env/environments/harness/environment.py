@@ -52,11 +52,7 @@ DEFAULT_LIMITS = SandboxLimits(
 
 
 class HarnessFailedError(RuntimeError):
-    """The program made no model call, or failed and `score_failures` is False.
-
-    Attributes:
-        exit_code: Its exit code, or None.
-    """
+    """The program made no model call, or failed and `score_failures` is False."""
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
         super().__init__(message, exit_code)
@@ -75,6 +71,7 @@ class HarnessEnvironment(Environment):
     Whatever a program does to itself once it has sampled is its own: a crash, an exit code other than 0, a limit of its
     sandbox, a sandbox that it brings down. Such an episode ends as `PROGRAM_FAILED`, is scored like any other, and
     `metrics["gateway"]` says how it ended.
+    `python` and `slots` are those of `BubblewrapSandbox`.
 
     Args:
         harness: The way the program is started, or a function from action to that.
@@ -88,8 +85,6 @@ class HarnessEnvironment(Environment):
         isolation: What stands between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
         environment: Environment variables beside those of the harness.
-        python: Interpreter of the sandbox, see `BubblewrapSandbox`.
-        slots: Bound on running sandboxes, see `BubblewrapSandbox`.
         gateway_options: Options of `Gateway`, e.g. `{"client_sampling": True}`.
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 
@@ -260,6 +255,5 @@ class HarnessEnvironment(Environment):
 
 
 def _explained(done: ExecResult) -> str:
-    """The program's end and its last words."""
     how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
     return f"{how}: {done.note} {(done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]}".strip()

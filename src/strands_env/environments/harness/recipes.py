@@ -21,9 +21,8 @@ class Harness:
 
     Attributes:
         command: Program and arguments.
-        environment: Environment variables.
         files: Files to write before the start, by their path below the home directory.
-        model: What `{model}` stands for; the gateway takes any name.
+        model: Replaces `{model}`; the gateway takes any name.
     """
 
     command: tuple[str, ...]
@@ -46,11 +45,9 @@ class Harness:
 
 
 def claude_code(program: str = "claude", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Claude Code (npm `@anthropic-ai/claude-code`).
+    """Claude Code (npm `@anthropic-ai/claude-code`), whose binary runs without Node.
 
     Args:
-        program: The program; the npm package's binary runs without Node.
-        model: Name of the model.
         arguments: Further arguments, e.g. `("--max-turns", "20")`.
     """
     return Harness(
@@ -73,13 +70,7 @@ def claude_code(program: str = "claude", *, model: str = "policy", arguments: Se
 
 
 def codex(program: str = "codex", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Codex CLI (npm `@openai/codex`).
-
-    Args:
-        program: The program.
-        model: Name of the model.
-        arguments: Further arguments of `codex exec`.
-    """
+    """Codex CLI (npm `@openai/codex`), with further arguments of `codex exec`."""
     config = """\
 model = "{model}"
 model_provider = "gateway"
@@ -104,13 +95,10 @@ wire_api = "responses"
 def opencode(
     program: str = "opencode", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
 ) -> Harness:
-    """Opencode (npm `opencode-ai`).
+    """Opencode (npm `opencode-ai`), with further arguments of `opencode run`.
 
     Args:
-        program: The program.
-        model: Name of the model.
         context: Context length in tokens; opencode compacts by it.
-        arguments: Further arguments of `opencode run`.
     """
     config = {
         "autoupdate": False,
@@ -140,14 +128,7 @@ def opencode(
 def mini_swe_agent(
     program: str = "mini", *, model: str = "policy", step_limit: int = 30, arguments: Sequence[str] = ()
 ) -> Harness:
-    """mini-swe-agent (PyPI `mini-swe-agent`).
-
-    Args:
-        program: The program `mini`.
-        model: Name of the model.
-        step_limit: Most model calls.
-        arguments: Further arguments.
-    """
+    """mini-swe-agent (PyPI `mini-swe-agent`), with at most `step_limit` model calls."""
     return Harness(
         command=(
             program, "--yolo", "--exit-immediately", "--model", "openai/{model}", "--task", "{prompt}",

@@ -21,11 +21,7 @@ _count = itertools.count()
 
 
 class ControlGroup:
-    """A group of one sandbox; one folder for each controller it needs.
-
-    Attributes:
-        folders: The folders, by controller.
-    """
+    """A group of one sandbox; one folder for each controller it needs."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.folders = folders

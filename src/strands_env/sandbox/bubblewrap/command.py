@@ -200,14 +200,11 @@ def _is_ordinary_outside() -> bool:
 
 @functools.lru_cache(maxsize=16)
 def python_home(executable: str | None = None) -> PythonHome:
-    """The interpreter, with the folders outside `/usr` it needs.
+    """The interpreter, with the folders outside `/usr` it needs; `SandboxUnavailableError` if it cannot be run.
 
     Args:
         executable: Any Python from 3.11, also one of a virtual environment, whose packages are then there. None takes
             the one this process runs, without its virtual environment.
-
-    Raises:
-        SandboxUnavailableError: It cannot be run.
     """
     if executable is None:
         path = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)

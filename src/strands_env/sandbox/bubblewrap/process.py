@@ -118,11 +118,7 @@ class SandboxProcess:
 
     @classmethod
     async def start(cls, config: LaunchConfig) -> SandboxProcess:
-        """Start a sandbox.
-
-        Raises:
-            SandboxUnavailableError: It does not start, with what bubblewrap said.
-        """
+        """Start a sandbox; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
         parent, child = socket.socketpair()
         handles = _Handles(parent=parent, child=child)
         isolated = config.is_isolated

@@ -49,10 +49,9 @@ _ENFORCED = frozenset(
 
 
 class SandboxSlots:
-    """A bound on the sandboxes that run at the same time. Share one among environments.
+    """A bound on the sandboxes that run at the same time in each event loop. Share one among environments.
 
-    Args:
-        limit: Sandboxes that run at the same time, in each event loop. Others wait for their first call to start.
+    Others wait for their first call to start.
     """
 
     def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
@@ -82,7 +81,6 @@ class BubblewrapSandbox:
     and the result says that too.
 
     Args:
-        limits: What code may use.
         isolation: What stands between code and this machine. Without isolation nothing does, hence its name.
         python: Interpreter for the code, also one of a virtual environment. None takes the one that runs this process,
             with the standard library and what is installed beside it, but without packages of a virtual environment.
@@ -155,11 +153,7 @@ class BubblewrapSandbox:
         return self._process is not None
 
     async def start(self) -> None:
-        """Start it now rather than with the first call.
-
-        Raises:
-            SandboxUnavailableError: It does not start.
-        """
+        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
         async with self._lock:
             await self._ready()
 
@@ -272,11 +266,7 @@ class BubblewrapSandbox:
             return result
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The supervisor's answer to a request.
-
-        Raises:
-            SandboxLostError: The sandbox is gone.
-        """
+        """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
         process = await self._ready()
         kills = process.oom_kills
         try:
@@ -385,7 +375,7 @@ class BubblewrapSandbox:
 
 
 def _refusal(text: str | bytes, what: str, max_bytes: int) -> str:
-    """Why this text cannot be handed to a process; empty if it can."""
+    """The reason why this text cannot be handed to a process; empty if it can."""
     if isinstance(text, bytes) and what == "standard input":
         size = len(text)
     elif not isinstance(text, str) or (what != "standard input" and "\0" in text):

@@ -46,21 +46,12 @@ def main() -> None:
 
 
 def encode(value: Any) -> str:
-    """The value as JSON.
-
-    Raises:
-        TypeError: A part of it is not plain data.
-        RecursionError: It is nested too deeply.
-    """
+    """The value as JSON; `TypeError` for what is not plain data, `RecursionError` for too deep nesting."""
     return json.dumps(_tagged(value))
 
 
 def decode(text: str) -> Any:
-    """The value that `encode` wrote.
-
-    Raises:
-        ValueError: The text is not such JSON, or is nested too deeply.
-    """
+    """The value that `encode` wrote; `ValueError` for any other text, or one nested too deeply."""
     try:
         return _untagged(json.loads(text))
     except (TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -56,11 +56,7 @@ class Solution:
         return Run(**self._ask({"command": command, "stdin": stdin, "timeout": timeout}))
 
     def call(self, function: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the judged file with plain data, and get plain data back.
-
-        Raises:
-            SolutionError: The call gave no answer.
-        """
+        """Call a function of the judged file, plain data in and out; `SolutionError` if the call gave no answer."""
         marker = secrets.token_hex(16)
         request = {"file": self._file, "function": function, "args": args, "kwargs": kwargs, "marker": marker}
         command = [self._python, "-B", "-P", "-s", "-c", self._caller]

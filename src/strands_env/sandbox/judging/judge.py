@@ -69,7 +69,6 @@ async def judge(
             `solution.name(*args)` calls a function of `file`, each call in a process of its own; one that gives no
             answer raises `SolutionError`.
         files: Files to write into the judged work directory first: path to text.
-        file: The judged Python file.
         timeout: Seconds for all of it.
         judging: Sandbox of the checks, with a lasting Python interpreter; it is closed in the end. A sibling of
             `sandbox` if None.
@@ -157,7 +156,6 @@ class _Judgment:
         return Verdict(passed=note is None, note=note or "", output=self.output[-SHOWN_CHARS:], runs=self.runs)
 
     async def _resume(self, code: str) -> dict[str, Any] | Verdict:
-        """Resume the checks until their next event."""
         left = max(self._left(), 0.001)
         limits = ExecLimits(
             wall_seconds=left,

@@ -179,7 +179,6 @@ class Supervisor:
     def _program(
         self, command: list[str], cwd: str | None = None, env: dict[str, str] | None = None
     ) -> Callable[[], None]:
-        """Turns a fresh process into a program."""
 
         def start() -> None:
             if cwd is not None:
@@ -292,7 +291,7 @@ class Supervisor:
                 self.reaped[pid] = status
 
     def kill_others(self, keep: int | None) -> bool:
-        """Kill every process but this one and `keep`; whether `keep` could be kept."""
+        """Kill every process but this one and `keep`; True if `keep` could be kept."""
         if self.isolated and keep is None:
             self._kill_all()
             return True
@@ -313,7 +312,6 @@ class Supervisor:
         return False
 
     def _alive(self, keep: int | None) -> list[int]:
-        """Every process but this one and `keep` that has not ended."""
         others = other_processes(self.isolated).items()
         return [pid for pid, fields in others if pid != keep and fields[0] not in (b"Z", b"X")]
 

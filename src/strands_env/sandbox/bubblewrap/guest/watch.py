@@ -85,7 +85,7 @@ class Host(Protocol):
 
 
 class Watch:
-    """One running request: its output, its limits, its end."""
+    """One running request, from its start to the report of its end."""
 
     def __init__(self, host: Host, child: Child, request: dict[str, Any], started: float) -> None:
         self.host = host
@@ -130,7 +130,7 @@ class Watch:
                 return
 
     def _read(self, seconds: float) -> bool:
-        """Read what is available within this time; whether there was something."""
+        """Read what is available within this time; True if there was something."""
         poller = select.poll()
         for descriptor in (self.host.wakeup, *self.open):
             poller.register(descriptor, select.POLLIN)
@@ -183,7 +183,6 @@ class Watch:
         return {"outcome": "ok" if code == 0 else "error", "exit": code, "sound": True}
 
     def _breach(self) -> str | None:
-        """The limit that is broken, if one is."""
         if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
             return "output_flood"
         now = time.monotonic()

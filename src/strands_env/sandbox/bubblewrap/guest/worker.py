@@ -78,7 +78,6 @@ class Interpreter:
             data = data[os.write(self.answers, data) :]
 
     def _restore_streams(self) -> None:
-        """Undo what the last cell did to the standard streams."""
         for number, saved in enumerate(self.saved):
             os.dup2(saved, number)
         if not self.streams or any(stream.closed for stream in self.streams):
@@ -130,7 +129,7 @@ class Interpreter:
         return 1
 
     def _print_traceback(self, error: BaseException) -> None:
-        """The traceback without this file's own frames."""
+        """Print the traceback without this file's own frames."""
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
