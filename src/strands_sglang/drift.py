@@ -1,4 +1,4 @@
-"""Retokenisation drift: what encoding the decoded text again would have changed.
+"""Retokenisation drift: the changes that encoding the decoded text again would have made.
 
 A model samples token sequences that its tokenizer would never produce: other merges of the same characters, half of a
 character, the letters of a special token. Decoding and encoding such a sequence gives other ids, and a trainer that
@@ -78,10 +78,8 @@ class DriftTotals:
 
     Attributes:
         changed_trajectories: Those that would come back with other ids.
-        sampled_tokens: Tokens the model sampled.
         changed_tokens: Sampled tokens that would come back different, or not at all.
         kinds: Number of places by kind.
-        examples: The first places.
     """
 
     tokenizer: Any

@@ -21,9 +21,7 @@ class VisionProof:
     """The agreement between a server's prompts with images and ours.
 
     Attributes:
-        fingerprint: Of the processor.
         turns: Turns that agreed, id by id.
-        images: Images in them.
         prompt_tokens: Length of the last expanded prompt.
         difference: Largest difference of log-probabilities in a replay, in nats; None without one.
     """

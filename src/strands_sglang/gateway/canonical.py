@@ -1,12 +1,10 @@
-"""The canonical form of a history: one and the same, however a client spells it today.
+"""The canonical form of a history, the same for every spelling a client gives it.
 
 Clients re-send a history in other shapes than before: results in the order in which tools finished, one message each or
-all in one, volatile lines in the system prompt, system messages in the middle. Parts that the chat
-template would not see are dropped. A message that it cannot print in its place is moved by a rule that looks at the
-message and at what precedes it, never at what follows, so that a held prefix cannot change.
-
-The whole history comes with every request: messages equal to those of the request before are reused, after a comparison
-in C instead of a reading in Python.
+all in one, volatile lines in the system prompt, system messages in the middle. Parts that the chat template would not
+see are dropped. A message that it cannot print in its place is moved by a rule that looks at the message and at what
+precedes it, never at what follows, so that a held prefix cannot change. The whole history comes with every request:
+messages equal to those of the request before are reused, after a comparison in C instead of a reading in Python.
 """
 
 from __future__ import annotations
@@ -80,11 +78,9 @@ class Placement:
 
 @dataclass(slots=True)
 class Arranged:
-    """A history in canonical form.
+    """A history in canonical form; `moved` maps the old index of every assistant message to its new one.
 
-    Attributes:
-        moved: Old index of every assistant message to its new one.
-        role: Role of the last message as the template sees it, `tool` for results.
+    `role` is that of the last message as the template sees it, `tool` for results.
     """
 
     messages: list[Message] = field(default_factory=list)

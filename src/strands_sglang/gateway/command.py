@@ -137,7 +137,6 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of every session's conversation."""
     options: dict[str, Any] = {}
     if args.sampling is not None:
         options["sampling_params"] = args.sampling

@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
     half-closed connection is awaited and nothing of it has been sent.
 
     Attributes:
-        is_half_closed: The client sends nothing any more.
         when_reset: Called if the client resets the connection before it sends anything else.
     """
 

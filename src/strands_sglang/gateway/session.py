@@ -66,7 +66,6 @@ class Answer:
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
         is_discarded: The turn was discarded because no client got it.
-        turn: The committed turn, once there is one.
     """
 
     key: bytes
@@ -82,12 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a session beyond the token budgets of its conversation.
-
-    Attributes:
-        max_requests: Most sampled turns, or None.
-        max_new_tokens: Most tokens of one reply, whatever the client asks for, or None.
-    """
+    """Limits beyond token budgets: most sampled turns; most tokens of one reply, whatever the client asks for."""
 
     max_requests: int | None = None
     max_new_tokens: int | None = None
@@ -99,10 +93,8 @@ class Session:
 
     Attributes:
         id: Its name in paths.
-        key: The key that opens it.
         base_url: Address for OpenAI clients, `/v1` included; empty before the gateway listens.
         anthropic_url: Address for Anthropic clients, which append `/v1/messages`.
-        is_sealed: Requests are refused.
         readings: Recent histories in canonical form, by dialect.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
     """

@@ -71,11 +71,7 @@ def open_image(image: bytes) -> OpenedImage:
 
 
 def as_rgb(picture: Any) -> Any:
-    """A PIL image in RGB, upright, on white; the same object where nothing is to be done.
-
-    Raises:
-        ValueError: Its numbers have no known range.
-    """
+    """An image in RGB, upright, on white; the same object if it is so. `ValueError` if values have no known range."""
     from PIL import Image
 
     if picture.mode.startswith("I"):

@@ -217,8 +217,7 @@ class ProcessorExpander:
     def pixels(self, image: bytes) -> Any:
         """The arrays a model is fed for an image that has entered: `pixel_values` and `image_grid_thw`, numpy.
 
-        Raises:
-            MediaError: The image cannot be read.
+        Raises `MediaError` if the image cannot be read.
         """
         return self._process(open_image(image).picture)
 

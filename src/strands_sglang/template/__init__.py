@@ -6,7 +6,7 @@ prompt = renderer.initial(messages)  # text of the first prompt
 delta = renderer.delta(history, new, emitted="<|im_end|>")  # text to append after the sampled ids
 ```
 
-How it works and what it guarantees: `docs/chat-templates.md`.
+Method and guarantees: `docs/chat-templates.md`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ChatTemplate:
             it exists, else `"default"`.
         special_values: Values of the variables `bos_token`, `eos_token`, `pad_token`, ... A token that the tokenizer
             does not have is left out, as transformers does.
-        clock: What `strftime_now` in the template reads; the real clock by default.
+        clock: Clock that `strftime_now` in the template reads; the real one by default.
 
     Raises:
         TemplateError: A text is not valid jinja, or there is no `"default"` among several.

@@ -50,12 +50,7 @@ def _marker(slot: int) -> str:
 
 
 class Frame(NamedTuple):
-    """A step, taken apart.
-
-    Attributes:
-        key: All that is fixed: steps with equal keys differ in the values only.
-        values: Contents of the messages and ids of the calls.
-    """
+    """A step, taken apart; steps with equal keys differ only in `values`: contents of messages and ids of calls."""
 
     key: tuple[Any, ...]
     values: list[str]
@@ -393,8 +388,6 @@ def _tracing_template(text: str) -> jinja2.Template:
 
 
 class _TracingTemplate:
-    """A chat template that renders traced texts."""
-
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
 
@@ -409,8 +402,7 @@ def compile_delta(step: StepRenderer, history: Sequence[Message], new: Sequence[
 
     Args:
         step: Renders it; must have rendered it once.
-        history: Leading system messages, the latest user message, and the assistant turn.
-        new: Messages that follow, with ids and names filled in.
+        history, new: As for `frame_of`.
     """
     frame = frame_of(history, new)
     if frame is None or step.template.text(tools_present=step.tools is not None) is None:

@@ -141,11 +141,7 @@ def first_spelled(value: Any, pattern: re.Pattern[str]) -> str:
 
 
 def unmark(text: str) -> Rendered:
-    """Take the marks out of a rendered text.
-
-    Raises:
-        ControlTokenError: The template tore a token apart, so its output cannot be distinguished from content.
-    """
+    """Take out the marks; `ControlTokenError` if a token is torn apart, so that it cannot be told from content."""
     if _OPEN not in text:
         return Rendered(text=text)
     pieces: list[str] = []

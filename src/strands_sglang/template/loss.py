@@ -70,16 +70,10 @@ def survives(content: str, printed: str) -> bool:
 
 
 def require_content(messages: Sequence[Message], text: str, render: Render, *, assistant: bool = True) -> None:
-    """Check that the content of every message is in a text, in its place.
+    """Check that the content of every message is in its place in `text`, the result of `render(messages)`.
 
-    Text must be found; of other parts (images, ...) one must be missed when it is left out.
-
-    Args:
-        text: Result of `render(messages)`.
-        assistant: Check what assistant turns say, reasoning excepted.
-
-    Raises:
-        LostContentError: Content was lost.
+    Text must be found; of other parts (images, ...) one must be missed when it is left out. `assistant` includes what
+    assistant turns say, reasoning excepted. Raises `LostContentError`.
     """
     pieces = _pieces(messages, assistant=assistant)
     if pieces:

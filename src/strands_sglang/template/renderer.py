@@ -369,12 +369,7 @@ _CAPACITY: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Outcome of a self-check, and what was learned since.
-
-    Attributes:
-        forms: Forms in which the template takes its input.
-        boundaries: Ends of turns, verified at every use.
-    """
+    """Outcome of a self-check, and what was learned since: ends of turns (`boundaries`), verified at every use."""
 
     report: Report
     forms: Forms

@@ -61,7 +61,7 @@ class ShapeResult:
     """The outcome of the probes of one shape.
 
     Attributes:
-        answered: Probes that rendered.
+        answered: Probes that rendered, of `total`.
         path: Messages that have to be rendered; None if no probe rendered.
         closer: End of the assistant turn; empty if the template prints nothing.
         reason: First reason why a probe was refused; empty if none was.

@@ -319,7 +319,6 @@ def _closer_flags(step: StepRenderer, shapes: Mapping[Shape, ShapeResult]) -> se
 
 
 def _loss_flags(step: StepRenderer) -> set[Flag]:
-    """The parts of past assistant turns that a re-rendered history loses."""
     flags = set()
     spoken = None if step.tools is None else _try(step, [USER, call(1, content=_MARK), result(1)], generate=True)
     if spoken is not None:

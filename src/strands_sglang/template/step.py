@@ -44,7 +44,6 @@ class Boundary:
         head: Constant text between the payload and the closer (such as the end of the call's mark-up).
         closer: End of the turn, normally the stop token; empty if the template prints nothing.
         is_opener: The closer is also the opener of the message that follows, so depends on its role.
-        plant: Where the sentinel survives.
         region: All text between the payload and the content of the first new message, when the shape was learned.
     """
 

@@ -22,12 +22,7 @@ Shape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
 
 
 class ServerState(Protocol):
-    """State of the server that a fault may read and change.
-
-    Attributes:
-        weight_version: Version that good answers carry.
-        raw_logprobs: As of `FaultyServer`.
-    """
+    """State of the server that a fault may read and change; attributes as of `FaultyServer`."""
 
     weight_version: str
     raw_logprobs: bool

@@ -38,7 +38,7 @@ class FaultyServer:
     """A scripted SGLang server (or router) for tests; an async context manager.
 
     Args:
-        script: What happens to the generate requests, in order of arrival; good answers after its end. A function
+        script: Faults of the generate requests, in order of arrival; good answers after its end. A function
             instead takes the call and returns a fault, or None for a good answer.
         workers: Makes it a router: `/abort_request` is 404, and `GET /workers` lists these addresses.
         max_model_len: Context length in `/v1/models`; None leaves it out.
@@ -152,11 +152,7 @@ class FaultyServer:
         self._resumed.set()
 
     async def wait_for_requests(self, count: int, timeout: float = 5.0) -> None:
-        """Wait until this many generate requests have arrived.
-
-        Raises:
-            TimeoutError: They did not come in time.
-        """
+        """Wait until this many generate requests have arrived; `TimeoutError` after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             while len(self.requests) < count:
                 await asyncio.sleep(0.005)

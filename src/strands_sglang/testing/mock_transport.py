@@ -24,9 +24,6 @@ class MockTransport:
 
     Args:
         handler: Takes a request and returns its answer, or raises an `OSError`; may be asynchronous.
-
-    Attributes:
-        requests: Every request, in order.
     """
 
     def __init__(self, handler: Callable[[HTTPRequest], Any]) -> None:

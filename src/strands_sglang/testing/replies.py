@@ -20,7 +20,7 @@ class Reply:
         ids: Sampled ids, the stop token included.
         logprobs: One per id; by default they follow from the ids (`default_logprob`).
         finish: Type of the finish reason. Text replies that stop get the end-of-sequence token appended.
-        matched: What a stop matched; the last id by default.
+        matched: The id or text that a stop matched; the last id by default.
         message: Message of an abort.
         delay: Seconds before the answer. An abort that comes meanwhile ends it at once.
         cached_tokens: Prompt tokens found in the cache.

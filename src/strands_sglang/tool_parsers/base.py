@@ -35,7 +35,7 @@ class ToolParseResult:
         name: Tool name as printed; for a malformed call the best guess, else `UNKNOWN_TOOL_NAME`.
         input: Arguments; `{}` for a malformed call, which must not run.
         raw: None for a call; for a malformed call its text.
-        error: What is wrong, in one sentence; None for a call.
+        error: The fault, in one sentence; None for a call.
         model_id: The id the model itself printed (Kimi: `functions.add:0`), where the format has one.
         span: Offsets (start, end) of the call's markup in the text; (0, 0) when the result was not parsed from one.
     """
@@ -72,7 +72,7 @@ class ParseOutput:
         unclosed: A call that begins and never ends, from its begin marker to the end of the text; None when there is
             none. A truncated turn explains it; after a normal end of turn report `unclosed_call` to the model.
         unclosed_call: `unclosed` as a malformed call.
-        segments: How the text was cut; tiles it without gap or overlap.
+        segments: Pieces of the text; they tile it without gap or overlap.
     """
 
     calls: tuple[ToolParseResult, ...]

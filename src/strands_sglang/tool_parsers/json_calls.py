@@ -168,8 +168,7 @@ def _items(text: str, start: int, end: int) -> list[tuple[int, int]] | None:
 class HermesToolParser(ToolParser):
     """One JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`.
 
-    The block ends at the first end marker behind the object, so an end marker inside a JSON string belongs to the
-    string. Any other key makes the call malformed: what it says would be lost.
+    The block ends at the first end marker behind the object: an end marker inside a JSON string belongs to the string.
     """
 
     KEYS: ClassVar[CallKeys] = CallKeys()

@@ -22,12 +22,9 @@ class TagGrammar:
     """The tags of one family.
 
     Attributes:
-        call: What stands before and behind the name in the tag that opens a call.
-        call_close: Tag that closes a call.
-        parameter: What stands before and behind the key in the tag that opens a parameter.
-        parameter_close: Tag that closes a parameter.
-        kinds: What may stand between the key and the end of the tag that opens a parameter, when it says how the value
-            is printed.
+        call: Text before and behind the name in the tag that opens a call.
+        parameter: Text before and behind the key in the tag that opens a parameter.
+        kinds: Texts that may stand between the key and the end of that tag, when it says how the value is printed.
     """
 
     call: tuple[str, str]

@@ -246,7 +246,6 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
 
 
 def _empty(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as it begins."""
     hollow: dict[str, dict[str, Any]] = {
         "reasoning": {"summary": []},
         "message": {"content": []},

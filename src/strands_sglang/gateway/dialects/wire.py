@@ -72,12 +72,9 @@ class Refused(StrandsSGLangError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a request comes from, by its headers.
+    """The program a request comes from, and the agent within it, by its headers.
 
-    Attributes:
-        client: Name of the program.
-        agent: Name of the agent within it, or None.
-        is_retry: The client says that it repeats a request whose answer did not come.
+    `is_retry`: the client says that it repeats a request whose answer did not come.
     """
 
     client: str = "unknown"
@@ -104,7 +101,6 @@ class WireRequest:
         receipts: Index of an assistant message to the receipt that came with it.
         ignored: Names of fields that would have an effect elsewhere and have none here.
         unknown_tools: Types of tools that were left out.
-        reading: The history it was read into.
     """
 
     model: str
@@ -159,15 +155,12 @@ class WireReply:
         created: Unix time in seconds.
         text: Visible text.
         finish: `stop`, `length` or `tool_calls`.
-        stop_string: The stop string that ended the reply, or None.
         prompt_tokens: Length of the whole prompt.
         cached_tokens: Prompt tokens found in the server's cache.
-        output_tokens: Number of sampled tokens.
-        reasoning_tokens: Number of them that are reasoning.
+        reasoning_tokens: Those of `output_tokens` that are reasoning.
         receipt: Proof by which the turn is recognised when the client returns it.
         logprobs: One entry per sampled token, where asked for.
-        prompt_ids: Ids of the whole prompt, where asked for.
-        output_ids: Sampled ids, where asked for.
+        prompt_ids, output_ids: Ids of the whole prompt, and sampled ids, where asked for.
     """
 
     id: str
@@ -211,11 +204,9 @@ class WireDialect:
         name: Short name, which keeps its readings apart from those of other dialects.
         key_headers: Headers beside `Authorization` in which clients send their key.
         read: Body and readings of the session to request; raises `Refused`.
-        answer: Request and reply to the body of the answer.
-        events: Request and reply to the events of a stream.
+        answer, events: Request and reply to the body of the answer, or to the events of a stream.
         count: Number of prompt tokens to the body of the answer, for a dialect with such a route.
-        error: Refusal to the body of the answer.
-        error_event: Refusal to the event that ends a started stream.
+        error, error_event: Refusal to the body of the answer, or to the event that ends a started stream.
         ping: Bytes that keep an idle stream open.
         overflow_in_stream: A prompt that does not fit is reported as an event of the stream, not as a status.
     """
