@@ -167,20 +167,15 @@ def run_command_line(
     arguments: Mapping[str, AddArguments] | None = None,
     showing: Collection[str] = (),
 ) -> int:
-    """Run a command of subcommands, each of which is imported only when it is the one that runs.
+    """Run a command of subcommands, each imported only when it is the one that runs; returns the exit status (`Exit`).
 
     Args:
-        prog: Name of the command.
         commands: Module and one line of help of each subcommand.
         argv: Arguments without the program's name; those of the process by default.
-        description: Purpose of the command.
         epilog: Last lines of its help.
         arguments: Add the arguments of subcommands without importing their modules; where one is missing, its module's
             own `add_arguments` does.
         showing: Subcommands whose reader may go away when it has seen enough.
-
-    Returns:
-        The exit status, see `Exit`.
     """
     _show_any_text(sys.stdout)
     given = list(sys.argv[1:] if argv is None else argv)

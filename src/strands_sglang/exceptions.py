@@ -49,13 +49,7 @@ class BackendHTTPError(BackendError):
     """The server answered with an error status.
 
     Args:
-        *args: `(status, body)`, or `(message,)` with `status` and `body` as keywords.
-        status: HTTP status code.
-        body: The body of the answer, as text, the server's own words.
-
-    Attributes:
-        status: HTTP status code.
-        body: Body of the answer as text.
+        *args: `(status, body)`, or `(message,)` with `status` and `body` as keywords; the body is the server's text.
     """
 
     def __init__(self, *args: Any, status: int | None = None, body: str | None = None) -> None:
@@ -171,7 +165,6 @@ class TokenBudgetReachedError(StrandsSGLangError, MaxTokensReachedException):
     Attributes:
         budget: Name of the option that set it.
         limit: The budget in tokens.
-        used: Tokens used.
     """
 
     def __init__(self, budget: str, limit: int, used: int) -> None:
@@ -211,16 +204,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keyword arguments that do not exist.
-
-    Args:
-        owner: What was called.
-        given: Names that were given.
-        known: Names there are.
-
-    Raises:
-        TypeError: One is not known; the message names the nearest.
-    """
+    """Refuse keyword arguments of `owner` that are not known: a `TypeError` that names the nearest one."""
     names = sorted(known)
     for name in given:
         if name not in names:

@@ -70,7 +70,6 @@ class AnsweredCall(NamedTuple):
     id: str
     """Id that the template is shown."""
     name: str
-    """Tool name."""
 
 
 def to_chat_messages(
@@ -115,11 +114,7 @@ def format_messages(messages: Iterable[Mapping[str, Any]], system_prompt: System
 
 
 def format_tool_specs(tool_specs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Strands tool specs to the `tools` of a chat template.
-
-    Raises:
-        KeyError: A spec has no `name` or no `inputSchema`.
-    """
+    """Strands tool specs to the `tools` of a chat template; `KeyError` for a spec without `name` or `inputSchema`."""
     tools = []
     for spec in tool_specs:
         schema = spec["inputSchema"]
@@ -237,11 +232,7 @@ class _Converter:
 
 
 def system_text(system_prompt: SystemPrompt) -> str:
-    """The text of a system prompt; blocks are joined by a newline, as the SDK joins them.
-
-    Raises:
-        MessageConversionError: A block is not text.
-    """
+    """The text of a system prompt, blocks joined by a newline as the SDK does; only text (`MessageConversionError`)."""
     if system_prompt is None or isinstance(system_prompt, str):
         return system_prompt or ""
     place = _Place(index=0, role="system prompt")
@@ -340,9 +331,5 @@ def image_blocks(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str,
 
 
 def image_bytes(block: Mapping[str, Any]) -> bytes:
-    """The encoded image of an image block.
-
-    Raises:
-        MessageConversionError: The block carries no image.
-    """
+    """The encoded image of an image block; `MessageConversionError` if it carries none."""
     return _image_bytes(block["image"], _Place(index=0, role="user"))

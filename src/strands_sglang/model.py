@@ -194,14 +194,9 @@ class TokenModel(Model):
         """One model call.
 
         Args:
-            messages: The whole history.
-            tool_specs: Tools the model may call.
-            system_prompt: System prompt as text.
             tool_choice: Forced choices are not supported by free sampling; they are ignored with a debug message.
             system_prompt_content: System prompt as blocks; takes precedence over the text.
-            invocation_state: State of the agent's invocation.
             cancel_signal: Ends the call when set; nothing is recorded then.
-            **kwargs: Whatever else the SDK passes.
 
         Yields:
             The SDK's stream events: one block each for reasoning, text and every call, then stop reason and usage.
@@ -248,12 +243,6 @@ class TokenModel(Model):
         self, output_model: type[T], prompt: Messages, system_prompt: str | None = None, **kwargs: Any
     ) -> AsyncGenerator[dict[str, T | Any], None]:
         """Sample an answer constrained to a model's JSON schema; it is recorded as a trajectory of its own.
-
-        Args:
-            output_model: The pydantic model.
-            prompt: Messages of the prompt.
-            system_prompt: System prompt.
-            **kwargs: Whatever else the SDK passes.
 
         Yields:
             `{"output": instance}`.

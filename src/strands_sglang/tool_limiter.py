@@ -24,7 +24,6 @@ class ToolLimitReachedError(StrandsSGLangError):
     """A limit of `ToolLimiter` is reached; the history ends with the tool results.
 
     Attributes:
-        limit: The limit.
         count: The count when it was checked; None when not given.
     """
 

@@ -178,12 +178,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredPrompt:
-    """Log-probabilities of the last tokens of a prompt.
-
-    Attributes:
-        ids: The tokens, as the backend names them.
-        logprobs: One value a token; NaN where there is none.
-    """
+    """The last tokens of a prompt, as the backend names them, each with its log-probability, NaN where it has none."""
 
     ids: array[int]
     logprobs: array[float]

@@ -81,13 +81,10 @@ class PromptIds:
 
     @classmethod
     def of(cls, ids: Sequence[int] | array[int] | Any) -> PromptIds:
-        """Check ids and write them as JSON.
+        """Check ids and write them as JSON; `BackendRequestError` for none, for non-integers, or for a negative one.
 
         Args:
             ids: A list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
-
-        Raises:
-            BackendRequestError: No ids, something else than integers, or a negative one.
         """
         plain: Any = ids.tolist() if isinstance(ids, array) else ids
         highest = validate_input_ids(plain)

@@ -1,4 +1,4 @@
-"""How many tokens a call may sample: the tightest of all bounds, and the share of the episode's budget it holds."""
+"""Length of a call: the tightest of all bounds, and the share of the episode's budget that it holds."""
 
 from __future__ import annotations
 
@@ -54,12 +54,7 @@ class Bounds(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a call may sample.
-
-    Attributes:
-        tokens: Most tokens.
-        is_rest: They are all that is left of the budget.
-    """
+    """Tokens that a call may sample; `is_rest` if they are all that is left of the budget."""
 
     tokens: int
     is_rest: bool

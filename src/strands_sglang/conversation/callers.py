@@ -1,4 +1,4 @@
-"""Which agent makes a call, what becomes of its answer, and the results given to malformed tool calls.
+"""The agent behind a call, the fate of its answer, and the results given to malformed tool calls.
 
 The SDK does not tell a model provider which agent calls. `invocation_state["agent"]` may be another agent (parallel
 nodes of a graph share one dictionary), but every agent has one cancel signal for life and hands it on with each call.
@@ -30,7 +30,7 @@ from .options import RefusedResults
 
 
 class Caller(NamedTuple):
-    """Who makes a call.
+    """The agent that makes a call.
 
     Attributes:
         name: Name of the agent, or None where it is not known.
@@ -45,11 +45,9 @@ class Caller(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What is known of the agent with a cancel signal.
+    """Facts about the agent with a cancel signal.
 
     Attributes:
-        id: Its identity.
-        agent: It, once it was seen.
         reports: There is a hook that reports its refused results: most agents do without, and it costs time.
     """
 
@@ -63,7 +61,6 @@ class Callers:
 
     Args:
         model: The model; calls of other models are ignored.
-        forest: Where facts are recorded.
     """
 
     def __init__(self, model: Any, forest: TrajectoryForest) -> None:

@@ -43,7 +43,6 @@ class _Watcher:
 
     @property
     def interval(self) -> float:
-        """Seconds until the next look."""
         return POLL_INTERVAL * max(1.0, len(self._watched) / 1000)
 
     async def _poll(self) -> None:

@@ -97,12 +97,7 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTurn:
-    """A request that is located and rendered, but not sampled.
-
-    Attributes:
-        request: The request.
-        call: Where it belongs and what it appends to its path.
-    """
+    """A request that is located and rendered (`call`), but not sampled."""
 
     request: TurnRequest
     call: RenderedCall
@@ -141,24 +136,8 @@ class SampledTurn:
 class Conversation:
     """An episode with one model: any number of agents, one forest.
 
-    Args:
-        tokenizer: Hugging Face style tokenizer of the served model.
-        client: What samples: a `strands_sglang.backends.Backend` such as `SGLangClient`, or anything with `generate`
-            (the embedded engine, a scripted fake).
-        base_url: URL of a server (`vllm+http://...` for vLLM), instead of `client`; the conversation then makes a
-            client of its own.
-        tool_parser: Reads the model's tool calls: a parser or its name, such as `"hermes"`. None chooses the registered
-            one that reads back what the chat template prints, and refuses tools when none does.
-        chat_template: Jinja text to use instead of the tokenizer's.
-        stop_tokens: Stop tokens the engine knows beyond the tokenizer's eos and its `generation_config.json`.
-        vocab_size: Number of ids the model takes; larger ids are refused before they are sent. None asks the client.
-        processor: For a model that sees: its folder or hub id, or its `AutoProcessor`. The embedded engine brings its
-            own.
-        **options: See `SGLangConfig`.
-
-    Raises:
-        TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` of another type.
-        ValueError: An option has a wrong value, or no parser has the name.
+    Arguments and errors are those of `SGLangModel`. `client` is a `strands_sglang.backends.Backend`, or anything with
+    `generate` (the embedded engine, a scripted fake).
     """
 
     def __init__(
@@ -246,12 +225,7 @@ class Conversation:
     # ---- configuration ------------------------------------------------
 
     def update_config(self, **changes: Unpack[SGLangConfig]) -> None:
-        """Change options. A changed template argument starts a new path with the next call.
-
-        Raises:
-            TypeError: An unknown option.
-            ValueError: A wrong value.
-        """
+        """Change options, as `SGLangModel.update_config` does, with its errors."""
         self.config = self._merged(self.config, changes)
         self._prompts.max_image_pixels = self.config["max_image_pixels"]
         self._prompts.image_encoding = ImageEncoding(self.config["image_encoding"])
@@ -267,7 +241,6 @@ class Conversation:
         Cancelling the calling task aborts the call; nothing is recorded then.
 
         Args:
-            request: What is asked.
             cancel_signal: Aborts the call when set, from any thread.
 
         Raises:
@@ -386,8 +359,7 @@ class Conversation:
     def render(self, chat: Sequence[ChatMessage], tools: Sequence[ToolSpec] = ()) -> str:
         """Chat messages as the template prints them, generation prompt included; nothing is recorded.
 
-        Raises:
-            TemplateError: The template refuses or loses a message.
+        A message that the template refuses or loses is a `TemplateError`.
         """
         return self._dialect(tools, self._tools_key(tools)).renderer.initial(chat)
 
@@ -507,7 +479,7 @@ def _new_characters(messages: Messages) -> int:
 
 
 def _image_data(block: Mapping[str, Any]) -> Any:
-    """What an image block carries, or None."""
+    """The data that an image block carries, or None."""
     image = block["image"]
     source = image.get("source") if isinstance(image, Mapping) else None
     data = source.get("bytes") if isinstance(source, Mapping) else None

@@ -27,19 +27,16 @@ _CELL = 4  # bytes of an int32
 
 
 class CallPlan(NamedTuple):
-    """How the answers to a call are read and joined.
+    """The reading and joining of a call's answers.
 
     Attributes:
         held: Length of the path the call extends, as the server counts it.
         prompt_ids: Ids appended to it.
-        media: Images among them.
         proof: The whole prompt as the server has to expand it, or None where that was proved before.
         score_prompt: Log-probabilities of `prompt_ids` were asked for.
         experts_required: An answer without the routed experts that were asked for is an error.
         expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
-        abort_policy: What to do when the server aborts.
         abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
-        tokens: The tokenizer.
         stop_ids: Stop tokens that ended earlier turns.
     """
 
@@ -64,9 +61,7 @@ async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -
     whatever the server does in between.
 
     Args:
-        backend: What samples.
         request: The request, with an explicit `max_new_tokens`.
-        plan: How its answers are read.
 
     Raises:
         BackendAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
@@ -115,7 +110,6 @@ def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | 
         answer: The answer.
         expected: Length of the expanded prompt, tokens sampled in earlier attempts included.
         proof: The expanded prompt of the first attempt, where the server was asked to show it.
-        backend: What answered.
 
     Raises:
         BackendAnswerError: Length or ids differ, or the server does not say.
@@ -141,7 +135,7 @@ def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | 
 
 
 def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Finish | None:
-    """How an aborted answer would have ended by itself with what it holds; None if it would have gone on.
+    """The end that an aborted answer would have had by itself with what it holds; None if it would have gone on.
 
     The server looks whether a request is to be aborted before it looks for a stop. So the last token of an aborted
     request may be the one that ends the turn, and whatever were sampled after it would be no text of the model's.
@@ -156,7 +150,7 @@ def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Fini
 
 
 class _Output:
-    """What has been sampled so far, over all attempts of one call."""
+    """The tokens sampled so far, over all attempts of one call."""
 
     def __init__(self, request: GenerateRequest, plan: CallPlan, backend: Backend) -> None:
         self.ids: array[int] = array(TOKEN_TYPECODE)
@@ -188,11 +182,7 @@ class _Output:
         )
 
     def append(self, answer: GenerateAnswer) -> None:
-        """Append an answer.
-
-        Raises:
-            BackendError: A field that was asked for is missing, or belongs to other tokens.
-        """
+        """Append an answer; `BackendError` if a field that was asked for is missing, or belongs to other tokens."""
         offset = len(self.ids)
         if answer.output_logprobs is None and self._request.logprobs and answer.output_ids:
             logger.warning("request_id=<%s> | log-probabilities were requested and not returned", answer.rid)
@@ -245,7 +235,6 @@ class _Output:
         return BackendAnswerError(f"the answer lacks {what}{self._backend.capabilities.hint(name)}")
 
     def cut(self, length: int) -> None:
-        """Forget the tokens after the first `length`."""
         if length >= len(self.ids):
             return
         del self.ids[length:]
@@ -261,7 +250,6 @@ class _Output:
         self._experts.cut(self._rows_end())
 
     def completion(self, finish: Finish) -> Completion:
-        """The call as it is recorded."""
         spans: list[WeightSpan] = []
         for span in self._spans:
             if spans and spans[-1].end == span.start and spans[-1].version == span.version:
@@ -364,27 +352,18 @@ def _row_bytes(size: int, rows: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The end of a turn.
-
-    Attributes:
-        length: Number of ids up to and including the one that ends it.
-        matched: The stop token's id, or the stop string or pattern.
-    """
+    """The end of a turn: ids up to and including it, and the stop token's id, or the stop string or pattern."""
 
     length: int
     matched: int | str
 
 
 class StopRule:
-    """What ends a request besides its length.
+    """The stops of a request, other than its length.
 
     Below `min_new_tokens` nothing is different: the server bans stop tokens there, and one that comes all the same (an
-    end of sequence that only the model's configuration names) ends the request.
-
-    Args:
-        tokens: The tokenizer.
-        params: Sampling parameters of the request.
-        seen: Stop tokens that ended earlier turns; the engine may know more than the tokenizer does.
+    end of sequence that only the model's configuration names) ends the request. `seen` are stop tokens that ended
+    earlier turns: the engine may know more than the tokenizer does.
     """
 
     def __init__(self, tokens: TokenizerAdapter, params: Mapping[str, Any], seen: Collection[int] = ()) -> None:

@@ -13,7 +13,7 @@ from ..template import ControlTokens, DroppedContent
 
 
 class ReasoningPolicy(StrEnum):
-    """What happens to earlier reasoning at a new user turn, where the template drops it."""
+    """Fate of earlier reasoning at a new user turn, where the template drops it."""
 
     APPEND = "append"
     """Keep everything in one sequence; the template's own switch to keep reasoning is set where it has one."""
@@ -23,7 +23,7 @@ class ReasoningPolicy(StrEnum):
 
 
 class AbortPolicy(StrEnum):
-    """What happens when the server aborts a request (weight update, pause, operator)."""
+    """Response to an abort by the server (weight update, pause, operator)."""
 
     RESUME = "resume"
     """Continue from the partial tokens within the remaining budget."""
@@ -32,7 +32,7 @@ class AbortPolicy(StrEnum):
 
 
 class RefusedResults(StrEnum):
-    """What happens to a tool result with a block that has no place in a chat template (a document, a video)."""
+    """Fate of a tool result with a block that has no place in a chat template (a document, a video)."""
 
     RAISE = "raise"
     """The next call raises `MessageConversionError`. The result stays in the agent's messages, so every later call
@@ -72,10 +72,10 @@ class SGLangConfig(TypedDict, total=False):
     reasoning_policy: ReasoningPolicy | Literal["append", "branch"]
     """`append` or `branch`, see `ReasoningPolicy`."""
     control_tokens: ControlTokens | Literal["split", "error", "allow"]
-    """What becomes of `<|im_end|>` and the like in the text of messages and tools, see `ControlTokens`: ordinary text
-    (`split`, default), an error, or the control token."""
+    """Fate of `<|im_end|>` and the like in the text of messages and tools, see `ControlTokens`: ordinary text (`split`,
+    default), an error, or the control token."""
     dropped_content: DroppedContent | Literal["separate", "error", "allow"]
-    """What happens when the template would drop text or calls of past turns from a history that is rendered anew, see
+    """Response to a template that would drop text or calls of past turns from a history rendered anew, see
     `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
     refused_results: RefusedResults | Literal["raise", "report"]
     """`raise` (default) or `report`, see `RefusedResults`."""
@@ -94,7 +94,7 @@ class SGLangConfig(TypedDict, total=False):
     max_image_pixels: int | None
     """A limit on the pixels of an image below that of the model's processor, or None (default)."""
     image_encoding: ImageEncoding | Literal["png", "jpeg"]
-    """How images travel: lossless (`png`, default), or smaller and less exact, see `ImageEncoding`."""
+    """Encoding in which images travel: lossless (`png`, default), or smaller and less exact, see `ImageEncoding`."""
     prove_images: Literal["first", "always"]
     """When the server has to show how it expanded the images of a prompt: in the first call of a path with images
     (default), or in each."""
@@ -149,12 +149,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
 
 
 def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Backend) -> SGLangConfig:
-    """A new configuration with some options changed.
-
-    Args:
-        current: The configuration so far.
-        changes: Options to change.
-        backend: What samples; it checks what is its own.
+    """A new configuration with some options changed; the backend checks its own.
 
     Raises:
         TypeError: An option does not exist; the message names the nearest one.

@@ -43,12 +43,7 @@ class HeldPath(NamedTuple):
         return len(self.ids) + self.growth
 
     def followed_by(self, turn: Turn, prompt: PromptIds) -> HeldPath:
-        """This path and one more turn.
-
-        Args:
-            turn: The turn.
-            prompt: The ids of this path and the prompt of the turn.
-        """
+        """This path and one more turn; `prompt` holds the ids of this path and the prompt of the turn."""
         done = turn.completion
         stop, rows = done.finish.stop_token_id, turn.expanded_end - 1 - max(turn.start + self.growth - 1, 0)
         experts = done.routed_experts

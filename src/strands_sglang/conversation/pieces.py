@@ -54,7 +54,6 @@ class PieceEncoder:
     """Encodes texts for one tokenizer; `of` makes it.
 
     Args:
-        rust: The tokenizer.
         tokens: Patterns of added tokens, in the order in which they are taken out of a text.
         cuts: They cut what is left into pieces, one after the other.
     """
@@ -91,7 +90,7 @@ class PieceEncoder:
         return ids
 
     def _state_now(self) -> tuple[Any, ...]:
-        """What tells, in a microsecond, whether the tokenizer was changed."""
+        """Marks that tell, in a microsecond, whether the tokenizer was changed."""
         rust = self._rust
         states = _written_state(rust.normalizer), _written_state(rust.pre_tokenizer)
         return rust.get_vocab_size(), rust.model.dropout, *states
@@ -125,11 +124,7 @@ class _Kept(dict[str, Ids]):
 
 
 class PieceDecoder:
-    """Decodes the ids of one tokenizer; `of` makes it.
-
-    Args:
-        rust: The tokenizer.
-    """
+    """Decodes the ids of one tokenizer; `of` makes it."""
 
     def __init__(self, rust: Any) -> None:
         self._rust = rust
@@ -156,7 +151,7 @@ class PieceDecoder:
 
 
 class _Bytes(dict[int, bytes]):
-    """What each id stands for."""
+    """The bytes that each id stands for."""
 
     def __init__(self, rust: Any) -> None:
         self._rust = rust
@@ -208,7 +203,7 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
 
 
 def _cuts(rust: Any) -> list[_Cut]:
-    """What cuts a text, one after the other."""
+    """The cuts of a text, one after the other."""
     model = rust.model
     if type(model).__name__ != "BPE" or model.dropout:
         raise _UnknownError
@@ -300,15 +295,7 @@ def odd_texts(tokens: list[str]) -> Iterator[str]:
 
 
 class _Translation:
-    """A pattern of Oniguruma as one of `re`, for texts of an alphabet.
-
-    Args:
-        pattern: The pattern.
-        alphabet: Code points of the texts, of `_ALPHABET`.
-
-    Raises:
-        _UnknownError: It has something that is not known to mean the same in both.
-    """
+    """A pattern of Oniguruma as one of `re`, for texts of an alphabet; `_UnknownError` unless it means the same."""
 
     def __init__(self, pattern: str, alphabet: frozenset[int]) -> None:
         self._rest = pattern
@@ -326,7 +313,7 @@ class _Translation:
         return found
 
     def _read(self) -> Iterator[tuple[str, bool]]:
-        """What is written, item by item, and whether each belongs to a group that only looks ahead."""
+        """The pattern item by item, and whether each belongs to a group that only looks ahead."""
         groups: list[str] = []
         while self._rest:
             is_ahead = "(?=" in groups or "(?!" in groups

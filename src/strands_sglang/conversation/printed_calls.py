@@ -30,7 +30,7 @@ from ..trajectory import ToolCall, Turn
 logger = logging.getLogger(__name__)
 
 INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
-"""What the SDK puts in place of a tool name that it refuses."""
+"""The SDK's replacement for a tool name that it refuses."""
 
 _LONG_ID = "call_0123456789abcdef01234567"  # such as other providers make
 _NINE_ALPHANUMERICS = re.compile(r"[A-Za-z0-9]{9}")
@@ -43,7 +43,7 @@ _ARGUMENTS = {"city": "Zürich", "note": "two words"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedCalls:
-    """How a chat template prints structured calls.
+    """The form in which a chat template prints structured calls.
 
     Attributes:
         texts: The probe call as printed, with an ordinary call id and with one of the form `functions.NAME:INDEX`.
@@ -59,11 +59,11 @@ class PrintedCalls:
         return cls(texts=tuple(dict.fromkeys(text for text in texts if text is not None)))
 
     def read_by(self, parser: ToolParser) -> bool:
-        """Whether the parser reads the call in one of the two forms."""
+        """True if the parser reads the call in one of the two forms."""
         return any(_reads(parser, text) for text in self.texts)
 
     def need_function_ids(self, parser: ToolParser) -> bool:
-        """Whether the tool's name is printed only as part of the id (Kimi K2), so that ids have to have that form."""
+        """True if the tool's name is printed only as part of the id (Kimi K2), so that ids have to have that form."""
         return len(self.texts) > 1 and not _reads(parser, self.texts[0]) and _reads(parser, self.texts[1])
 
 
@@ -103,11 +103,8 @@ class PrintedIds:
     def in_history(self, messages: Messages, form: Callable[[], CallIdForm]) -> Messages:
         """A whole history with every call named for the template, each result after its call.
 
-        An id may be used again later in a history; a result belongs to the latest call of its id.
-
-        Args:
-            messages: The history.
-            form: Tells which ids the template takes; asked only if there are calls that were not sampled here.
+        An id may be used again later in a history; a result belongs to the latest call of its id. `form` tells which
+        ids the template takes; it is asked only if there are calls that were not sampled here.
         """
         printed: dict[str, str] = {}
         count = itertools.count()
@@ -124,9 +121,7 @@ class PrintedIds:
     def answered(self, parent: Turn, reply: Mapping[str, Any]) -> dict[str, AnsweredCall]:
         """The calls of a turn, with the ids that the template printed for them, by the ids that results name.
 
-        Args:
-            parent: The turn.
-            reply: Its message in the history, with the ids by which the client calls the calls.
+        `reply` is its message in the history, with the ids by which the client calls the calls.
         """
         uses = [block["toolUse"]["toolUseId"] for block in reply["content"] if "toolUse" in block]
         made = [
@@ -180,11 +175,7 @@ def _reads(parser: ToolParser, printed: str) -> bool:
 
 
 def choose_tool_parser(printed: PrintedCalls) -> ToolParser:
-    """The registered parser that reads the calls this template prints.
-
-    Raises:
-        ToolParserError: No parser does, or the template prints no calls to judge by.
-    """
+    """The registered parser that reads this template's calls; `ToolParserError` if none does, or it prints none."""
     names = list_tool_parsers()
     fitting = _fitting(printed, tuple(dict.fromkeys(TOOL_PARSER_REGISTRY[name] for name in names)))
     if fitting is not None:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one set of tools and template arguments is printed and read.
+    """One set of tools and template arguments: its printer and its parser.
 
     Attributes:
         renderer: Prints prompts and deltas.
@@ -64,10 +64,9 @@ class Dialect:
 
 
 class Prompt(NamedTuple):
-    """What a call appends to its path.
+    """The ids that a call appends to its path.
 
     Attributes:
-        ids: Token ids.
         media: Images of the new messages, in order.
         in_reasoning: The prompt ends inside a reasoning block, so the completion starts in one.
     """
@@ -83,13 +82,11 @@ class Prompt(NamedTuple):
 
 
 class PromptBuilder:
-    """Renders and encodes prompts.
+    """Renders and encodes prompts; `expander` expands images, None for a model that takes none.
 
     Args:
-        tokens: The tokenizer.
         chat_template: Jinja text to use instead of the tokenizer's, or None.
         tool_parser: The parser to use, or None to choose by the template.
-        expander: What expands images, or None for a model that takes none.
     """
 
     def __init__(
@@ -240,11 +237,7 @@ class PromptBuilder:
     def delta(
         self, dialect: Dialect, parent: Turn, location: Location, messages: Messages, system_prompt: str
     ) -> Prompt:
-        """What follows the sampled ids of `parent` when the new messages of a history arrive.
-
-        Raises:
-            TemplateError: The template cannot express these messages after this turn.
-        """
+        """The prompt behind the sampled ids of `parent`; `TemplateError` if the template cannot express it."""
         first_new = location.first_new
         calls = self.calls.answered(parent, messages[first_new - 1])
         new = to_chat_messages(messages[first_new:], preceding=messages[:first_new], calls=calls)
@@ -307,11 +300,7 @@ class PromptBuilder:
                 raise MediaError(f"images cannot be exact with this chat template: it {problem}")
 
     def read_image(self, image: bytes) -> None:
-        """Decode, convert and size an image, to be remembered; from any thread.
-
-        Raises:
-            MediaError: The image cannot be read.
-        """
+        """Decode, convert and size an image, to be remembered; from any thread. `MediaError` if it is unreadable."""
         if self._expander is not None:
             self._enter(image, self._expander)
 
@@ -326,7 +315,7 @@ class PromptBuilder:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)
 
     def drops_reasoning(self, dialect: Dialect, new: Messages) -> bool:
-        """Whether the template drops earlier reasoning when these messages arrive."""
+        """True if the template drops earlier reasoning when these messages arrive."""
         flags = dialect.renderer.report.flags
         if Flag.DROPS_REASONING_AT_TOOL in flags:
             return True
@@ -349,9 +338,7 @@ def _root_key(dialect: bytes, messages: list[ChatMessage]) -> bytes | None:
 def _head(before: list[ChatMessage], new: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Leading system messages and the latest user message: all that a delta depends on, however long the history.
 
-    Args:
-        before: They, as they were before the new messages.
-        new: The new messages.
+    `before` holds them as they were before the new messages.
     """
     for message in reversed(new):
         if message["role"] == "user":

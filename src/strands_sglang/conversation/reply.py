@@ -38,7 +38,7 @@ _STOP_REASONS = {
 
 
 class MalformedCalls(StrEnum):
-    """What becomes of a tool call that cannot be parsed. The turn keeps a record of it in any case."""
+    """Fate of a tool call that cannot be parsed. The turn keeps a record of it in any case."""
 
     RENAME = "rename"
     """A call whose name carries the error, so that a caller who checks names refuses it by itself."""
@@ -54,7 +54,6 @@ class ReplyCall:
 
     Attributes:
         id: Unique id: nine ASCII letters and digits.
-        name: Tool name.
         input: The arguments; of a malformed call an object that holds its text.
         error: What is wrong with a malformed call, or None.
     """
@@ -67,12 +66,10 @@ class ReplyCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the caller sees of a completion: reasoning, visible text and calls, in this order.
+    """The caller's view of a completion: reasoning, visible text and calls, in this order.
 
     Attributes:
         reasoning: Inside of the reasoning blocks.
-        text: Visible text.
-        calls: Tool calls.
         stop_reason: One of the `STOP_*` names.
         stop_string: The stop string that ended the turn, or None.
     """
@@ -85,19 +82,14 @@ class Reply:
 
     @property
     def print(self) -> ReplyPrint:
-        """What the reply is recognised by in a later history."""
+        """The features by which the reply is recognised in a later history."""
         return ReplyPrint.of(
             calls=[(call.id, call.name) for call in self.calls], text=self.text, reasoning=self.reasoning
         )
 
 
 class ReadReply(NamedTuple):
-    """A completion, read.
-
-    Attributes:
-        reply: What the caller is given.
-        calls: The calls as the trajectory keeps them.
-    """
+    """A completion, read: the caller's reply, and the calls as the trajectory keeps them."""
 
     reply: Reply
     calls: tuple[ToolCall, ...] = ()
@@ -121,13 +113,10 @@ def read_reply(
     the SDK would put words of its own in its place. Its markup stays in the text.
 
     Args:
-        completion: What was sampled.
         tokens: The tokenizer; text is decoded from the ids, never taken from the server.
         parser: Reads tool calls; None when no tools were offered.
         tools: The tools that were offered; formats that print values without a type decode them by their schemas.
         in_reasoning: The prompt ended inside a reasoning block.
-        malformed_calls: What becomes of calls that cannot be parsed.
-        next_call_id: Gives a fresh id.
         read_calls: False leaves calls in the text.
         trim_stop: Leave a stop string, and what was sampled behind it, out of the text.
     """
@@ -193,7 +182,6 @@ def read_constrained(output_model: type[T], text: str, *, after_reasoning: bool)
     """The instance that a text sampled under the model's JSON schema is.
 
     Args:
-        output_model: The pydantic model.
         text: The whole text: tags that a string of the JSON holds are a part of it.
         after_reasoning: The grammar was to wait for the end of a reasoning block. Servers without a reasoning parser do
             not know that block and constrain the text from its beginning, so both are read.

@@ -31,13 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class RenderedCall(NamedTuple):
-    """A located and rendered model call.
-
-    Attributes:
-        location: Where it belongs.
-        dialect: How its prompt is printed and its reply is read.
-        prompt: What it appends to its path.
-    """
+    """A located and rendered model call."""
 
     location: Location
     dialect: Dialect
@@ -51,13 +45,7 @@ class RenderedCall(NamedTuple):
 
 
 class Sampler:
-    """Samples completions of calls.
-
-    Args:
-        tokens: The tokenizer.
-        forest: The episode, for what was sampled before.
-        vocab_size: Number of ids the model takes, or None to ask the client.
-    """
+    """Samples completions of calls of an episode (`forest`); `vocab_size` None asks the client."""
 
     def __init__(self, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None) -> None:
         self._tokens = tokens
@@ -67,7 +55,7 @@ class Sampler:
         self._epoch = forest.epoch
         self._lacks_experts = False
         self._checked: tuple[tuple[bytes, int | None, Backend] | None, Mapping[str, Any]] = None, {}
-        """What the last sampling parameters were checked by, and what came of it."""
+        """Input and result of the last check of sampling parameters."""
 
     def _path(self, parent: Turn | None) -> HeldPath:
         if self._epoch != self._forest.epoch:
@@ -90,11 +78,7 @@ class Sampler:
         """The completion of a call.
 
         Args:
-            backend: What samples.
-            call: The call.
-            config: Options in force.
             share: Its share of the budget of sampled tokens.
-            routing_key: Session affinity key.
             params: Sampling parameters of this call alone.
             fields: Fields of the backend's own for this call alone.
             constrain_answer_only: A constraint begins behind the reasoning that the prompt has opened.
@@ -164,7 +148,7 @@ class Sampler:
         return replace(completion, finish=replace(completion.finish, limited_by=bound))
 
     async def _info(self, backend: Backend, config: SGLangConfig) -> BackendInfo:
-        """What is served, as far as neither the options nor the caller say it."""
+        """The served model, as far as neither the options nor the caller describe it."""
         context, vocabulary = config["context_window_limit"], self._vocab_size
         if context is not None and vocabulary is not None:
             return BackendInfo(context_length=context, vocab_size=vocabulary)
@@ -256,11 +240,7 @@ def _scores_prompt(config: SGLangConfig, can: Capabilities, held: int, new: int)
 
 
 def refuse_incapable(can: Capabilities, config: SGLangConfig, params: Mapping[str, Any]) -> None:
-    """Refuse options that ask for more than the backend can do.
-
-    Raises:
-        BackendRequestError: One does.
-    """
+    """Refuse (`BackendRequestError`) options that ask for more than the backend can do."""
     for name in CONSTRAINTS & params.keys() - can.constraints:
         raise BackendRequestError(f"the backend cannot constrain output by {name!r}{can.hint('constraints')}")
     if config["return_sampling_mask"] and not can.sampling_mask:

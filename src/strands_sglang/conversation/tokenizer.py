@@ -1,4 +1,4 @@
-"""What a conversation needs of a tokenizer: one-piece encoding, exact decoding, stop and special tokens.
+"""A conversation's view of a tokenizer: one-piece encoding, exact decoding, stop and special tokens.
 
 The Rust tokenizer behind a Hugging Face tokenizer is called directly where that is proved to give the same. It also
 encodes what the class around it cannot: a text in which some control tokens are meant and others only spelled.
@@ -48,11 +48,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[V]):
-    """The values used last, up to a total size; several threads may share it.
-
-    Args:
-        capacity: Most that the sizes of all values may sum up to.
-    """
+    """The values used last, up to a total size of `capacity`; several threads may share it."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -82,12 +78,9 @@ class Recent(Generic[V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRoot:
-    """A first prompt as it was rendered and encoded.
+    """A first prompt as it was rendered and encoded; `in_reasoning` if it ends inside a reasoning block.
 
-    Attributes:
-        ids: Its ids; copied before they are handed on.
-        characters: Length of its text.
-        in_reasoning: It ends inside a reasoning block.
+    `ids` are copied before they are handed on; `characters` is the length of the text.
     """
 
     ids: array[int]
@@ -96,11 +89,7 @@ class EncodedRoot:
 
 
 class Codec:
-    """Encodes and decodes for one tokenizer; use `codec_of`, which makes one a tokenizer.
-
-    Args:
-        tokenizer: Hugging Face style tokenizer.
-    """
+    """Encodes and decodes for one tokenizer; use `codec_of`, which makes one a tokenizer."""
 
     _encoder: PieceEncoder | None = None
     _decoder: PieceDecoder | None = None
@@ -122,7 +111,7 @@ class Codec:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether tokens were added since, even such as the vocabulary had before."""
+        """True if tokens were added since, even such as the vocabulary had before."""
         return self._rust is not None and self._rust.get_added_tokens_decoder() != self._added
 
     @property
@@ -164,13 +153,13 @@ class Codec:
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether nothing has set the Rust tokenizer to cut, fill up or split (another user of it may)."""
+        """True if nothing has set the Rust tokenizer to cut, fill up or split (another user of it may)."""
         rust = self._rust
         return rust.truncation is None and rust.padding is None and not rust.encode_special_tokens
 
     @property
     def is_parallel(self) -> bool:
-        """Whether threads can encode at the same time, as the Rust tokenizer lets them."""
+        """True if threads can encode at the same time, as the Rust tokenizer lets them."""
         return self._encodes_alike and self._is_untouched
 
     def encode(self, text: str) -> list[int]:
@@ -197,11 +186,7 @@ class Codec:
         return _class_decode(self._tokenizer(), ids)
 
     def encode_literal(self, text: str, literal: Sequence[Span]) -> list[int]:
-        """Ids of a text in which the control tokens in some spans are ordinary text.
-
-        Raises:
-            ControlTokenError: The tokenizer cannot do that.
-        """
+        """Ids of a text whose `literal` spans are ordinary text, control tokens too; else `ControlTokenError`."""
         if not self._encodes_alike:
             start, end = literal[0]
             raise ControlTokenError(
@@ -246,8 +231,6 @@ class _LiteralEncoder:
         """Ids of a text with literal spans.
 
         Args:
-            text: The text.
-            literal: The spans.
             expected: Ids of the text without literal spans, which have to come out here, too.
 
         Raises:
@@ -339,7 +322,6 @@ class TokenizerAdapter:
         """Ids of a text, in one call: a piece-wise encoding gives other ids. Nothing is added at the ends.
 
         Args:
-            text: The text.
             literal: Spans that spell control tokens and are to be encoded as ordinary text (`Rendered.literal`).
 
         Raises:
@@ -357,7 +339,7 @@ class TokenizerAdapter:
 
     @cached_property
     def codec(self) -> Codec:
-        """What encodes and decodes, and what all models of this tokenizer share."""
+        """The encoder and decoder, which all models of this tokenizer share."""
         return codec_of(self.tokenizer)
 
     def token_text(self, token_id: int) -> str:
@@ -368,7 +350,7 @@ class TokenizerAdapter:
         return text
 
     def is_control(self, token_id: int) -> bool:
-        """Whether a token only structures the text: a stop token of the model, or one flagged special."""
+        """True if a token only structures the text: a stop token of the model, or one flagged special."""
         known = self._is_control.get(token_id)
         if known is None:
             known = self._is_control[token_id] = self._looks_control(token_id)

@@ -84,7 +84,6 @@ class ReplyPrint:
     Attributes:
         call_ids: Ids of its tool calls, in order.
         call_names: Names of the tools, in order.
-        text: The visible text.
         reasoning: The reasoning, or None where there is none.
     """
 

@@ -180,10 +180,7 @@ class TrajectoryForest:
         Args:
             context: Digest of what is printed before the messages and fixed for a path: system prompt, tools, template
                 arguments.
-            messages: The whole history, Strands messages.
-            agent: Name of the calling agent.
             agent_id: Identity of the calling agent; its name if None.
-            attempt: Mark of the agent's step.
             receipts: Index of a message to the index of the turn it came from, proved by the caller.
         """
         with self._lock:
@@ -236,10 +233,7 @@ class TrajectoryForest:
         Args:
             location: Where it belongs, from `locate`.
             prompt_ids: The ids that were appended to the path before sampling.
-            completion: The sampled tokens.
             reply: The print by which the reply is recognised.
-            calls: Its tool calls.
-            media: Images of the new messages.
             is_constrained: A grammar decided which tokens could be sampled.
 
         Raises:

@@ -27,7 +27,7 @@ _CAPACITY = 64  # histories per forest that are remembered; a forgotten one is f
 
 
 class RootReason(StrEnum):
-    """Why a call starts a new root."""
+    """Reason for a new root."""
 
     FIRST = "first"
     """Nothing of the history was sampled here, and it holds no reply: a conversation begins."""
@@ -59,13 +59,7 @@ class Walk(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FollowedHistory:
-    """A history that was followed.
-
-    Attributes:
-        context: Digest of the prompt before it, and the calling agent.
-        messages: Its messages, as `_kept` keeps them.
-        walk: Where it led.
-    """
+    """A history that was followed; `context` is the digest of the prompt before it, and the calling agent."""
 
     context: Hashable
     messages: list[Any]
@@ -96,15 +90,7 @@ class HistoryMemory:
         recalled: FollowedHistory | None,
         samples: Collection[int],
     ) -> None:
-        """Keep a history that was followed.
-
-        Args:
-            context: As given to `recall`.
-            messages: The history.
-            walk: Where it led.
-            recalled: The result of `recall`, which the history replaces.
-            samples: Indices of the further messages that are samples of this forest.
-        """
+        """Keep a followed history in place of the recalled one; `samples` index the further messages sampled here."""
         history = recalled or FollowedHistory(context=context, messages=[], walk=walk)
         done = len(history.messages)
         history.messages += [_kept(messages[i], is_sample=i in samples) for i in range(done, len(messages))]

@@ -112,11 +112,7 @@ def pack_ids(ids: Iterable[int]) -> array[int]:
 
 
 def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: str) -> array[float] | None:
-    """Log-probabilities as a compact array; a missing one becomes NaN.
-
-    Raises:
-        ValueError: There are not `length` of them.
-    """
+    """Log-probabilities as a compact array, NaN for a missing one. `ValueError` unless there are `length` of them."""
     if logprobs is None:
         return None
     packed = array(LOGPROB_TYPECODE, (math.nan if value is None else value for value in logprobs))
@@ -130,7 +126,6 @@ class Run:
     """A run of tokens of one kind.
 
     Attributes:
-        ids: Token ids.
         logprobs: One value a token (NaN = none), or None when there is none at all.
         is_output: True when the model sampled these tokens.
         is_trained: True when they carry loss. Differs from `is_output` only where an earlier exported trajectory
@@ -181,11 +176,7 @@ def decode_routed_experts(data: str | bytes, seq_len: int, num_layers: int, top_
 
 
 def closed_schema(cls: Any) -> CoreSchema:
-    """A schema by which pydantic models hold an object without looking inside: instances as they are, mappings parsed.
-
-    Args:
-        cls: A class with `from_dict` and `to_dict`.
-    """
+    """A schema by which pydantic holds a class with `from_dict` and `to_dict`: instances unread, mappings parsed."""
 
     def validate(value: Any) -> Any:
         if isinstance(value, cls):

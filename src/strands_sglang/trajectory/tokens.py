@@ -52,13 +52,11 @@ class TokenSequence:
     trainers want a response.
 
     Args:
-        token_ids: All token ids.
         prompt_length: Number of tokens of the initial prompt.
         loss_mask: 1 where the token carries loss, 0 elsewhere. Empty means all 0.
         logprobs: Natural log-probability of each sampled token, None where there is none. Empty means none at all.
         segment_info: `(is_output, length)` of every segment, in order. Derived from the loss mask when not given.
         segment_turns: Index of the model call of every segment. Derived from `segment_info` when not given.
-        weight_versions: Weight versions of the sampled tokens.
 
     Raises:
         ValueError: Two lengths contradict each other.
@@ -91,11 +89,7 @@ class TokenSequence:
 
     @classmethod
     def from_token_manager(cls, token_manager: Any) -> TokenSequence | None:
-        """Copy what a token manager (or a trajectory) holds now; None when it holds nothing.
-
-        Args:
-            token_manager: Anything with the read API of `TokenManager`.
-        """
+        """A copy of what a `TokenManager`, or anything with its read API, holds now; None when it holds nothing."""
         if len(token_manager) == 0:
             return None
         if isinstance(own := getattr(token_manager, "sequence", None), cls):
@@ -291,11 +285,7 @@ class TokenSequence:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> TokenSequence:
-        """The sequence that `to_bytes` wrote.
-
-        Raises:
-            ValueError: The bytes are something else, or cut off.
-        """
+        """The sequence that `to_bytes` wrote; `ValueError` if the bytes are something else, or cut off."""
         view = memoryview(data)
         start = len(_MAGIC) + _HEADER.size
         if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:

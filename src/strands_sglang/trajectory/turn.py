@@ -31,7 +31,7 @@ _FINISH_TYPES = {str(member): member for member in FinishType}
 
 
 class LengthLimit(StrEnum):
-    """Which bound on the length of a turn was the tightest."""
+    """The tightest bound on the length of a turn."""
 
     REPLY = "reply"
     """`max_new_tokens` of one reply."""
@@ -48,7 +48,6 @@ class Finish:
     """The end of a completion.
 
     Attributes:
-        type: The kind of end.
         matched: The token id, stop string or pattern that matched, or None.
         message: The server's words: of an abort, or the kind of end it named where that is unknown here.
         limited_by: The bound that cut the turn, for an end by length; None where it is not known.
@@ -111,7 +110,6 @@ class Completion:
         output_ids: Sampled ids, the matched stop token included.
         output_logprobs: One value an output token (NaN = none), or None.
         prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
-        finish: Its end.
         weight_spans: Weight versions over the output.
         request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
         cached_tokens: Prompt tokens the server took from its prefix cache, or None.
@@ -143,10 +141,8 @@ class Turn:
         key: Digest of the whole input of the call; equal keys mean a repeated call.
         reply: The print by which later histories are recognised.
         prompt_ids: Ids appended to the parent's path (the whole prompt for a root).
-        completion: The sampled tokens.
         calls: The tool calls in the order they were written.
         media: Images of the prompt delta, in order.
-        agent: Name of the agent that made the call, or None.
         agent_id: Identity of the agent; agents may share a name. None where it is not known.
         attempt: Mark of the agent's step (a cycle of the SDK's event loop), which keeps one sample. None where it is
             not known.
@@ -199,11 +195,9 @@ class Turn:
             turn = turn.parent
 
     def runs(self, position: int, *, trained: bool = True) -> Iterator[Run]:
-        """The prompt and the output, images expanded; empty ones are left out.
+        """The prompt and the output at index `position` of the path, images expanded; empty ones are left out.
 
-        Args:
-            position: Index of the turn on its path.
-            trained: False where another exported trajectory trains the sampled tokens.
+        `trained` is False where another exported trajectory trains the sampled tokens.
         """
         done = self.completion
         if self.prompt_ids:

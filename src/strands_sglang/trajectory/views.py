@@ -93,9 +93,7 @@ class Trajectory(TokenView):
             trajectory.tokens.token_ids_array                                   # arrays, for computing
 
     Attributes:
-        agent_name: Name of the agent that sampled it, or None.
         trainable: Its tokens are meant to be trained (a frozen sub-agent's are not).
-        tokens: The tokens; the lists of this class show them.
         is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
             rewards of turns and spans refer to. True for at most one of an episode.
         is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
@@ -351,7 +349,6 @@ class TokenManager(TokenView):
         """Append tokens the model did not sample; nothing happens for an empty list.
 
         Args:
-            token_ids: Token ids.
             logprobs: One value a token, or None.
 
         Raises:
@@ -370,9 +367,7 @@ class TokenManager(TokenView):
         """Append tokens the model sampled; nothing happens for an empty list.
 
         Args:
-            token_ids: Token ids.
             logprobs: One value a token, or None.
-            weight_version: Version of the weights that sampled them.
 
         Raises:
             ValueError: `logprobs` has another length.

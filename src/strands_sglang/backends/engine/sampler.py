@@ -33,7 +33,6 @@ def sample(logits: torch.Tensor, requests: Sequence[Request], stop_ids: Sequence
 
     Args:
         logits: `[requests, vocabulary]`, changed in place.
-        requests: The request of each row.
         stop_ids: Tokens that end each request, forbidden while it is shorter than `min_new_tokens`.
     """
     for row, request, stops in zip(logits, requests, stop_ids, strict=True):

@@ -76,14 +76,7 @@ class SeenPrompt:
 
 
 class Vision:
-    """The vision side of a model; used by the engine's thread, but for `expander`.
-
-    Args:
-        model: A `Qwen2_5_VLForConditionalGeneration` or a relative of it.
-
-    Raises:
-        ValueError: A family that is not built here.
-    """
+    """The vision side of a `Qwen2_5_VL` or a relative, else `ValueError`; for the engine's thread, save `expander`."""
 
     def __init__(self, model: Any, image_processor: Any) -> None:
         config = model.config

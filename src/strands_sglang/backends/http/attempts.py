@@ -74,12 +74,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Makes typed failures of what attempts raise.
-
-    Attributes:
-        classify: The retry class of a `BackendError`.
-        secrets: Keys that are sent, which the server may repeat.
-    """
+    """Makes typed failures of what attempts raise; `secrets` are the keys sent, which the server may repeat."""
 
     classify: Callable[[BaseException], RetryClass]
     secrets: Secrets

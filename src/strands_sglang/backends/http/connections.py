@@ -76,12 +76,7 @@ class ConnectionReport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HTTPAnswer:
-    """An answer.
-
-    Attributes:
-        headers: Headers, names in lower case.
-        body: The whole body; of errors its first 4 MiB.
-    """
+    """An answer; header names in lower case, and of error bodies the first 4 MiB."""
 
     status: int
     headers: Mapping[str, str]
@@ -95,12 +90,7 @@ class HTTPAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address for requests, with the constant part of their head.
-
-    Attributes:
-        headers: Headers, without those that every request has.
-        head: Request line and headers, up to the length of the body.
-    """
+    """An address, its own headers, and `head`: request line and all headers up to the length of the body."""
 
     method: str
     url: str

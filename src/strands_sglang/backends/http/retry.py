@@ -168,12 +168,7 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 
 
 class RetryBudget:
-    """The retries that one call has left.
-
-    Args:
-        rng: Source of the jitter; inject a seeded one for repeatable delays.
-        clock: Monotonic clock, in seconds.
-    """
+    """The retries that one call has left; `rng` makes the jitter, `clock` is monotonic, in seconds."""
 
     def __init__(
         self,

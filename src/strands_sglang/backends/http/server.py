@@ -343,7 +343,7 @@ class ServerClient(Backend):
 
     @property
     def closings(self) -> int:
-        """How often the client was closed. Work of several calls ends with the client by comparing it."""
+        """Number of times the client was closed. Work of several calls ends with the client by comparing it."""
         return self._loops.closings
 
     async def _transport(self) -> LoopTransport:

@@ -237,12 +237,7 @@ async def open_transport(**options: Any) -> LoopTransport:
 
 
 class LoopTransports:
-    """Opens a transport on a loop's first call, and closes all of them.
-
-    Attributes:
-        open: The transports by loop.
-        closings: How often they were closed.
-    """
+    """Opens a transport (`open`) on a loop's first call, and closes all of them; `closings` counts how often."""
 
     def __init__(self, **options: Any) -> None:
         self.closings = 0

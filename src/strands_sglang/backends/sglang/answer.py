@@ -133,12 +133,7 @@ def _finish(meta: Mapping[str, Any]) -> Finish:
 
 
 def _scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | None = None) -> ScoredPrompt:
-    """A list of `[logprob or null, id, text or null]` entries, as arrays.
-
-    Args:
-        known: A list of ids that was checked before.
-        known_ids: Its array, which is used where the entries name the same ids.
-    """
+    """Arrays of `[logprob or null, id, text or null]` entries; `known_ids`, of the checked `known`, where equal."""
     if not entries:
         return ScoredPrompt(ids=array(TOKEN_TYPECODE), logprobs=array(LOGPROB_TYPECODE))
     try:

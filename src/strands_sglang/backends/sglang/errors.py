@@ -105,12 +105,9 @@ def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
 
 
 def http_error(status: int, body: str | bytes, *, hint: str = "") -> SGLangHTTPError:
-    """The typed error of an error answer.
+    """The typed error of an error answer; `hint`, which may help, ends its message.
 
     Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
-
-    Args:
-        hint: What may help, for the end of the message.
     """
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     error = parse_error_body(text)
