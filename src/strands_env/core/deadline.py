@@ -148,9 +148,7 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
     """Take the tracebacks off an error that has been recorded, and off all that led to it.
 
     Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
-
-    Args:
-        outer: What the caller of all this was handling. It is not ours, and keeps its traceback.
+    `outer` is the error that the caller was handling already: it is not ours, and keeps its traceback.
     """
     seen = {id(outer)}
     pending: list[object] = [error]
@@ -187,7 +185,7 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
 
 @dataclass(slots=True)
 class EpisodeProgress:
-    """The running phase of the episode, for whoever holds its deadline. The environment sets it.
+    """The running phase of the episode, `LOOP` until set, for whoever holds its deadline. The environment sets it.
 
     Attributes:
         is_taken: A rollout sets the phase now; one that runs inside that rollout does not.

@@ -202,8 +202,7 @@ class Environment:
     ) -> dict[str, Any]:
         """Metrics from the SDK's own counters; extend it with `super()` to add some. JSON values only.
 
-        Args:
-            tool_parse_errors: Malformed calls by tool name, where the model counts them.
+        `tool_parse_errors` counts malformed calls by tool name, where the model counts them.
         """
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
 
@@ -334,7 +333,7 @@ class Environment:
         calling agent only sees a tool result.
 
         Args:
-            trainable: Whether its tokens are meant to be trained.
+            trainable: Its tokens are meant to be trained.
             model_factory: Makes the model; the environment's own factory if not given.
 
         Raises:

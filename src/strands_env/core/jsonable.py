@@ -47,11 +47,7 @@ _SECRET = re.compile(
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys, so that equal values are equal bytes.
-
-    Raises:
-        TypeError: The value is not JSON.
-    """
+    """JSON with sorted keys, so that equal values are equal bytes; `TypeError` for a value that is not JSON."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -60,7 +56,7 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
 
     Args:
         value: JSON values, sets, bytes, numpy scalars and arrays, dataclasses, pydantic models, dates and the like.
-        where: What to call it.
+        where: Its name in the error.
         leaf: Names a part that has no content, such as a function.
 
     Raises:
@@ -172,8 +168,7 @@ def call_name(
 ) -> str:
     """A call as text: `module.function("A", prompt="B")`. Secrets are left out by their names.
 
-    Args:
-        names: Names of the positional arguments, as far as they are known.
+    `names` are those of the positional arguments, as far as they are known.
     """
     named = itertools.zip_longest(names[: len(args)], args, fillvalue="")
     shown = ["..." if _SECRET.search(name) else _argument(value) for name, value in named]

@@ -13,8 +13,7 @@ def warn_of_misspelt_overrides(
 ) -> None:
     """Warn of methods of `kind` whose names look like misspelt overrides of `names`, the methods of `base`.
 
-    Args:
-        known: Meanings of other names, in words.
+    `known` has the meanings of other names, in words.
     """
     for method, meant in _misspelt(kind, base, tuple(names), tuple((known or {}).items())):
         warnings.warn(f"{kind.__name__}.{method}() is called by nothing: did you mean {meant}?", stacklevel=3)

@@ -158,11 +158,7 @@ async def _before_cleanup(
 
 
 def takes_action(env_factory: EnvFactory) -> bool:
-    """True for a factory that takes the action.
-
-    Raises:
-        TypeError: It is not callable, or needs other arguments.
-    """
+    """True for a factory that takes the action; `TypeError` if it is not callable or needs other arguments."""
     if not callable(env_factory):
         raise TypeError(f"env_factory must be a function that makes an environment, got {env_factory!r}")
     try:
@@ -214,8 +210,7 @@ async def run_environment(env: Any, action: Action) -> StepResult:
 def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
     """The parts of an environment that decide its results, as far as they can be seen from outside, as JSON values.
 
-    Args:
-        whole: Describe the environment too, not only its model; false for one that was made for a single task.
+    Not `whole`: only its model, for an environment that was made for a single task.
     """
     factory = getattr(env, "model_factory", None)
     model = getattr(factory, "config", None)

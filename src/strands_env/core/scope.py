@@ -40,12 +40,7 @@ _current: ContextVar[StepScope | None] = ContextVar("strands_env_step", default=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedModel:
-    """A model whose trajectories belong to the step.
-
-    Attributes:
-        trainable: Its tokens are meant to be trained.
-        is_main: It is the model of the environment's own agent.
-    """
+    """A model whose trajectories belong to the step; `is_main` for that of the environment's own agent."""
 
     model: Model
     agent_name: str
@@ -79,9 +74,7 @@ class TrackedModel:
 class StepScope:
     """The state of one step, found by whatever runs inside it.
 
-    Attributes:
-        models: Every model made for the step.
-        sub_agent_failures: Failure of the last call of a sub-agent's model, by the model's id.
+    `sub_agent_failures` holds the failure of the last call of a sub-agent's model, by the model's id.
     """
 
     recorder: LoopRecorder
@@ -187,7 +180,7 @@ class LoopRecorder(HookProvider):
 
     @property
     def phase(self) -> Phase:
-        """Where the loop was when it stopped with an error."""
+        """The place where the loop was when it stopped with an error."""
         if self.model_error is not None:
             return Phase.MODEL
         return Phase.TOOL if self._in_tools else Phase.LOOP
@@ -202,11 +195,7 @@ class LoopRecorder(HookProvider):
         return TerminationReason.UNCLASSIFIED_ERROR
 
     def recorded(self, messages: list[Any], seen: int) -> list[Any]:
-        """The messages of this step, from the agent's own list where that still has them all.
-
-        Args:
-            seen: Number of messages before the step.
-        """
+        """The messages of this step, after the first `seen`; the agent's own where it still has them all."""
         own = messages[seen:]
         kept = {id(message) for message in own}
         return own if all(id(message) in kept for message in self.messages) else list(self.messages)

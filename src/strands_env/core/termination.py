@@ -199,7 +199,7 @@ class TerminationReason(StrEnum):
         """The reason for an exception, found through the SDK's wrapping and `__cause__` chains.
 
         Args:
-            error: What the agent loop raised; None for a loop that returned.
+            error: Raised by the agent loop; None for a loop that returned.
             default: The reason for an exception that says nothing by itself; `UNCLASSIFIED_ERROR` if not given.
         """
         if error is None:
@@ -354,7 +354,7 @@ _LINK = re.compile(r"^[ |]*(?:The above exception was|During handling of the abo
 
 
 def user_line(traceback: str) -> str | None:
-    """Where the user's code raised, as `path:line, in name`; None where none of it is in the traceback.
+    """Line of the user's code that raised, as `path:line, in name`; None where none of it is in the traceback.
 
     The innermost frame of the first exception counts that is neither in Python, nor in an installed package, nor in
     this one.

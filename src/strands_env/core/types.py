@@ -428,7 +428,7 @@ class RewardFunction(ABC):
 
         Args:
             action: The task, with the ground truth in its context.
-            step_result: What came out; its own `reward` is not set yet.
+            step_result: The outcome; its own `reward` is not set yet.
 
         Returns:
             The reward. `RewardResult(reward=None)` abstains. An exception makes the step's reward None and its
@@ -494,10 +494,9 @@ def as_reward_result(value: Any) -> RewardResult:
 
 
 def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:
-    """Anything with a `compute` as it is, a plain function wrapped: a synchronous one runs in these threads.
+    """Anything with a `compute` as it is, a plain function wrapped; `TypeError` for anything else.
 
-    Raises:
-        TypeError: It is neither.
+    A synchronous function runs in these threads.
     """
     if inspect.isclass(reward) and hasattr(reward, "compute"):
         raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")

@@ -9,7 +9,6 @@ class WorkerLostError(ConnectionError):
     """A worker ended. Its rollouts may be run again; executors do, each alone, and the evaluator does.
 
     Attributes:
-        reason: The way it ended.
         rollouts: Rollouts it was running; 0 where it ended before one began.
         was_stuck: It did not respond and was killed.
     """
@@ -33,7 +32,7 @@ class QuarantinedTaskError(RuntimeError):
     Attributes:
         task: Its id.
         deaths: Workers that ended with it.
-        reason: How the last one ended.
+        reason: The end of the last one.
     """
 
     def __init__(self, task: str, deaths: int, reason: str) -> None:
@@ -53,8 +52,7 @@ class QuarantinedTaskError(RuntimeError):
 class WorkerSetupError(RuntimeError):
     """A worker could not make the environment factory, so no rollout can run. A note shows where it was raised.
 
-    Attributes:
-        is_fatal: True: an evaluation ends with it instead of failing sample by sample.
+    It `is_fatal`: an evaluation ends with it instead of failing sample by sample.
     """
 
     is_fatal = True

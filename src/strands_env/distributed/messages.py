@@ -120,10 +120,7 @@ class Recipe:
 
 
 def make_runner(recipe: Recipe, on_environment: Callable[[dict[str, Any]], Awaitable[None]]) -> LocalExecutor:
-    """The executor inside a worker, the same as in the process of an evaluator.
-
-    The recipe is made once; `on_environment` is called with the description of the first environment.
-    """
+    """The executor inside a worker; `on_environment` is called with the description of the first environment."""
     env_factory = recipe.env_factory()
     tune_garbage_collection()  # the process is ours
     return LocalExecutor(env_factory, on_environment)

@@ -95,11 +95,9 @@ class SimulatedUser(ABC):
 
     @abstractmethod
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-        """The user's next message, or None to end the conversation.
+        """The user's next message to the assistant's last `answer`, or None to end the conversation.
 
-        Args:
-            turn: Number of messages the user has written since the first.
-            answer: The assistant's last message.
+        `turn` is the number of messages the user has written since the first.
         """
 
 
@@ -123,7 +121,7 @@ class ModelUser(SimulatedUser):
         model_factory: Makes its model. None uses the environment's own factory.
         role: Who the user is and wants; a template of the fields of the task context, such as `"{goal}"`. A literal
             `{` is written `{{`.
-        stop: What it writes to end the conversation.
+        stop: Text it writes to end the conversation.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One reply of the model and what its tool calls gave.
+    """One reply of the model and the results of its tool calls.
 
     Attributes:
         index: Index of the reply; the same as `TokenObservation.turn_index` of its tokens, as long as no call was

@@ -146,7 +146,7 @@ class AgentCoreSandbox:
 
         Raises:
             SandboxUnavailableError: boto3, credentials or a region are missing.
-            Exception: What the client raises.
+            Exception: Raised by the client.
         """
         async with self._lock:
             if self.session_id is not None:
@@ -337,11 +337,7 @@ def errors_of(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _result_of(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The result among the events; None if the service refused the call.
-
-    Raises:
-        SandboxError: It failed: throttled, denied, gone, broken.
-    """
+    """The result among the events; None if refused, `SandboxError` if throttled, denied, gone or broken."""
     result: dict[str, Any] | None = next((event["result"] for event in events if "result" in event), None)
     errors = errors_of(events)
     if result is None and not (errors and all(kind == "validationException" for kind, _ in errors)):

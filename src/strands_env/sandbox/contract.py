@@ -80,7 +80,7 @@ class Capabilities:
         python: Command of its Python interpreter.
         lasting_python: It is a `PythonSandbox`: an interpreter keeps its variables between calls.
         background: Processes that a call leaves running live on for the next calls.
-        network: What programs in it can connect to.
+        network: Reach of the programs in it.
         shared_folder: Folder of this machine that is seen inside under the same path. A Unix socket in it can be
             connected from inside.
         limits: The ends of calls that it enforces itself, such as `Outcome.CPU_LIMIT`.

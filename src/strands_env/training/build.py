@@ -45,12 +45,14 @@ def samples_from_step(
     """The samples of one episode.
 
     Args:
+        result: Returned by `Environment.step` or `rollout`.
         group_id: Id that all rollouts of the prompt share.
         rollout_id: Id of this rollout; a random one if None.
         include_discarded: Keep completions that a retry threw away.
         include_untrainable: Keep agents that are not trained; their loss mask is 0.
         experts_shape: `(layers, top_k)` of routed experts.
-        placement: Which tokens of a turn or span get its reward.
+        placement: The tokens of a turn or span that get its reward.
+        metadata: Added to every sample, beside `termination_reason`.
 
     Returns:
         One sample a path. Empty when nothing was sampled, or nothing that should be trained.
@@ -153,7 +155,7 @@ def _sample(trajectory: Trajectory, *, experts_shape: tuple[int, int] | None, **
 
 
 def _with_loss(samples: list[TrainingSample]) -> list[TrainingSample]:
-    """Leaves out paths that train nothing, unless every path does."""
+    """Skips paths without trained tokens, unless every path is one."""
     return [sample for sample in samples if sample.trained_tokens] or samples[:1]
 
 

@@ -104,11 +104,7 @@ class TrainingSample:
         return ended and self.trainable and self.reward is not None and self.trained_tokens > 0
 
     def experts_array(self) -> NDArray[np.int32] | None:
-        """Routed experts as `int32[tokens - 1, layers, top_k]`, or None without any.
-
-        Raises:
-            ValueError: `experts_shape` is not known or does not fit.
-        """
+        """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""
         if self.routed_experts is None:
             return None
         if self.experts_shape is None:
@@ -168,8 +164,7 @@ class TrainingSample:
     def validate(self, *, logprobs_required: bool = False) -> TrainingSample:
         """Check the sample and return it; `InvalidSampleError` names the first contradiction.
 
-        Args:
-            logprobs_required: Every trained token must have a log-probability.
+        With `logprobs_required` every trained token must have a log-probability.
         """
         for problem in sample_problems(self, logprobs_required=logprobs_required):
             raise InvalidSampleError(problem)

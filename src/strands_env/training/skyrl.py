@@ -38,7 +38,7 @@ def generator_output(
     expander: ProcessorExpander | None = None,
     rollout_metrics: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `GeneratorInterface.generate` returns for the rollouts of an input batch, in its order.
+    """The result of `GeneratorInterface.generate` for the rollouts of an input batch, in its order.
 
     SkyRL counts every row in its group's baseline. A rollout that may not be trained, or has no sample, is a row
     without loss whose reward is the mean of the usable rollouts of its group, so that the baseline stays theirs.

@@ -30,10 +30,9 @@ def loss_inputs(sample: TrainingSample, *, advantage: float) -> dict[str, Any]:
 
 
 def datum(sample: TrainingSample, *, advantage: float) -> Any:
-    """A `tinker.Datum`. `mask` is left out: the losses take it for an unknown input, and advantages are 0 outside it.
+    """A `tinker.Datum`; `ImportError` without tinker.
 
-    Raises:
-        ImportError: tinker is not installed.
+    `mask` is left out: the losses take it for an unknown input, and advantages are 0 outside it.
     """
     try:
         types = importlib.import_module("tinker.types")

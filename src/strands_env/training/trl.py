@@ -61,7 +61,7 @@ def make_rollout_func(
     be tied to another.
 
     Args:
-        prepare: Where the engine gets the trainer's current weights, for instance
+        prepare: Gives the engine the trainer's current weights, for instance
             `await engine.update_weights(trainer.model, str(trainer.state.global_step))`. Rollouts must not come from
             older weights than the trainer assumes.
         retries: Further attempts of a rollout that raised, failed or sampled nothing. After the last one it is a row

@@ -82,9 +82,8 @@ class HarnessEnvironment(Environment):
         score_failures: Score the episode of a program that failed. False ends it as a failure, without a reward and
             out of training; a policy can then hide its bad episodes by crashing.
         limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
-        isolation: What stands between the program and this machine; `none-i-accept-the-risk` turns it off.
+        isolation: The barrier between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
-        environment: Environment variables beside those of the harness.
         gateway_options: Options of `Gateway`, e.g. `{"client_sampling": True}`.
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 

@@ -70,7 +70,7 @@ def claude_code(program: str = "claude", *, model: str = "policy", arguments: Se
 
 
 def codex(program: str = "codex", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
-    """Codex CLI (npm `@openai/codex`), with further arguments of `codex exec`."""
+    """Codex CLI (npm `@openai/codex`); `arguments` go to `codex exec`."""
     config = """\
 model = "{model}"
 model_provider = "gateway"
@@ -95,11 +95,7 @@ wire_api = "responses"
 def opencode(
     program: str = "opencode", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
 ) -> Harness:
-    """Opencode (npm `opencode-ai`), with further arguments of `opencode run`.
-
-    Args:
-        context: Context length in tokens; opencode compacts by it.
-    """
+    """Opencode (npm `opencode-ai`); `arguments` go to `opencode run`. It compacts by `context`, in tokens."""
     config = {
         "autoupdate": False,
         "share": "disabled",

@@ -100,7 +100,7 @@ def launch_config(
     packages: Sequence[str | os.PathLike[str]],
     environment: Mapping[str, str],
 ) -> LaunchConfig:
-    """Check what a sandbox is to be made from.
+    """The checked configuration of a sandbox.
 
     Raises:
         SandboxUnavailableError: Isolation is unavailable on this machine.

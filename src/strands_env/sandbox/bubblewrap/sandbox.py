@@ -49,10 +49,7 @@ _ENFORCED = frozenset(
 
 
 class SandboxSlots:
-    """A bound on the sandboxes that run at the same time in each event loop. Share one among environments.
-
-    Others wait for their first call to start.
-    """
+    """A bound on the sandboxes running in each event loop; others wait. Share one among environments."""
 
     def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
@@ -81,7 +78,7 @@ class BubblewrapSandbox:
     and the result says that too.
 
     Args:
-        isolation: What stands between code and this machine. Without isolation nothing does, hence its name.
+        isolation: The barrier between code and this machine. `none-i-accept-the-risk` removes it.
         python: Interpreter for the code, also one of a virtual environment. None takes the one that runs this process,
             with the standard library and what is installed beside it, but without packages of a virtual environment.
         packages: Folders of further Python packages, shown read-only and put on the path.

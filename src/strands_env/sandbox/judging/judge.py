@@ -32,7 +32,7 @@ class Verdict:
     Attributes:
         passed: The checks ran to their end.
         note: Why they did not: a traceback or the limit that was met. It quotes the checks; do not show it to a policy.
-        output: What the checks printed.
+        output: Output of the checks.
         runs: Number of runs and calls of the judged code.
     """
 
