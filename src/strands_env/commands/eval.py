@@ -109,7 +109,7 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tuned_garbage_collection() -> Iterator[None]:
-    """Restored at the end for a program that called this command."""
+    """Restores the settings for a program that called this command."""
     with rare_collections():
         tune_garbage_collection()
         try:

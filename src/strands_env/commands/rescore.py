@@ -122,8 +122,6 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
 
 
 class _Rewarding:
-    """Makes environments that only score."""
-
     def __init__(self, reward_fn: Any) -> None:
         self.reward_fn = reward_fn
 

@@ -27,8 +27,7 @@ def summary_lines(
 ) -> list[str]:
     """A run in a few lines; intervals are over prompts.
 
-    Args:
-        wall_s: Seconds from its start to its end, without the time between an interruption and a resume.
+    `wall_s` is the seconds from its start to its end, without the time between an interruption and a resume.
     """
     level = f"{summary.mean_reward.level:.0%}"
     lines = [

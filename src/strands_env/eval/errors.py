@@ -23,11 +23,7 @@ class EvalError(Exception):
 
 
 class ConfigMismatchError(EvalError):
-    """The results in the file were made with another configuration.
-
-    Attributes:
-        differences: One line for each difference.
-    """
+    """The results in the file were made with another configuration; `differences` has a line for each difference."""
 
     def __init__(self, path: str, differences: Sequence[str]) -> None:
         super().__init__(path, tuple(differences))
@@ -55,11 +51,7 @@ class StoreLockedError(StoreError):
 
 
 class TooManyFailuresError(EvalError):
-    """More samples failed for good than `max_failures` allows; everything finished is saved.
-
-    Attributes:
-        last: The last failure in words.
-    """
+    """More samples failed for good than `max_failures` allows; everything finished is saved."""
 
     def __init__(self, failures: int, limit: int, last: str) -> None:
         super().__init__(failures, limit, last)

@@ -26,8 +26,8 @@ class Rescored:
     """The outcome of rescoring.
 
     Attributes:
-        changed: Those with another reward, or with one where there was none, or the other way round.
-        failed: Those that the new reward could not score; `error` is its first error.
+        changed: Samples with another reward, or with one where there was none, or the other way round.
+        failed: Samples that the new reward could not score; `error` is its first error.
     """
 
     samples: int = 0

@@ -41,8 +41,7 @@ class Difference:
 class Mismatch:
     """Recorded log-probabilities, of the engine that sampled, beside those of another one for the same tokens.
 
-    Attributes:
-        skipped: Trajectories that were not, by reason.
+    `skipped` counts trajectories that were not scored, by reason.
     """
 
     trajectories: int = 0

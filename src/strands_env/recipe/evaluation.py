@@ -258,9 +258,6 @@ def _are_results(path: Path) -> bool:
 def check_writable(path: Path, *, option: str) -> None:
     """Try whether a file can be written, before what takes long begins; nothing is left behind.
 
-    Args:
-        option: The option that names it, or its folder.
-
     Raises:
         EvalError: A file is given where a folder is meant.
         StoreError: The file cannot be written.

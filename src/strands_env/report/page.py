@@ -33,10 +33,7 @@ class Page:
 
 @contextmanager
 def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
-    """A page that takes the place of another when it is whole.
-
-    Args:
-        scripts: Assets that draw it; the last one starts.
+    """A page that takes the place of another when it is whole; of the assets that draw it the last one starts.
 
     Raises:
         StoreError: It cannot be written.

@@ -64,9 +64,7 @@ class CalledTool:
 class DryRun:
     """Outcome of a dry rollout.
 
-    Attributes:
-        tools: Specifications of the tools, as the model is given them.
-        prompt: The first prompt as the model reads it; None where nothing was asked, or the provider has no tokens.
+    `prompt` is the first one as the model reads it; None where nothing was asked, or the provider has no tokens.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -134,8 +132,7 @@ def _required(method: Any) -> list[str]:
 def quick_findings(env_factory: Any, load: Callable[[], Any] | None = None) -> list[Finding]:
     """Problems of a factory's environments that show without a rollout. One that needs a task is not tried.
 
-    Args:
-        load: Loads the model; called when nothing is wrong that shows without one.
+    `load` loads the model; it is called when nothing is wrong that shows without one.
     """
     env_factory = getattr(env_factory, "inner", env_factory)
     if takes_action(env_factory):

@@ -50,10 +50,7 @@ def _package(module: str) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class _World:
-    """The simulators of one episode, under a name of their own: the package keeps them in a module.
-
-    `replies` counts replies with calls to the current request.
-    """
+    """The simulators of one episode, under a name of their own: the package keeps them in a module."""
 
     entry: Mapping[str, Any]
     name: str = field(default_factory=lambda: f"rollout_{uuid.uuid4().hex}")

@@ -40,9 +40,7 @@ class BrowseCompEvaluator(Benchmark):
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
         """Tools for search where a provider is given, graded by a judge.
 
-        Args:
-            **options: `judge_model`, the evaluated model itself if not given; `search`, a `SearchProvider`; options of
-                the environment.
+        Options: `judge_model`, by default the evaluated model; `search`, a `SearchProvider`; those of the environment.
         """
         judge, search = options.pop("judge_model", model_factory), options.pop("search", None)
         options = {"reward_fn": GradedAnswerReward(judge, MATCH), **options}

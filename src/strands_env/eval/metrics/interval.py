@@ -22,11 +22,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate with its confidence interval; all NaN when nothing was scored.
-
-    Attributes:
-        prompts: Number of prompts it rests on.
-    """
+    """An estimate over so many prompts, with its confidence interval; all NaN when nothing was scored."""
 
     value: float
     low: float

@@ -151,15 +151,12 @@ def _object(line: bytes, where: str) -> Row:
 class Benchmark(Evaluator):
     """A benchmark is `dataset`, `action` and `environment`; see `strands_env.eval.benchmarks` for examples.
 
-    Arguments are those of `Evaluator`, and:
+    Arguments are those of `Evaluator` and the following; `rows_left_out` counts rows of the last run without a task.
 
     Args:
         data_path: Local `.jsonl`, `.json` or `.parquet` file with rows like those of the hub.
         limit: Number of tasks to take; None for all.
         seed: Seed of whatever the data set leaves to chance.
-
-    Attributes:
-        rows_left_out: Rows of the last run that had no task.
     """
 
     _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")

@@ -116,9 +116,8 @@ def is_infrastructure(result: StepResult) -> bool:
 class SampleFailure:
     """The failure of a sample.
 
-    Attributes:
-        kind: The same for failures of the same cause: the error without what differs from sample to sample.
-        text: The error in one line.
+    `kind` is the same for failures of the same cause: the error without what differs from sample to sample. `text` is
+    the error in one line.
     """
 
     kind: str
@@ -184,12 +183,7 @@ class SampleRunner:
         self._validate = validate
 
     async def sample(self, action: Action, on_retry: Callable[[], None] | None = None, **identity: Any) -> EvalSample:
-        """Run one sample.
-
-        Args:
-            on_retry: Called before a rollout is repeated.
-            **identity: Fields of the sample that say which one it is.
-        """
+        """Run one sample; `on_retry` is called before each repeated rollout, `identity` has its identifying fields."""
         started = time.perf_counter()
         attempts = 0
         while True:

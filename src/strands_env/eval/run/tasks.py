@@ -214,9 +214,7 @@ def _name(action: Action) -> str:
 class NamedTask:
     """A task of the run.
 
-    Attributes:
-        id: The user's id, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
-        digest: Hash of its content.
+    Its id is the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
     """
 
     action: Action

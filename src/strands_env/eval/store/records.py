@@ -116,7 +116,6 @@ class Head(NamedTuple):
     """The fields of a line that a resume reads.
 
     Attributes:
-        index: Index among the samples of the prompt.
         aborted: It was lost and is run again.
         tokens_end: Where the last frame it points at ends in the side file.
     """
@@ -283,11 +282,7 @@ def _line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, resu
 
 
 def _check(line: bytes) -> None:
-    """Compare the checksum.
-
-    Raises:
-        LineError: It does not fit, or the line has none.
-    """
+    """Raise a `LineError` where the checksum does not fit, or the line has none."""
     found = _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))
     # Over all but the checksum itself.
     if found is not None and b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
@@ -309,11 +304,7 @@ def _json(value: BaseModel, exclude: Any = None) -> bytes:
 
 
 def _check_types(result: StepResult) -> None:
-    """Check the types of fields, since assignments are not validated; much cheaper than validating the line.
-
-    Raises:
-        TypeError: One is not.
-    """
+    """Check the types of fields, since assignments are not validated; much cheaper than validating the line."""
     observation, reward = result.observation, result.reward
     if not (
         isinstance(observation, Observation)
