@@ -217,7 +217,6 @@ def _show_any_text(stream: TextIO | None) -> None:
 def _without_command(
     parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
 ) -> int:
-    """Print the help, the version or a complaint."""
     if chosen is not None and not {"-h", "--help", "--version"} & set(arguments):
         from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
 

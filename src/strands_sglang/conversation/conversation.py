@@ -479,7 +479,6 @@ def _new_characters(messages: Messages) -> int:
 
 
 def _image_data(block: Mapping[str, Any]) -> Any:
-    """The data that an image block carries, or None."""
     image = block["image"]
     source = image.get("source") if isinstance(image, Mapping) else None
     data = source.get("bytes") if isinstance(source, Mapping) else None

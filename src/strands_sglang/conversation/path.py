@@ -22,7 +22,6 @@ class HeldPath(NamedTuple):
     """The turns that a call extends.
 
     Attributes:
-        ids: Their ids, prompts and outputs.
         media: Images of their prompts in order; positions are those in `ids`.
         growth: Tokens by which those images make the path longer for the server.
         first_prompt: Length of the first prompt as the server counts it, or None for the empty path.

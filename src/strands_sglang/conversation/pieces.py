@@ -203,7 +203,6 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
 
 
 def _cuts(rust: Any) -> list[_Cut]:
-    """The cuts of a text, one after the other."""
     model = rust.model
     if type(model).__name__ != "BPE" or model.dropout:
         raise _UnknownError
@@ -360,7 +359,6 @@ class _Translation:
         return _written(members & self._alphabet)
 
     def _characters(self, literal: str) -> frozenset[int]:
-        """The characters that the next item stands for."""
         if found := self._take(r"\\([pP])\{(\^?)([LMNPSZC][a-z]?)\}"):
             members = _category(found[3])
             return _ALPHABET - members if (found[1] == "P") != bool(found[2]) else members
@@ -379,7 +377,6 @@ def _category(name: str) -> frozenset[int]:
 
 
 def _written(members: Iterable[int]) -> str:
-    """A class of these code points."""
     codes = sorted(members)
     if len(codes) < 2:
         return re.escape(chr(codes[0])) if codes else "(?!)"

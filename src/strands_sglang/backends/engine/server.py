@@ -114,7 +114,6 @@ def _guard(hosts: Collection[str] | None) -> Any:
 async def _errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn errors into the server's answers."""
     try:
         return await handler(request)
     except BackendRequestError as error:  # a real server would die of these
@@ -185,7 +184,6 @@ async def _generate(request: web.Request) -> web.StreamResponse:
 
 
 def _item(body: dict[str, Any], index: int) -> dict[str, Any]:
-    """The fields of one member of a batch."""
     fields = dict(body)
     for key in _PER_ITEM:
         if isinstance(fields.get(key), list):

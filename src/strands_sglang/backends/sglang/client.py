@@ -159,7 +159,6 @@ class SGLangClient(ServerClient):
 
     @staticmethod
     def _classify_http_error(status: int, body: str) -> BackendHTTPError:
-        """The typed error of an error answer."""
         return http_error(status, body)
 
     def _is_retryable_error(self, error: BaseException) -> bool:
