@@ -84,6 +84,7 @@ class HarnessEnvironment(Environment):
         limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
         isolation: The barrier between the program and this machine; `none-i-accept-the-risk` turns it off.
         read_only: Files and folders of this machine to show in the sandbox, such as the program's.
+        environment: Environment variables beside those of the harness.
         gateway_options: Options of `Gateway`, e.g. `{"client_sampling": True}`.
         **options: Further arguments of `Environment`. Limits on tools do not apply: the program runs its own.
 

@@ -49,7 +49,10 @@ _ENFORCED = frozenset(
 
 
 class SandboxSlots:
-    """A bound on the sandboxes running in each event loop; others wait. Share one among environments."""
+    """A bound on the sandboxes running in each event loop. Share one among environments.
+
+    Others wait for their first call to start.
+    """
 
     def __init__(self, limit: int = DEFAULT_MAX_SANDBOXES) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
