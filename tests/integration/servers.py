@@ -27,6 +27,8 @@ class Server(ABC):
         base_url: Its address, without a slash at its end.
     """
 
+    name: ClassVar[str]
+    """Its backend's name on command lines."""
     client_class: ClassVar[type[ServerClient]]
     holding: ClassVar[tuple[str, ...]]
     """Pause modes that keep a call in flight and go on with it afterwards. The mode `abort` is known to all."""
@@ -49,6 +51,11 @@ class Server(ABC):
     def served(self) -> dict[str, Any]:
         """Name, `max_model_len` and `root` of the model."""
         return dict(get_json(f"{self.base_url}/v1/models")["data"][0])
+
+    @property
+    def address(self) -> str:
+        """Its address for a setting that holds nothing else."""
+        return f"{self.name}+{self.base_url}"
 
     @property
     @abstractmethod
@@ -103,6 +110,7 @@ class Server(ABC):
 class SGLangServer(Server):
     """SGLang, or the embedded engine's server, which speaks its protocol."""
 
+    name = "sglang"
     client_class = SGLangClient
     holding = ("in_place", "retract")
 
@@ -176,6 +184,7 @@ class SGLangServer(Server):
 class VLLMServer(Server):
     """vLLM with `--enable-scale-out` and its routes for development."""
 
+    name = "vllm"
     client_class = VLLMClient
     holding = ("keep",)
     draining = ("wait",)

@@ -14,7 +14,6 @@ from provider_support import make_agent
 
 from strands_sglang import SGLangModel, Trajectory
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
-from strands_sglang.backends.contract import PromptScoring
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.tool_parsers import ToolParser, get_tool_parser
 from strands_sglang.trajectory import FinishType
@@ -122,15 +121,8 @@ async def test_every_prompt_extends_the_one_before_and_comes_from_the_cache(
         assert turn.completion.cached_tokens == await server.cached(turn.start - 1)
 
 
-async def test_prompt_logprobs_on_request_cover_only_what_is_new_or_are_refused(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_prompt_logprobs_on_request_cover_every_token(server: Server, backend: Any, tokenizer: Any) -> None:
     model = make_model(backend, tokenizer, stop_token_ids=early_stops(len(tokenizer)), max_new_tokens=200)
-    if backend.capabilities.prompt_scoring is PromptScoring.NONE:
-        model.update_config(return_prompt_logprobs=True)
-        with pytest.raises(Exception, match="scores no prompts"):
-            await make_agent(model).invoke_async("What is 1 + 2?")
-        return
     model.update_config(return_prompt_logprobs=True)
     await make_agent(model).invoke_async("What is 1 + 2?", limits={"turns": 3})
     (trajectory,) = model.trajectories

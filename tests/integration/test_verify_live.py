@@ -11,14 +11,14 @@ import pytest
 from strands_env.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from tests.integration.servers import SGLangServer
+from tests.integration.servers import Server, SGLangServer
 from tests.unit.eval_support import sample
 
 
 @pytest.fixture
-def run(tmp_path: Path, sglang_server: SGLangServer, capsys: Any) -> str:
+def run(tmp_path: Path, server: Server, capsys: Any) -> str:
     """A small evaluation on the server."""
-    model = ["--backend", "sglang", "--base-url", sglang_server.base_url, "--temperature", "1"]
+    model = ["--backend", server.name, "--base-url", server.base_url, "--temperature", "1"]
     size = ["--limit", "2", "-n", "2", "--max-new-tokens", "24", "-q", "-o", str(tmp_path / "run")]
     assert main(["eval", "arithmetic", *model, *size]) == 0
     capsys.readouterr()
@@ -33,16 +33,16 @@ def mismatch(run: str, capsys: Any, *where: str) -> dict[str, Any]:
     return found
 
 
-def test_server_agrees_with_what_it_recorded(run: str, sglang_server: SGLangServer, capsys: Any) -> None:
-    found = mismatch(run, capsys, "--server", sglang_server.base_url)
+def test_server_agrees_with_what_it_recorded(run: str, server: Server, capsys: Any) -> None:
+    found = mismatch(run, capsys, "--server", server.address)
     assert (found["trajectories"], found["skipped"]) == (4, {})
     assert found["tokens"] > 4
     assert found["max_abs_difference"] < 1e-2
 
 
-def test_embedded_engine_agrees_with_the_server(run: str, sglang_server: SGLangServer, capsys: Any) -> None:
+def test_embedded_engine_agrees_with_the_server(run: str, server: Server, capsys: Any) -> None:
     pytest.importorskip("torch", reason="needs the extra `local`")
-    folder = Path(sglang_server.info["model_path"])
+    folder = Path(server.model_path)
     if not (folder / "config.json").is_file():
         pytest.skip(f"the server's model {str(folder)!r} is not a folder on this machine")
     assert mismatch(run, capsys, "--model", str(folder))["max_abs_difference"] < 1e-2

@@ -286,9 +286,10 @@ class Scorer:
     """Says that every token has log-probability -1."""
 
     async def generate(self, ids, *, logprob_start_len, **fields):
-        assert fields["sampling_params"]["max_new_tokens"] == 0
+        assert fields["sampling_params"]["max_new_tokens"] == 1
         scored = [[None if place == logprob_start_len else -1.0, token, None] for place, token in enumerate(ids)]
-        return {"meta_info": {"input_token_logprobs": scored[logprob_start_len:]}}
+        meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 1, None]]}
+        return {"output_ids": [1], "meta_info": {**meta, "input_token_logprobs": scored[logprob_start_len:]}}
 
     async def health(self):
         return True
@@ -307,7 +308,7 @@ def test_a_server_that_does_not_answer_is_named(graded, capsys, monkeypatch):
 
     monkeypatch.setattr(verify, "_client", lambda args: Gone())
     assert main(["verify", graded, "--server", "http://x"]) == 1
-    assert "no SGLang server answers at 'http://x'" in capsys.readouterr().err
+    assert "no server answers at 'http://x'" in capsys.readouterr().err
 
 
 def test_ids_that_would_kill_the_server_are_not_sent(graded, capsys, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ from strands_env.core.models import model_factory_from_args
 from strands_sglang import TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
 from strands_sglang.backends.vllm import VLLMClient
+from strands_sglang.backends.vllm.answer import read_answer
+from strands_sglang.backends.vllm.request import WireRequest
 from strands_sglang.exceptions import (
+    BackendAnswerError,
     BackendConnectionError,
     BackendContextLengthError,
     BackendHTTPError,
@@ -144,12 +149,33 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
         assert not server.requests
 
 
-@pytest.mark.parametrize(("fields", "words"), [({"score_from": 0}, "prefix cache"), ({"images": ("data:",)}, "image")])
-async def test_what_vllm_cannot_do_exactly_is_refused(fields: dict[str, Any], words: str) -> None:
+async def test_images_are_refused() -> None:
     async with serving() as (server, client):
-        with pytest.raises(BackendRequestError, match=words):
-            await client.ask(request(**fields))
+        with pytest.raises(BackendRequestError, match="not proved"):
+            await client.ask(request(images=("data:",)))
         assert not server.requests
+
+
+def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:
+    choice = {"token_ids": [5], "finish_reason": "length", "logprobs": {"content": [{"token_id": 5, "logprob": -1.0}]}}
+    return {"choices": [choice], "prompt_logprobs": prompt_logprobs}
+
+
+def test_a_scored_prompt_begins_where_asked_and_is_checked() -> None:
+    asked = GenerateRequest(prompt=PromptIds.of([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0)
+    assert b'"prompt_logprobs":0' in b"".join(WireRequest.of(asked).body("r"))
+    entries = [None, {"8": {"logprob": -0.5}}, {"9": {"logprob": -9999.0}}]
+
+    def read(entries: Any, start: int) -> Any:
+        return read_answer(scoring_answer(entries), replace(asked, score_from=start), rid=None, vocab_size=None)
+
+    scored = read(entries, 0).scored_prompt
+    assert scored.ids.tolist() == [8, 9]
+    assert scored.logprobs[0] == -0.5 and math.isnan(scored.logprobs[1])
+    assert read(entries, 2).scored_prompt.ids.tolist() == [9]
+    for wrong in (entries[:2], [None, {"7": {"logprob": -1.0}}, {"9": {"logprob": -1.0}}]):
+        with pytest.raises(BackendAnswerError):
+            read(wrong, 0)
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

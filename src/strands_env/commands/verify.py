@@ -13,6 +13,7 @@ from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
+from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import StrandsSGLangError
@@ -72,9 +73,8 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
 
 def _client(args: argparse.Namespace) -> Any:
     if args.server is not None:
-        from strands_sglang import SGLangClient
-
-        return SGLangClient(args.server, max_retries=3)
+        client, address = client_class(args.server)
+        return client(address, max_retries=3)
     check_model_name(args.model)  # before the engine loads torch
     from strands_sglang.backends.engine import EmbeddedEngine
 

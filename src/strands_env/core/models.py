@@ -315,6 +315,8 @@ def _vllm_tokenizer(base_url: str, *, given: str | None) -> str:
 
 def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
     """The tokenizer that is given, else the server's in its own words; a server that is down shows here, either way."""
+    if base_url.startswith("vllm+"):
+        raise ValueError(f"{base_url!r} is the address of a vLLM server: choose --backend vllm")
     info = _asked(base_url, "/get_model_info", "SGLang", is_optional=given is not None)
     if given is not None:
         return given

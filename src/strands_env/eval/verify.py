@@ -18,6 +18,8 @@ from strands_env.core import Trajectory
 from strands_env.eval.errors import EvalError
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths
+from strands_sglang.backends import GenerateRequest, PromptIds, as_backend
+from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
 
 WORST = 10
@@ -133,7 +135,9 @@ async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int |
         EvalError: It serves another model than the sampled one and does not say how many ids that has.
     """
     if not await client.health():
-        raise SGLangConnectionError(f"no SGLang server answers at {server!r}")
+        raise SGLangConnectionError(f"no server answers at {server!r}")
+    if isinstance(client, VLLMClient):  # which answers 400 to an id it does not have
+        return None
     size: int | None = await client.vocab_size()
     if size is None:
         served, own = (await client.get_model_info()).get("model_path"), model_id
@@ -192,15 +196,12 @@ async def score_again(client: Any, item: Trajectory) -> Any:
     ids = item.tokens.token_ids
     sampled = np.flatnonzero(np.array(item.tokens.output_mask))
     start = max(0, int(sampled[0]) - 1) if sampled.size else 0
-    answer = await client.generate(
-        ids,
-        sampling_params={"max_new_tokens": 0, "temperature": 1.0},
-        return_logprob=True,
-        logprob_start_len=start,
+    request = GenerateRequest(
+        prompt=PromptIds.of(ids), sampling_params={"max_new_tokens": 1, "temperature": 1.0}, score_from=start
     )
+    found = (await as_backend(client).ask(request)).scored_prompt
     scored = np.full(len(ids), np.nan)
-    rows = answer["meta_info"]["input_token_logprobs"]
-    for place, (logprob, token, *_) in enumerate(rows, start=len(ids) - len(rows)):
-        if logprob is not None and token == ids[place]:
-            scored[place] = logprob
+    if found is not None and found.ids:
+        same = np.asarray(found.ids) == np.asarray(ids[-len(found.ids) :])
+        scored[-len(found.ids) :] = np.where(same, found.logprobs, np.nan)
     return scored

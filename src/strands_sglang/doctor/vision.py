@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backends.sglang import SGLangClient
+from ..backends import client_class
 from ..conversation import Conversation, TurnRequest
 from ..media import ProcessorExpander
 from ..trajectory import Trajectory
@@ -46,7 +46,8 @@ async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander,
         StrandsSGLangError: It cannot be reached, or refuses the images.
     """
     pictures = proof_pictures()
-    async with SGLangClient(server, max_retries=2, retry_delay=0.2) as client:
+    make_client, address = client_class(server)
+    async with make_client(address, max_retries=2, retry_delay=0.2) as client:
         conversation = Conversation(
             client=client,
             tokenizer=tokenizer,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...exceptions import BackendAnswerError, BackendError
 from ...trajectory import Finish, FinishType, SamplingMask
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
-from ..contract import GenerateAnswer, GenerateRequest
+from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 RID_PREFIX: Final = "generate-tokens-"
 """What the server puts before the id of a request, in answers and in abort calls."""
@@ -76,6 +76,7 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None, vocab_size: i
         output_ids=ids,
         finish=finish,
         output_logprobs=_logprobs(choice.get("logprobs"), ids.tolist()) if request.logprobs else None,
+        scored_prompt=None if request.score_from is None else _scored(payload.get("prompt_logprobs"), request),
         weight_spans=weight_spans(choice.get("weight_versions"), None, len(ids)),
         routed_experts=None if request.experts_from is None else _experts(choice.get("routed_experts")),
         sampling_mask=None if mask is None else _mask(mask, len(ids)),
@@ -117,6 +118,20 @@ def _logprobs(found: Any, ids: list[int]) -> Any:
                 f"the sampled token {token} has the log-probability {value!r}: it is not known, and is not made up"
             )
     return checked_logprobs("logprobs.content", values)
+
+
+def _scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
+    """The prompt from `score_from` on; nothing precedes the very first token, which has no value."""
+    if found is None:
+        return None
+    prompt = request.prompt.tolist()
+    if len(found) != len(prompt):
+        raise BackendAnswerError(f"prompt_logprobs has {len(found)} entries for a prompt of {len(prompt)} tokens")
+    start = max(1, request.score_from or 0)
+    ids = prompt[start:]
+    values = [entry[str(token)]["logprob"] for token, entry in zip(ids, found[start:], strict=True)]
+    known = [None if value is None or value <= _REPLACED else value for value in values]
+    return ScoredPrompt(ids=checked_ids("prompt", ids), logprobs=checked_logprobs("prompt_logprobs", known))
 
 
 def _token_of(entry: Mapping[str, Any]) -> int | None:

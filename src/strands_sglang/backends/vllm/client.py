@@ -125,6 +125,12 @@ class VLLMClient(ServerClient):
             raise BackendAnswerError(f"/v1/models names no model: {body!r:.200}") from error
         if owner == "sglang":
             raise BackendRequestError(f"{self.base_url} is an SGLang server: use SGLangClient, or --backend sglang")
+        logger.info(
+            "base_url=<%s>, model=<%s> | prompt tokens are not scored unless return_prompt_logprobs=True, for which "
+            "vLLM computes the whole prompt without its prefix cache",
+            self.base_url,
+            name,
+        )
         return BackendInfo(
             model=name, context_length=length if isinstance(length, int) else None, vocab_size=self._vocab_size
         )

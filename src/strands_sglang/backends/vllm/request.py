@@ -14,10 +14,11 @@ from typing import Any, Final
 import orjson
 
 from ...exceptions import BackendRequestError
-from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind
+from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind, PromptScoring
 
 CAPABILITIES: Final = Capabilities(
     logprobs=LogprobKind.SAMPLED,
+    prompt_scoring=PromptScoring.UNCACHED,
     routed_experts=True,
     sampling_mask=True,
     constraints=CONSTRAINTS,
@@ -27,7 +28,6 @@ CAPABILITIES: Final = Capabilities(
         "routed_experts": "start the server with --enable-return-routed-experts; its Rust front end never returns them",
         "sampling_mask": "start the server with --return-sampling-mask and --logprobs-mode processed_logprobs, and set "
         "top_k",
-        "prompt_scoring": "vLLM switches its prefix cache off for a request that scores its prompt",
         "images": "what vLLM makes of an image is not proved yet; use an SGLang server",
     },
 )
@@ -160,8 +160,6 @@ class WireRequest:
         """
         if request.images:
             raise BackendRequestError(f"images cannot be sent{CAPABILITIES.hint('images')}")
-        if request.score_from is not None:
-            raise BackendRequestError(f"the prompt is not scored{CAPABILITIES.hint('prompt_scoring')}")
         fields: dict[str, Any] = {**request.fields, "sampling_params": _wire_params(request)}
         if request.constrain_answer_only:
             fields["reasoning_ended"] = False
@@ -196,6 +194,8 @@ def _wire_params(request: GenerateRequest) -> dict[str, Any]:
             params[_NAMES.get(name, name)] = value
     if request.logprobs:
         params["logprobs"] = 0  # of the sampled token alone
+    if request.score_from is not None:
+        params["prompt_logprobs"] = 0  # of the prompt's own tokens; switches the prefix cache off for this request
     if request.experts_from is not None:
         params["routed_experts_prompt_start"] = request.experts_from
     if params.get("stop"):
