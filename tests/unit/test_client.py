@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import sys
 import threading
 import warnings
 import weakref
@@ -750,3 +751,27 @@ async def test_errors_pickle(server: FaultyServer, client: SGLangClient) -> None
         422,
         caught.value.body,
     )
+
+
+def test_more_calls_than_descriptors_are_all_answered() -> None:
+    """In a process of its own, whose limit on descriptors is half of the default number of connections."""
+    code = (
+        "import asyncio, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))\n"
+        "from strands_sglang import SGLangClient\n"
+        "async def main():\n"
+        "    async with SGLangClient(sys.argv[1], retry_delay=0.05) as client:\n"
+        "        calls = (client.generate([1, 2, number % 900]) for number in range(2000))\n"
+        "        print(len(await asyncio.gather(*calls)))\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def run() -> tuple[int | None, bytes]:
+        async with FaultyServer() as server:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, server.url, stdout=asyncio.subprocess.PIPE
+            )
+            output, _ = await asyncio.wait_for(process.communicate(), 120)
+            return process.returncode, output
+
+    assert asyncio.run(run()) == (0, b"2000\n")
