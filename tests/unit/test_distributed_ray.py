@@ -31,7 +31,7 @@ def cluster():
 
 def test_without_ray_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(ImportError, match=r"strands-rollout\[ray\]"):
+    with pytest.raises(ImportError, match=r"pip install .*\[ray\]"):
         RayExecutor(f"{HERE}:plain")
 
 

@@ -86,7 +86,7 @@ def test_openai_models_take_max_tokens(given: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backend": "vllm"}, "unknown backend 'vllm': choose one of local, sglang, openai, bedrock"),
+        ({"backend": "ollama"}, "unknown backend 'ollama': choose one of local, sglang, vllm, openai, bedrock"),
         ({"backend": "sglang"}, "give --base-url"),
         ({"backend": "openai"}, "give --model-id"),
     ],

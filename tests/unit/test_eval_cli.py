@@ -296,7 +296,7 @@ def test_damaged_tokens_of_one_sample_hide_no_other(two_runs, capsys):
 
 
 def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
-    assert main(["report", two_runs[0], "--tokenizer", "./nowhere"]) == 3
+    assert main(["report", two_runs[0], "--tokenizer", "./nowhere"]) == 2
     assert "'./nowhere' is neither a folder" in capsys.readouterr().err
 
 
