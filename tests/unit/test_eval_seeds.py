@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,7 +16,8 @@ from strands_env.core.models import local_model_factory, sglang_model_factory
 from strands_env.core.seeds import RolloutSeed, SeededBackend, derive_seed
 from strands_env.distributed import ProcessExecutor
 from strands_env.eval import ConfigMismatchError, EvalError, Evaluator, read_results
-from strands_sglang.backends import GenerateRequest, PromptIds
+from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest, PromptIds
+from strands_sglang.trajectory import Finish, FinishType
 from tests.unit.eval_support import FakeEnv, tasks
 
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 6}
@@ -199,3 +201,17 @@ def test_a_fixed_seed_with_several_samples_is_a_wrong_argument(tmp_path, capsys)
     given = ["eval", "arithmetic", "--backend", "scripted", "-n", "3", "--sampling", '{"sampling_seed": 1}']
     assert main([*given, "-o", str(tmp_path)]) == 2
     assert "all 3 samples of a prompt the same" in capsys.readouterr().err
+
+
+async def test_the_seeds_of_a_run_do_not_change_from_version_to_version() -> None:
+    asked: list[Any] = []
+
+    class Noted(Backend):
+        async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+            asked.append(request.sampling_params["sampling_seed"])
+            return GenerateAnswer(output_ids=array("i", [1]), finish=Finish(type=FinishType.STOP, matched=1))
+
+    seeded = SeededBackend(Noted(), 7)
+    for ids in ([1, 2, 3], [1, 2, 3], [1, 2, 3, 4]):
+        await seeded.ask(GenerateRequest(prompt=PromptIds.of(ids)))
+    assert asked == [4925236846549529, 2406123262252570, 7810327900555404]
