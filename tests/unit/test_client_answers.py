@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from strands_sglang.backends.http.options import Secrets
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import (
     SGLangAnswerLimitError,
@@ -292,3 +293,19 @@ async def test_a_foreign_id_is_reported_only(
         await client.generate([1])
     assert len(server.requests) == 1
     assert any("field=<rid>" in record.getMessage() for record in caplog.records)
+
+
+def test_a_key_is_hidden_in_capitals_too() -> None:
+    secrets = Secrets({"Authorization": "Bearer sk-supersecret0123"})
+    assert secrets.hide("the key SK-SUPERSECRET0123 is wrong") == "the key *** is wrong"
+
+
+@pytest.mark.parametrize("headers", [{"X-Name": "\ud800"}, {"Expect": "100-continue"}])
+def test_headers_that_cannot_be_sent_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="header"):
+        SGLangClient("http://localhost", headers=headers)
+
+
+def test_an_address_with_a_space_is_refused() -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        SGLangClient("http://h /x:1")

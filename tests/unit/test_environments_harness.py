@@ -191,6 +191,22 @@ async def test_a_request_that_is_refused_does_not_hide_the_episode(further: tupl
     assert result.reward is not None and result.reward.reward == 0.0
 
 
+PREFILLED = REFUSED.replace(
+    """[{"type": "image_url",
+    "image_url": {"url": "data:image/png;base64,AAAA"}}]}]}""",
+    '"go"}, {"role": "assistant", "content": "Well"}]}',
+)
+
+
+async def test_a_request_that_the_gateway_refuses_does_not_hide_the_episode_either() -> None:
+    assert "Well" in PREFILLED
+    harness = dataclasses.replace(HARNESS, files={"agent.py": PREFILLED})
+    env = environment([completion("Four.")], harness=harness, reward_fn=lambda action, result: 0.0)
+    result = await env.rollout(Action(message="2+2?", task_context=TaskContext(id="t")))
+    assert result.termination_reason == "task_complete", result.error
+    assert result.reward is not None and result.reward.reward == 0.0
+
+
 ENDINGS = {
     "a child keeps the output open": "import subprocess; subprocess.Popen(['sleep', '600'])",
     "writes into its launcher": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -126,3 +127,15 @@ async def test_redacting_a_copy_changes_the_copy_alone(make: Any, base: type, se
     assert str(result.observation.messages).count(SECRET) == 4  # two calls, two results
     assert [prompt.count(SECRET) for prompt in model.given] == [0, 2, 4]
     assert "[redacted]" not in str(model.given)
+
+
+async def test_a_wrapped_stream_promises_nothing() -> None:
+    class Wrapped(SGLangModel):
+        @functools.wraps(SGLangModel.stream)
+        async def stream(self, messages: Any, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
+            redact(messages)
+            async for event in super().stream(messages, *args, **options):
+                yield event
+
+    result = await step(Wrapped(client=Replay([LOOK_UP, "done"]), tokenizer=tokenizer()))
+    assert SECRET in str(result.observation.messages)

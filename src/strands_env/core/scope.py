@@ -27,6 +27,7 @@ from strands.models import Model
 
 from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
 
+from .sdk_patches import only_reads
 from .tokens import trajectories_of
 from .types import ErrorRecord, Phase, TerminationReason, TokenObservation, ToolErrorRecord, Trajectory
 
@@ -125,7 +126,7 @@ class StepScope:
             assert original is not None
             return self._with_failures(key, original(*args, **kwargs))
 
-        watched.only_reads_messages = getattr(method, "only_reads_messages", False)  # type: ignore[attr-defined]
+        watched.only_reads_messages = only_reads(method)  # type: ignore[attr-defined]
         return watched
 
     async def _with_failures(self, key: int, events: Any) -> AsyncIterator[Any]:

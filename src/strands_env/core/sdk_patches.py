@@ -103,9 +103,12 @@ def inside_a_step() -> Iterator[None]:
         _is_inside.reset(token)
 
 
-def only_reads_messages(model: Any) -> bool:
-    """True for a model whose `stream` promises only to read its messages; one that overrides or wraps it does not."""
-    return getattr(model.stream, "only_reads_messages", False) is True
+def only_reads(stream: Callable[..., Any]) -> bool:
+    """True for a model's `stream` that promises only to read its messages.
+
+    A wrapper makes no promise, though `functools.wraps` copies that of what it wraps.
+    """
+    return getattr(stream, "only_reads_messages", False) is True and not hasattr(stream, "__wrapped__")
 
 
 def function_of(tool: AgentTool) -> Callable[..., Any] | None:
@@ -150,7 +153,7 @@ def _model_context(*, agent: Any, messages: Any, model: Any, **others: Any) -> I
     if type(messages) is _Uncopied:
         if agent._middleware_registry.compose(InvokeModelStage, _no_middleware) is _no_middleware:
             messages = _Shared(messages.value)
-            messages.is_only_read = only_reads_messages(model)
+            messages.is_only_read = only_reads(model.stream)
         else:
             messages = copy.deepcopy(messages.value)
     return InvokeModelContext(agent=agent, messages=messages, model=model, **others)

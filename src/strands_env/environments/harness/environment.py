@@ -62,6 +62,13 @@ class HarnessFailedError(RuntimeError):
         return str(self.args[0])
 
 
+def _is_own_request(failure: BaseException | None) -> bool:
+    """True if a request failed for what the program put into it, whoever refused it: the template or the gateway."""
+    from strands_sglang.gateway.dialects.wire import Refused
+
+    return isinstance(failure, _OWN_REQUEST) or (isinstance(failure, Refused) and failure.status < 500)
+
+
 class HarnessEnvironment(Environment):
     """An agent program of any make as an environment: its model calls go through a gateway session of the step's model.
 
@@ -187,7 +194,7 @@ class HarnessEnvironment(Environment):
             done = await self._launch(session, action, path)
             await session.close()
         self._conclude(agent, session, done)
-        refused = isinstance(session.failure, _OWN_REQUEST) and agent.messages
+        refused = _is_own_request(session.failure) and agent.messages
         if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled or not agent.messages:

@@ -16,7 +16,8 @@ from yarl import URL
 from ...exceptions import BackendRequestError
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
-_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "expect"})
 _WRITERS: tuple[Callable[[str], str], ...] = (json.dumps, partial(json.dumps, ensure_ascii=False), repr)
 _TELLING = 8  # first characters by which a key is recognised
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -49,7 +50,7 @@ def _parse(url: Any) -> URL | None:
         return None
     try:
         parsed = URL(url.strip())
-        if _CONTROL_CHARACTERS.search(url.strip()):  # the parser drops some of them
+        if re.search(r"[\x00-\x20\x7f]", url.strip()):  # the parser drops some of them
             return None
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query_string or parsed.fragment:
             return None
@@ -78,7 +79,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"header {name!r}: expected a name of letters, digits and '-'")
         if name.lower() in _FRAMING_HEADERS:
             raise ValueError(f"header {name!r}: expected none of {sorted(_FRAMING_HEADERS)}, which the client sets")
-        if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value):
+        if not isinstance(value, str) or _CONTROL_CHARACTERS.search(value) or _SURROGATES.search(value):
             raise ValueError(f"the value of header {name!r}: expected a text without line breaks")
     return dict(headers)
 
@@ -98,7 +99,9 @@ class Secrets:
                 forms = (secret, secret.encode().decode("latin-1"))  # as it is sent, and as headers are read
                 found.update(dict.fromkeys((*forms, *(write(form)[1:-1] for form in forms for write in _WRITERS))))
         self._forms = tuple(found)
-        self._begins = re.compile("|".join(re.escape(form[:_TELLING]) for form in found)) if found else None
+        self._begins = (
+            re.compile("|".join(re.escape(form[:_TELLING]) for form in found), re.IGNORECASE) if found else None
+        )
 
     def hide(self, text: str) -> str:
         """The text with `***` for every key, and for the beginning of one, as where a text was cut."""
@@ -125,7 +128,7 @@ class Secrets:
 
 def _equal(one: str, other: str) -> int:
     """Characters at which two texts are equal from their beginning."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    same = itertools.takewhile(lambda pair: pair[0].lower() == pair[1].lower(), zip(one, other, strict=False))
     return sum(1 for _ in same)
 
 
