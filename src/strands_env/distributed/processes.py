@@ -46,7 +46,7 @@ class ProcessExecutor(PooledExecutor):
     process, and no deadline inside can pass. A worker that is silent for `stuck_after` seconds is killed, and a task
     that blocks a worker of its own is quarantined: its sample is lost to infrastructure, with the line that held the
     interpreter in its error. When this process dies, however it does, the workers clean up and end; one that cannot is
-    killed with everything it started.
+    killed with its process group.
 
     Args:
         make: `module:function` or a function that pickles; called in each worker with `arguments`, it returns the
@@ -240,7 +240,7 @@ class _Worker:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill the process with everything it started."""
+        """Kill the process group."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
