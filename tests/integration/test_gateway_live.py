@@ -26,6 +26,8 @@ from tests.integration.test_exactness import (
 TURNS = 3
 BROKEN = 2
 """The request whose connection breaks, counted from 1."""
+HOLD = 2.5
+"""Seconds until a broken-off request may be repeated: by then the gateway has seen that its client is gone."""
 
 
 class Recorded(NamedRequests):
@@ -54,6 +56,8 @@ class Recorded(NamedRequests):
 class BreakingProxy:
     """Passes bytes between a client and the gateway, and breaks the connection of one request.
 
+    After a break before the answer, the next connection is held, lest the repeat join the call still in flight.
+
     Args:
         url: The gateway.
         before_answer: Waits for the moment to break the connection; None: when the answer begins, which is swallowed.
@@ -63,6 +67,7 @@ class BreakingProxy:
         self.port = int(url.rpartition(":")[2])
         self.before_answer = before_answer
         self.requests = 0
+        self.hold = 0.0
 
     async def __aenter__(self) -> str:
         self.server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -72,6 +77,8 @@ class BreakingProxy:
         self.server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hold, self.hold = self.hold, 0.0
+        await asyncio.sleep(hold)
         from_gateway, to_gateway = await asyncio.open_connection("127.0.0.1", self.port)
         reached = asyncio.Event()
         ways = [
@@ -105,6 +112,7 @@ class BreakingProxy:
             await asyncio.Event().wait()  # `_back` ends it
         else:
             await self.before_answer()
+            self.hold = HOLD
 
 
 async def until_running(server: Server, recorded: Recorded) -> None:

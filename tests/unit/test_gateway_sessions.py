@@ -618,6 +618,19 @@ async def test_a_half_closing_client_is_answered(stream: bool, delay: float) -> 
         assert b"Hello." in text and [t.is_discarded for t in r.session.trajectories] == [False]
 
 
+async def test_a_quick_repeat_of_a_broken_off_request_joins_the_call_in_flight() -> None:
+    async with rig([slow("Hello.", 0.4)]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "max_tokens": 512}):
+            await until(lambda: r.prompts)
+        answer = await r.messages([USER])
+        assert answer["content"][0]["text"] == "Hello." and len(r.prompts) == 1
+        await asyncio.sleep(0.1)  # what is sent to the client that is gone is refused
+        counters, (trajectory,) = r.session.counters, r.session.trajectories
+        assert (counters.joined, counters.sampled, counters.replayed, counters.siblings) == (1, 1, 0, 0)
+        assert not r.client.cancelled and not trajectory.is_discarded
+        assert len(r.session.conversation.forest.turns) == 1 and trained_once(r.session)
+
+
 async def test_the_history_is_that_of_the_agent_that_began_whatever_its_name() -> None:
     async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
         for agent, content in (("/root", "Task"), ("/root/helper", "Part"), ("/root", "More")):
