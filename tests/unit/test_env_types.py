@@ -102,7 +102,7 @@ def test_action_survives_json_with_image_bytes_and_extra_fields() -> None:
 
 def test_message_that_is_no_message_is_refused() -> None:
     with pytest.raises(ValidationError, match="give the content as a list of blocks"):
-        Action(message={"role": "user", "content": "hello"})
+        Action(message={"role": "user", "content": 5})
 
 
 def test_chat_messages_are_a_prompt_and_its_history() -> None:
@@ -122,9 +122,31 @@ def test_chat_messages_are_a_prompt_and_its_history() -> None:
     assert Action.model_validate_json(action.model_dump_json()) == action
 
 
+@pytest.mark.parametrize("message", [{"role": "user", "content": "text"}, ({"role": "user", "content": "text"},)])
+def test_one_chat_message_and_a_tuple_of_them_are_taken_as_a_list_is(message: object) -> None:
+    context = TaskContext(id="a")
+    listed = Action(message=[{"role": "user", "content": "text"}], task_context=context)
+    assert Action(message=message, task_context=context) == listed
+
+
+CALLED = [
+    {"role": "user", "content": "1 + 2?"},
+    {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]},
+]
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [
+        ([*CALLED, {"role": "tool", "tool_call_id": "c", "content": "3"}], "ends with a tool result"),
+        (
+            [*CALLED, {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"text": "3"}]}}]}],
+            "ends with a tool result",
+        ),
+        ([{"role": "user", "content": 5}], "the content 5, expected text or a list of parts"),
+        ([{"role": "user", "content": "a"}, 5], "expected text, a list of content blocks or a message"),
+        ([], "message is empty"),
+        ((), "message is empty"),
         ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "no system message"),
         ([{"role": "assistant", "content": "Hi"}], "must end with a user message"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,11 @@ class ChatPrompt:
             UnsupportedPromptError: A part is neither text nor one of the images, or a system message has an image.
             ValueError: The prompt does not end with a user message, or a message cannot be understood.
         """
+        if messages and _has_result(messages[-1]):
+            raise ValueError(
+                "the prompt ends with a tool result, which would be cut from the call it answers: "
+                "expected a user message with text or images at the end"
+            )
         system: list[str] = []
         turns: list[dict[str, Any]] = []
         pictures = None if images is None else iter(images)
@@ -53,6 +58,12 @@ class ChatPrompt:
 def is_image(part: Any) -> bool:
     """True for a part of a message that stands for an image."""
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
+
+
+def _has_result(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else ()
+    return message.get("role") == "tool" or any(isinstance(part, Mapping) and "toolResult" in part for part in parts)
 
 
 def _blocks(
@@ -78,6 +89,8 @@ def _shown(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]
         return []
     if isinstance(content, str):
         return [{"text": content}]
+    if isinstance(content, Mapping) or not isinstance(content, Iterable):
+        raise ValueError(f"a message has the content {content!r}, expected text or a list of parts")
     blocks: list[dict[str, Any]] = []
     for part in content:
         if is_image(part) and images is None:

@@ -130,7 +130,16 @@ def _check_fields(data: Any) -> Any:
 
 def _read_chat(data: Any) -> Any:
     message = data.get("message") if isinstance(data, dict) else None
-    if not (isinstance(message, list) and any(isinstance(each, Mapping) and "role" in each for each in message)):
+    if isinstance(message, Mapping) and "role" in message and isinstance(message.get("content"), str):
+        message = [message]
+    elif isinstance(message, tuple):
+        message = list(message)
+        data = {**data, "message": message}
+    if not isinstance(message, list) or not all(isinstance(each, Mapping) for each in message):
+        return data
+    if not message:
+        raise ValueError("message is empty: expected text, content blocks or chat messages, of which the last is asked")
+    if not any("role" in each for each in message):
         return data
     prompt = ChatPrompt.of(message, images=())
     if prompt.system is not None:
