@@ -10,7 +10,7 @@ from strands_env.cli import main
 from strands_env.commands import verify
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.watch import Follower, curve
-from strands_env.core import Environment, StepResult, TokenObservation, Trajectory
+from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.rewards import ExactMatchReward
@@ -481,3 +481,12 @@ def test_a_trajectory_without_logprobs_is_skipped(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(verify, "_client", lambda args: Scorer())
     assert main(["verify", saved(tmp_path, made), "--server", "http://x"]) == 2
     assert "no log-probabilities were recorded" in capsys.readouterr().err
+
+
+def test_view_names_the_line_of_an_error(tmp_path, capsys):
+    failed = sample(None, 0, prompt="p")
+    failed.step_result.error = ErrorRecord(
+        type="KeyError", message="'answer'", traceback="", where=Phase.REWARD, raised_at="mine.py:7, in score"
+    )
+    assert main(["view", saved(tmp_path, failed), "p/0"]) == 0
+    assert "-- error in reward: KeyError: 'answer'\n   raised at mine.py:7, in score\n" in capsys.readouterr().out

@@ -97,6 +97,8 @@ def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
             yield from (f"   {line}" for line in _block(block).splitlines())
     if result.error is not None:
         yield f"-- error in {result.error.where}: {result.error.type}: {result.error.message}"
+        if result.error.raised_at is not None:
+            yield f"   raised at {result.error.raised_at}"
     if (tokens := result.observation.tokens) is not None:
         sampled = sum(tokens.output_mask)
         known = [value for value in tokens.logprobs if value is not None]
