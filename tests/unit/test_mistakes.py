@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import resource
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -674,6 +676,37 @@ def test_a_misspelt_override_is_warned_of(name: str, meant: str) -> None:
         kind(model_factory=lambda: ScriptedModel(["x"]))
     with pytest.warns(UserWarning, match=r"load_dataset\(\)"):
         type("Tasks", (Evaluator,), {"load_datasets": lambda self: []})(environment, output_path=None)
+
+
+def test_a_reward_that_is_no_override_is_warned_of_beside_a_reward_fn_once(recwarn: pytest.WarningsRecorder) -> None:
+    kind = type("Mine", (Environment,), {"compute_reward": lambda self, *given: 1.0, "get_tool": lambda self: []})
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            kind(model_factory=lambda: ScriptedModel(["x"]), reward_fn=lambda action, result: 0.5)
+    assert sorted(str(each.message).split("()")[0] for each in recwarn.list) == ["Mine.compute_reward", "Mine.get_tool"]
+
+
+def test_a_method_given_as_the_reward_is_no_misspelt_override(recwarn: pytest.WarningsRecorder) -> None:
+    class Mine(Environment):
+        def __init__(self) -> None:
+            super().__init__(model_factory=lambda: ScriptedModel(["x"]), reward_fn=self.compute_reward)
+
+        def compute_reward(self, action: Action, result: StepResult) -> float:
+            return 1.0
+
+    Mine()
+    assert not recwarn.list
+
+
+async def test_the_log_of_a_failing_reward_names_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(action: Action, result: StepResult) -> float:
+        raise KeyError("answer")
+
+    with caplog.at_level(logging.WARNING, logger="strands_env"):
+        result = await environment(reward_fn=failing).rollout(Action(message="q"))
+    assert result.error.raised_at.endswith(", in failing")
+    assert f"raised_at=<{result.error.raised_at}> | reward failed" in caplog.text
 
 
 def test_helpers_of_a_subclass_are_no_misspelt_overrides(recwarn: pytest.WarningsRecorder) -> None:

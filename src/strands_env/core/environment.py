@@ -162,7 +162,8 @@ class Environment:
             raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
         if reward_fn is not None:
             as_reward_function(reward_fn)  # a wrong one shows here
-        known = {"compute_reward": "the argument reward_fn"} if reward_fn is None else {}
+        own = getattr(reward_fn, "__name__", None) == "compute_reward"  # the method itself, given as the reward
+        known = {} if own else {"compute_reward": "the argument reward_fn"}
         warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -519,7 +520,9 @@ class Environment:
     def _reward_failed(result: StepResult, reason: TerminationReason, error: ErrorRecord) -> None:
         result.observation.metrics["loop_termination_reason"] = result.termination_reason.value
         result.termination_reason, result.error = reason, error
-        logger.warning("error=<%s>, message=<%s> | reward failed", error.type, error.message)
+        logger.warning(
+            "error=<%s>, message=<%s>, raised_at=<%s> | reward failed", error.type, error.message, error.raised_at
+        )
 
     def _failed(self, error: BaseException, where: Phase) -> StepResult:
         reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from weakref import WeakSet
+
+_SEEN: WeakSet[type] = WeakSet()
 
 
 def warn_of_misspelt_overrides(
     kind: type, base: type, names: Iterable[str], known: Mapping[str, str] | None = None
 ) -> None:
-    """Warn of methods of `kind` whose names look like misspelt overrides of `names`, the methods of `base`.
+    """Warn once of methods of `kind` whose names look like misspelt overrides of `names`, the methods of `base`.
 
     `known` has the meanings of other names, in words.
     """
+    if kind in _SEEN:
+        return
+    _SEEN.add(kind)
     for method, meant in _misspelt(kind, base, tuple(names), tuple((known or {}).items())):
         warnings.warn(f"{kind.__name__}.{method}() is called by nothing: did you mean {meant}?", stacklevel=3)
 
 
-@lru_cache(maxsize=1024)
 def _misspelt(
     kind: type, base: type, names: tuple[str, ...], known: tuple[tuple[str, str], ...]
 ) -> list[tuple[str, str]]:
