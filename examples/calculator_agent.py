@@ -20,7 +20,7 @@ from strands import Agent
 
 from strands_env.tools.calculator import calculator
 from strands_sglang import SGLangClient, SGLangModel, get_tokenizer, get_tool_parser
-from strands_sglang.drift import find_drift
+from strands_sglang.trajectory.drift import find_drift
 
 OPERATIONS = ("+", "-", "*")
 

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 
 from strands_sglang.backends.engine import EmbeddedEngine
-from strands_sglang.drift import DriftKind, find_drift
+from strands_sglang.trajectory.drift import DriftKind, find_drift
 
 QUESTIONS = (
     "Write a short poem about the sea in French, with emoji.",

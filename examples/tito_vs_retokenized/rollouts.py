@@ -17,7 +17,7 @@ from task import TOOL, Problem
 from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.training import TrainingSample, samples_from_step
-from strands_sglang.drift import count_changed_tokens
+from strands_sglang.trajectory.drift import count_changed_tokens
 
 
 @tool(name=TOOL)

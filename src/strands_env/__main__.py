@@ -2,7 +2,7 @@
 
 import sys
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from strands_sglang.cli import main
+from strands_sglang.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -284,7 +284,18 @@ async def test_tokenize_and_detokenize_are_inverse(url: str) -> None:
 
 
 def test_the_command_serves_prints_its_address_and_ends_on_a_signal() -> None:
-    command = [sys.executable, "-m", "strands_sglang.cli", "serve", "--model", "tiny", "--port", "0", "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "strands_sglang.commands.cli",
+        "serve",
+        "--model",
+        "tiny",
+        "--port",
+        "0",
+        "--threads",
+        "1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

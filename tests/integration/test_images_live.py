@@ -23,8 +23,8 @@ from strands_env.training import samples_from_model
 from strands_env.training.export import image_tensors
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
+from strands_sglang.commands.doctor.pictures import proof_pictures
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.doctor.pictures import proof_pictures
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
 from strands_sglang.media import image_expander
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from tests.integration.servers import Server, SGLangServer

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from strands_sglang import cli
+from strands_sglang.commands import cli
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_package_runs_as_its_command(package: str) -> None:
 
 def test_help_lists_the_subcommands_without_importing_them() -> None:
     code = (
-        "import sys, strands_sglang.cli as cli\n"
+        "import sys, strands_sglang.commands.cli as cli\n"
         "try:\n    cli.main(['--help'])\n"
         "except SystemExit as stop:\n    assert stop.code == 0\n"
         "loaded = [module for module, _ in cli._COMMANDS.values() if module in sys.modules]\n"

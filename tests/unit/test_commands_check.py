@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from strands import tool
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.core import Environment, RewardFunction
 from strands_env.eval import read_results
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
@@ -292,7 +292,7 @@ def test_names_that_are_none(name, tmp_path, capsys, monkeypatch):
 def test_own_model_names_work_where_a_tokenizer_is_asked_for(capsys):
     pytest.importorskip("tokenizers")
     from strands_sglang import get_tokenizer
-    from strands_sglang.doctor.source import load_source
+    from strands_sglang.commands.doctor.source import load_source
 
     assert get_tokenizer("tiny").chat_template
     assert load_source("tiny").stop_tokens == ("<|im_end|>",)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.cli import main as command_line
+from strands_env.commands.cli import main as command_line
 from tests.conftest import ROOT
 
 DOCUMENTS = sorted(

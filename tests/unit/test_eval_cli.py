@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.cli import main
 from strands_env.commands.arguments import ARGUMENTS
+from strands_env.commands.cli import main
 from strands_env.commands.progress import LiveDisplay, PlainDisplay, make_display
 from strands_env.commands.terminal import format_seconds
 from strands_env.eval import GroupPolicy, read_results
@@ -190,7 +190,17 @@ def test_too_many_lost_samples_give_up(tmp_path, capsys):
 
 def interrupted(folder, **config: int) -> subprocess.CompletedProcess[str]:
     """A run that is sent a signal while its first sample is under way."""
-    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "-c", "1", "-o", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "strands_env.commands.cli",
+        "eval",
+        f"{HOOKS}:three_tasks",
+        "-c",
+        "1",
+        "-o",
+        str(folder),
+    ]
     options = ["--backend", "scripted", "--env", f"{HOOKS}:interrupting", "--env-config", json.dumps(config)]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.eval import read_results
 from strands_env.eval import registry as registry_module
 from strands_env.recipe import environments, objects
@@ -19,7 +19,7 @@ from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
 def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    command = [sys.executable, "-m", "strands_env.cli", *arguments]
+    command = [sys.executable, "-m", "strands_env", *arguments]
     environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("PYTHONUNBUFFERED", None)  # Python's own streams keep what nobody reads until it exits
     return subprocess.run(command, env=environment, text=True, timeout=120, **options)
@@ -260,17 +260,17 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
 @pytest.mark.parametrize(
     ("module", "command", "missing", "message"),
     [
-        ("strands_env.cli", "eval arithmetic --limit 1 -o {out}", "torch", "[local]'"),
-        ("strands_env.cli", "eval arithmetic --limit 1 --executor processes -o {out}", "torch", "[local]'"),
-        ("strands_env.cli", "eval arithmetic --backend scripted --executor ray -o {out}", "ray", "[ray]'"),
-        ("strands_sglang.cli", "serve --model tiny", "torch", "[local]'"),
+        ("strands_env", "eval arithmetic --limit 1 -o {out}", "torch", "[local]'"),
+        ("strands_env", "eval arithmetic --limit 1 --executor processes -o {out}", "torch", "[local]'"),
+        ("strands_env", "eval arithmetic --backend scripted --executor ray -o {out}", "ray", "[ray]'"),
+        ("strands_sglang", "serve --model tiny", "torch", "[local]'"),
         (
-            "strands_sglang.cli",
+            "strands_sglang",
             "gateway --base-url http://127.0.0.1:9 --tokenizer o/m",
             "transformers",
             "[hf]'",
         ),
-        ("strands_sglang.cli", "doctor o/m", "transformers", "[hf]'"),
+        ("strands_sglang", "doctor o/m", "transformers", "[hf]'"),
     ],
     ids=["eval", "workers", "ray", "serve", "gateway", "doctor"],
 )
@@ -336,7 +336,7 @@ def test_an_id_that_no_file_can_hold_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize(("closed", "shown"), [("2>&-", True), (">&-", False)])
 def test_a_run_without_standard_error_or_output(closed, shown, tmp_path):
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    command = [sys.executable, "-m", "strands_env.cli", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
+    command = [sys.executable, "-m", "strands_env", "eval", f"{HOOKS}:three_tasks", "--env", HOOKS]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command, "--backend", "scripted", "-o", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.eval import read_results
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 from tests.unit.test_eval_report import islands

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from strands_env.cli import main
 from strands_env.commands import view
+from strands_env.commands.cli import main
 from strands_env.core import Action, Environment, Phase, TerminationReason
 from strands_env.eval import DatasetError, Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel

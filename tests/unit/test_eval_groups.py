@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, summarize
 from strands_env.eval.run.groups import Grouping, GroupPolicy, read_scores
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths

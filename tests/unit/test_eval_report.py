@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Prices, ScoreTable, StoreError
 from strands_env.eval.metrics import mean_interval

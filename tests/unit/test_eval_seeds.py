@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from strands_env.cli import main
+from strands_env.commands.cli import main
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.models import local_model_factory, sglang_model_factory
 from strands_env.core.seeds import RolloutSeed, SeededBackend, derive_seed

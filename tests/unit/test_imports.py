@@ -31,13 +31,13 @@ LIGHT_ENGINE = ("own_models", "request", "server", "smollm2", "templates", "tiny
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["exceptions", "fast_paths", "installation", "command_line"],
-    ["template", "tool_parsers", "trajectory", "messages", "drift", "media", "tool_limiter"],
+    ["exceptions", "fast_paths", "installation"],
+    ["template", "tool_parsers", "trajectory", "messages", "media", "tool_limiter"],
     ["backends"],
     ["conversation"],
-    ["model", "gateway", "compat", "doctor"],
+    ["model", "gateway", "compat"],
     ["testing", "client", "utils"],
-    ["cli"],
+    ["commands"],
     ["__main__"],
 ]
 ENV_LAYERS = [
@@ -52,7 +52,6 @@ ENV_LAYERS = [
     ["testing"],
     ["recipe"],
     ["commands"],
-    ["cli"],
     ["__main__"],
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
@@ -211,7 +210,7 @@ def test_the_http_client_loads_no_numpy() -> None:
 )
 def test_help_does_without_the_sdk(command: str, arguments: list[str]) -> None:
     result = run_python(
-        f"import sys\nfrom {command}.cli import main\n"
+        f"import sys\nfrom {command}.commands.cli import main\n"
         f"try:\n    main([*{arguments!r}, '--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'strands', 'pydantic', 'asyncio', 'aiohttp', 'numpy'} & set(sys.modules)))"
     )

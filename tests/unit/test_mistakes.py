@@ -20,7 +20,7 @@ from strands import tool
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from strands_env.cli import main as strands_env
+from strands_env.commands.cli import main as strands_env
 from strands_env.core import Action, Environment, ErrorRecord, Observation, Phase, RewardResult, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, compare, read_results, summarize
@@ -29,7 +29,7 @@ from strands_env.testing import ScriptedModel, call
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
-from strands_sglang.cli import main as strands_sglang
+from strands_sglang.commands.cli import main as strands_sglang
 from strands_sglang.gateway import Gateway
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.cli import main
-from strands_sglang.doctor import command as doctor
-from strands_sglang.doctor.source import load_source
+from strands_sglang.commands.cli import main
+from strands_sglang.commands.doctor import command as doctor
+from strands_sglang.commands.doctor.source import load_source
 from strands_sglang.template import Flag, Shape, Verdict
 from tests.unit.template_texts import CHATML, LLAMA
 

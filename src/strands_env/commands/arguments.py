@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.command_line import json_object, non_negative, number, positive
+from strands_sglang.commands.command_line import json_object, non_negative, number, positive
 
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",

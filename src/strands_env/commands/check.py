@@ -28,7 +28,7 @@ from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing import ScriptedCall, ScriptedModel
 from strands_env.testing.dry_run import ANSWER, DryRun, Level, call_tools, dry_run
 from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError, did_you_mean
 from strands_sglang.testing import ScriptedClient
 

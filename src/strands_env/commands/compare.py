@@ -17,7 +17,7 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.store import StorePaths
 from strands_env.eval.store.config import differing
 from strands_env.report import write_comparison
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 EXAMPLES = 10
 """Places that are shown."""

@@ -38,9 +38,9 @@ from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
 from strands_env.recipe.options import resolve
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
-from strands_sglang.command_line import Exit
-from strands_sglang.drift import DriftTotals
+from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
+from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
 

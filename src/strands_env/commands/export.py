@@ -16,7 +16,7 @@ from strands_env.eval.store import ResultReader
 from strands_env.recipe.evaluation import check_writable
 from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
 from strands_env.training.formats import FORMATS, Rollout, write_rows
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

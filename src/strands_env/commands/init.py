@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from strands_env.commands.terminal import complain, say
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 _FILES = {
     "env.py.txt": "{module}.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, describe_benchmarks, summarize
 from strands_env.eval.run.groups import read_scores
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
 from strands_env.report.training import is_slime_log, runs_in
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
 
 

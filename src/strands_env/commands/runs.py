@@ -12,7 +12,7 @@ from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.recipe.options import PRICES
 from strands_sglang.backends.engine.own_models import UnknownModelError
-from strands_sglang.drift import DriftTotals
+from strands_sglang.trajectory.drift import DriftTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

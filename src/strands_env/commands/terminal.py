@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from strands_env.eval import ConfigMismatchError, StoreError
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change colours or text direction, or cannot be encoded."""

@@ -15,7 +15,7 @@ from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, su
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
-from strands_sglang.command_line import Exit
+from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import did_you_mean
 
 

@@ -9,7 +9,7 @@ from strands_env.backends import BACKENDS
 from strands_env.core import ModelFactory
 from strands_env.eval.errors import EvalError
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
-from strands_sglang.command_line import what_to_install
+from strands_sglang.commands.command_line import what_to_install
 from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError
 
 

@@ -19,7 +19,7 @@ from strands_env.eval.store.files import naming_errors
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of
-from strands_sglang.drift import DriftTotals
+from strands_sglang.trajectory.drift import DriftTotals
 
 ANSWER = 1200
 """Characters of an answer that are kept."""

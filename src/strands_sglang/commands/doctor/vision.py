@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backends import client_class
-from ..conversation import Conversation, TurnRequest
-from ..media import ProcessorExpander
-from ..trajectory import Trajectory
+from ...backends import client_class
+from ...conversation import Conversation, TurnRequest
+from ...media import ProcessorExpander
+from ...trajectory import Trajectory
 from .pictures import proof_pictures
 
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))

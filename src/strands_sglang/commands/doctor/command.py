@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..backends.sglang import get_tokenizer
+from ...backends.sglang import get_tokenizer
+from ...exceptions import MediaError, StrandsSGLangError, TemplateError
+from ...media import ProcessorExpander
+from ...media.processor import record_proof
+from ...template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
 from ..command_line import Exit
-from ..exceptions import MediaError, StrandsSGLangError, TemplateError
-from ..media import ProcessorExpander
-from ..media.processor import record_proof
-from ..template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
 from .source import Source, SourceError, load_source
 from .vision import prove_vision
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..backends.engine.own_models import (
+from ...backends.engine.own_models import (
     UnknownModelError,
     check_model_name,
     is_own_model,
     only_from_cache,
     why_not_loaded,
 )
-from ..exceptions import TemplateError
-from ..template import SPECIAL_NAMES, ChatTemplate
+from ...exceptions import TemplateError
+from ...template import SPECIAL_NAMES, ChatTemplate
 
 _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
 
@@ -64,7 +64,7 @@ def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapp
         )
     try:
         if is_own_model(name):
-            from ..backends.engine.loader import load_tokenizer
+            from ...backends.engine.loader import load_tokenizer
 
             source = _from_tokenizer(load_tokenizer(name))
         elif path.is_dir():

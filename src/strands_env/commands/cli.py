@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from strands_env.commands.arguments import ARGUMENTS
-from strands_sglang.command_line import run_command_line
+from strands_sglang.commands.command_line import run_command_line
 
 _COMMANDS = {
     "eval": ("strands_env.commands.eval", "run a benchmark"),
@@ -27,7 +27,7 @@ _SHOWING = ("report", "view", "list", "watch", "drift")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, by default the process's own; returns a `strands_sglang.command_line.Exit` status."""
+    """Run the command line, by default the process's own; returns an `Exit` status."""
     return run_command_line(
         "strands-env",
         _COMMANDS,

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ..backends.engine.own_models import check_model_name
-from ..command_line import Exit, json_object, port, positive, seconds
 from ..exceptions import StrandsSGLangError
+from .command_line import Exit, json_object, port, positive, seconds
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 
@@ -67,7 +67,7 @@ def _misused(args: argparse.Namespace) -> str | None:
         return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:
         return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
-    from .requests import is_loopback
+    from ..gateway.requests import is_loopback
 
     if not is_loopback(args.host) and args.admin_key is None:
         return f"--host {args.host} can be reached from other machines: give --admin-key KEY, or {ADMIN_KEY_VARIABLE}"
@@ -93,7 +93,7 @@ async def _until_signalled(args: argparse.Namespace) -> int:
 
 async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; the first line printed is the address."""
-    from .server import Gateway
+    from ..gateway.server import Gateway
 
     async with AsyncExitStack() as stack:
         client, tokenizer, name = await _model(args, stack)

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from strands_sglang.command_line import run_command_line
+from strands_sglang.commands.command_line import run_command_line
 
 _COMMANDS = {
     "doctor": (
-        "strands_sglang.doctor.command",
+        "strands_sglang.commands.doctor.command",
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
-    "gateway": ("strands_sglang.gateway.command", "serve OpenAI and Anthropic dialects with exact token trajectories"),
-    "serve": ("strands_sglang.backends.engine.server", "serve the embedded engine over HTTP with SGLang's routes"),
+    "gateway": ("strands_sglang.commands.gateway", "serve OpenAI and Anthropic dialects with exact token trajectories"),
+    "serve": ("strands_sglang.commands.serve", "serve the embedded engine over HTTP with SGLang's routes"),
 }
 
 COMMANDS_OF_OTHERS = "strands_sglang.commands"
