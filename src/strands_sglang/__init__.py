@@ -13,7 +13,6 @@ warn_of_upstream()
 if TYPE_CHECKING:
     from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
     from .backends.vllm import VLLMClient
-    from .compat import LoopLimiter, LoopLimitReachedError, Rollout
     from .exceptions import (
         ContextOverflowError,
         ControlTokenError,
@@ -43,8 +42,11 @@ if TYPE_CHECKING:
         ToolLimiter,
         ToolLimitReachedError,
     )
+    from .tool_limiter import ToolLimiter as LoopLimiter
+    from .tool_limiter import ToolLimitReachedError as LoopLimitReachedError
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
     from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
+    from .trajectory import TokenManager as Rollout
     from .trajectory.packed import decode_routed_experts
 
 __all__ = [
@@ -97,7 +99,6 @@ __all__ = [
 _MODULES = {
     "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
     "trajectory.packed": ("decode_routed_experts",),
-    "compat": ("LoopLimitReachedError", "LoopLimiter", "Rollout"),
     "backends.vllm": ("VLLMClient",),
     "model": ("SGLangModel", "TokenModel"),
     "tool_limiter": (
@@ -110,12 +111,15 @@ _MODULES = {
     "tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
     "trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
 }
+_ALIASES = {"LoopLimiter": "ToolLimiter", "LoopLimitReachedError": "ToolLimitReachedError", "Rollout": "TokenManager"}
+"""Names of strands-sglang 0.4.3 to 0.6 for what has another name here; `docs/migration.md` lists them."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:  # whatever no other module has is an error
-        module = next((module for module, names in _MODULES.items() if name in names), "exceptions")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
+        own = _ALIASES.get(name, name)
+        module = next((module for module, names in _MODULES.items() if own in names), "exceptions")
+        value = getattr(import_module(f"{__name__}.{module}"), own)
     elif name in (*_MODULES, "client", "exceptions"):
         return import_module(f"{__name__}.{name}")
     else:

@@ -22,10 +22,10 @@ from strands.types.tools import ToolChoice, ToolSpec
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.callers import Callers
 from .conversation.cancel import CallCancelled
+from .conversation.messages import format_messages, format_tool_specs
 from .conversation.options import SGLangConfig
 from .conversation.reply import MalformedCalls, read_constrained
 from .exceptions import StructuredOutputError
-from .messages import format_messages, format_tool_specs
 from .tool_parsers import ToolParser
 from .trajectory import FinishType, LengthLimit, TokenManager, Trajectory, TrajectoryForest, join_routed_experts
 

@@ -1,5 +1,5 @@
-"""Import path of the shared clients and tokenizers in strands-sglang; see `strands_sglang.compat`."""
+"""Import path of the shared clients and tokenizers in strands-sglang 0.3 to 0.6."""
 
-from .compat import get_client as get_client
-from .compat import get_client_from_slime_args as get_client_from_slime_args
-from .compat import get_tokenizer as get_tokenizer
+from .backends.sglang import get_client as get_client
+from .backends.sglang import get_client_from_slime_args as get_client_from_slime_args
+from .backends.sglang import get_tokenizer as get_tokenizer

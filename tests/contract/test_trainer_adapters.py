@@ -25,7 +25,7 @@ from strands_env.training import (
     verifiers,
     verl,
 )
-from strands_sglang.media import PlacedMedium
+from strands_sglang.trajectory.media import PlacedMedium
 
 IMAGE = PlacedMedium(data="data:image/png;base64,AA==", digest="d", processor="p", grid=(1, 2, 2), offset=1, length=1)
 

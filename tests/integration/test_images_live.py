@@ -26,7 +26,7 @@ from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor.pictures import proof_pictures
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
-from strands_sglang.media import image_expander
+from strands_sglang.trajectory.media import image_expander
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

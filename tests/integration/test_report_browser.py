@@ -22,7 +22,7 @@ from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_comparison, write_report, write_training
-from strands_sglang.media import PlacedMedium
+from strands_sglang.trajectory.media import PlacedMedium
 from tests.integration.chromium import CHROMIUM, chromium
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian package 'chromium')")

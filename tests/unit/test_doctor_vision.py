@@ -21,7 +21,7 @@ from strands_sglang.backends.engine.server import create_app
 from strands_sglang.commands.cli import main
 from strands_sglang.commands.doctor.vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
-from strands_sglang.media import EnteredImage, ProcessorExpander
+from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
 
 
 @pytest.fixture(scope="module")

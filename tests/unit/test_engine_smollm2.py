@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.loader import default_model_cached, load_model
 from strands_sglang.backends.engine.smollm2 import CHAT_TEMPLATE, SYSTEM_PROMPT, few_shot_messages
-from strands_sglang.messages import to_chat_messages
+from strands_sglang.conversation.messages import to_chat_messages
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "Calculate.", "parameters": {}}}]

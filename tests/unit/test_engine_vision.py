@@ -19,7 +19,7 @@ from PIL import Image
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.exceptions import MediaError, SGLangHTTPError
-from strands_sglang.media import image_expander
+from strands_sglang.trajectory.media import image_expander
 
 LOOK = "<|im_start|>user\nlook <|vision_start|><|image_pad|><|vision_end|>?<|im_end|>\n<|im_start|>assistant\n"
 AGAIN = "<|im_end|>\n<|im_start|>user\nand <|vision_start|><|image_pad|><|vision_end|><|im_end|>\n"

@@ -22,8 +22,8 @@ from strands_env.core import Action, Environment, RewardFunction, RewardResult, 
 from strands_env.core.types import Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
 from strands_env.tools import with_limits
+from strands_sglang.conversation.messages import format_tool_specs
 from strands_sglang.fast_paths import FastPath
-from strands_sglang.messages import format_tool_specs
 
 
 @tool

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from strands_sglang.conversation.messages import format_messages, format_tool_specs, to_chat_messages
 from strands_sglang.exceptions import MessageConversionError
-from strands_sglang.messages import format_messages, format_tool_specs, to_chat_messages
 
 PNG = b"\x89PNG..."
 IMAGE = {"image": {"format": "png", "source": {"bytes": PNG}}}

@@ -23,7 +23,7 @@ from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
-from strands_sglang.media import EnteredImage
+from strands_sglang.trajectory.media import EnteredImage
 
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 

@@ -28,7 +28,7 @@ from strands_env.training.slime import settings as _settings
 from strands_env.training.slime.sample import prompt_images
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
-from strands_sglang.media import ProcessorExpander
+from strands_sglang.trajectory.media import ProcessorExpander
 from tests.slime_support import PARAMS, Sample
 
 # Most tokens end a turn: random weights say something, and the episode goes on.

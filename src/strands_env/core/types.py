@@ -29,8 +29,6 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 from strands.models import Model
 
-from strands_sglang.messages import format_tool_specs
-
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
@@ -218,6 +216,8 @@ def shared_text(text: str | None) -> str | None:
 
 def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
     """Tool specs as JSON text of the `tools` of a chat template; None without tools."""
+    from strands_sglang.conversation.messages import format_tool_specs
+
     tools = format_tool_specs(specs)
     return shared_text(json.dumps(tools, default=str)) if tools else None
 

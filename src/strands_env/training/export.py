@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_sglang.media import ProcessorExpander
+from strands_sglang.trajectory.media import ProcessorExpander
 
 
 def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
@@ -83,7 +83,7 @@ def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[st
     """The inputs of a vision-language model besides the tokens of a sample: its images, processed again.
 
     Args:
-        expander: `strands_sglang.media.image_expander(model)` of the model that is trained.
+        expander: `strands_sglang.trajectory.media.image_expander(model)` of the model that is trained.
 
     Returns:
         `pixel_values` float32[patches, values] and `image_grid_thw` int64[images, 3], all images one after the other.

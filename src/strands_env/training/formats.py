@@ -14,8 +14,8 @@ import numpy as np
 
 from strands_env.core import Action, StepResult
 from strands_env.core.files import replacing
+from strands_sglang.conversation.messages import to_chat_messages
 from strands_sglang.exceptions import MessageConversionError
-from strands_sglang.messages import to_chat_messages
 
 from .export import full_logprobs, one_row, trained_mask
 from .sample import TrainingSample

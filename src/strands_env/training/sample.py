@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.tokens import WeightVersionSpan
-from strands_sglang.media import PlacedMedium
 from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts
 
 

@@ -15,8 +15,8 @@ from strands_env.core.files import replacing
 from strands_env.core.tokens import WeightVersionSpan
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_sglang.installation import install_command
-from strands_sglang.media import PlacedMedium
 from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory.media import PlacedMedium
 
 FORMAT_VERSION = "1"
 """Version of the columns, kept in the file's metadata."""

@@ -19,7 +19,7 @@ from ..trajectory import Finish, SamplingMask, WeightSpan
 from .prompt import PromptIds
 
 if TYPE_CHECKING:
-    from ..media import ImageExpander
+    from ..trajectory.media import ImageExpander
 
 
 class LogprobKind(StrEnum):

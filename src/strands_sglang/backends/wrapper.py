@@ -10,7 +10,7 @@ from . import as_backend
 from .contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
 
 if TYPE_CHECKING:
-    from ..media import ImageExpander
+    from ..trajectory.media import ImageExpander
 
 
 class BackendWrapper(Backend):

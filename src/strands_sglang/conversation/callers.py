@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from strands.hooks import AfterInvocationEvent, AfterToolCallEvent, BeforeToolCallEvent, HookOrder, MessageAddedEvent
 
 from ..exceptions import MessageConversionError
-from ..messages import to_chat_messages
 from ..trajectory import ReplyPrint, TrajectoryForest, Turn
+from .messages import to_chat_messages
 from .options import RefusedResults
 
 

@@ -27,8 +27,6 @@ from strands.types.tools import ToolSpec
 
 from ..backends import Backend, as_backend
 from ..exceptions import MediaError, MessageConversionError, TemplateError
-from ..media import ImageEncoding, ImageExpander, image_expander
-from ..messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS
 from ..trajectory import (
@@ -43,8 +41,10 @@ from ..trajectory import (
     digest,
     encode_value,
 )
+from ..trajectory.media import ImageEncoding, ImageExpander, image_expander
 from .budget import SharedBudget
 from .cancel import CallCancelled, run_until_cancelled
+from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .prompts import Dialect, PromptBuilder
 from .reply import MalformedCalls, ReadReply, Reply, read_reply, without_stop

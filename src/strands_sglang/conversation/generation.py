@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
-from ..media import Medium, collapsed_values, expanded_ids, media_growth
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
+from ..trajectory.media import Medium, collapsed_values, expanded_ids, media_growth
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .options import AbortPolicy
 from .tokenizer import TokenizerAdapter

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypedDict
 
 from ..backends import Backend, SamplingParams
 from ..exceptions import did_you_mean
-from ..media import ImageEncoding
 from ..template import ControlTokens, DroppedContent
+from ..trajectory.media import ImageEncoding
 
 
 class ReasoningPolicy(StrEnum):

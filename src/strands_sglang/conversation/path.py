@@ -8,8 +8,8 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from ..backends import PromptIds
-from ..media import Medium, moved
 from ..trajectory import Turn
+from ..trajectory.media import Medium, moved
 
 _CAPACITY_BYTES = 1 << 25
 """Prompt text that one model keeps; the text of a path that was pushed out is written again from its ids."""

@@ -22,10 +22,10 @@ from typing import Any
 from strands.types.content import Messages
 
 from ..exceptions import ToolParserError
-from ..messages import AnsweredCall
 from ..template import DeltaRenderer
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, list_tool_parsers
 from ..trajectory import ToolCall, Turn
+from .messages import AnsweredCall
 
 logger = logging.getLogger(__name__)
 

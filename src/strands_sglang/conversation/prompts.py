@@ -16,8 +16,6 @@ from strands.types.content import Messages
 from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
-from ..media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
-from ..messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from ..template import (
     ChatTemplate,
     Delta,
@@ -31,6 +29,8 @@ from ..template import (
 )
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
+from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
+from .messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from .options import ReasoningPolicy, SGLangConfig
 from .printed_calls import CallIdForm, PrintedCalls, PrintedIds, check_tool_parser, choose_tool_parser
 from .tokenizer import EncodedRoot, TokenizerAdapter

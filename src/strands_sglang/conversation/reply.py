@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import pydantic
 
 from ..exceptions import StructuredOutputError
-from ..messages import MALFORMED_KEY
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, split_reasoning
 from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall
+from .messages import MALFORMED_KEY
 from .tokenizer import TokenizerAdapter
 
 T = TypeVar("T", bound=pydantic.BaseModel)

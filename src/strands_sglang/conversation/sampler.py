@@ -17,8 +17,8 @@ from ..exceptions import (
     MediaError,
     TokenBudgetReachedError,
 )
-from ..media import expanded_ids, moved
 from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn
+from ..trajectory.media import expanded_ids, moved
 from ..trajectory.packed import TOKEN_TYPECODE
 from .budget import Bounds, Share
 from .generation import CallPlan, generate

@@ -17,7 +17,8 @@ from typing import Any
 
 import orjson
 
-from ..messages import BLANK_TEXT
+BLANK_TEXT = "[blank text]"
+"""The SDK's stand-in for an assistant message without visible text."""
 
 
 def digest(*parts: bytes) -> bytes:

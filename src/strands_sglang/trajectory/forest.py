@@ -40,9 +40,9 @@ from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
 from ..fast_paths import FastPath
-from ..media import Medium, media_growth
 from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
+from .media import Medium, media_growth
 from .turn import Completion, ToolCall, Turn
 from .views import Trajectory
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..media import Medium, expanded_ids, expanded_values, media_growth
 from .fingerprint import ReplyPrint
+from .media import Medium, expanded_ids, expanded_values, media_growth
 from .packed import Run, SamplingMask, WeightSpan
 
 

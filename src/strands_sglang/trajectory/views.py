@@ -17,7 +17,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from ..exceptions import TrajectoryError
-from ..media import PlacedMedium
+from .media import PlacedMedium
 from .packed import Run, SamplingMask, Token, WeightSpan, closed_schema, pack_ids, pack_logprobs
 from .turn import Finish, ToolCall, Turn
 

@@ -34,7 +34,7 @@ from strands_env.eval.benchmarks.bfcl import DeclaredTool, data_folder
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_sglang import MaxToolIterationsReachedError
-from strands_sglang.messages import MALFORMED_KEY
+from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "pip install --no-deps bfcl-eval mpmath"
 CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")

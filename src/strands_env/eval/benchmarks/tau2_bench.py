@@ -32,7 +32,7 @@ from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang import MaxToolIterationsReachedError
-from strands_sglang.messages import MALFORMED_KEY
+from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
 MAX_STEPS = 200

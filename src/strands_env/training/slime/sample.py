@@ -22,8 +22,8 @@ from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.slime.settings import Call, Needs, SlimeConfigError
 from strands_sglang.exceptions import MediaError
-from strands_sglang.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
 logger = logging.getLogger(__name__)
 

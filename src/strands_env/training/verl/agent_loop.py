@@ -17,7 +17,7 @@ from strands_env.training.build import samples_from_step, status_of
 from strands_env.training.export import full_logprobs, image_inputs, one_row, trained_mask
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
-from strands_sglang.media import ProcessorExpander
+from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def agent_loop_output(
         experts_shape: `(layers, top_k)` where every row must have routed experts.
         status: How a rollout without samples ended.
         extra_fields: Added to `extra_fields`.
-        expander: `strands_sglang.media.image_expander(model)` of a vision model: adds the images as
+        expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
 
     Raises:

@@ -28,7 +28,7 @@ from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision
 from strands_sglang.exceptions import BackendConnectionError, BackendHTTPError, MediaError
-from strands_sglang.media import ImageExpander
+from strands_sglang.trajectory.media import ImageExpander
 
 logger = logging.getLogger(__name__)
 

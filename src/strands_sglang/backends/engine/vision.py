@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from strands_sglang.exceptions import MediaError
-from strands_sglang.media import Medium, ProcessorExpander, expanded_ids, place_images
+from strands_sglang.trajectory.media import Medium, ProcessorExpander, expanded_ids, place_images
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 _REMEMBERED = 32  # images whose features are kept

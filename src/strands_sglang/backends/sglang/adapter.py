@@ -13,7 +13,7 @@ from .answer import read_answer
 from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
 
 if TYPE_CHECKING:
-    from ...media import ImageExpander
+    from ...trajectory.media import ImageExpander
 
 
 @dataclass(frozen=True)

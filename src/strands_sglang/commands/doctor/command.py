@@ -21,9 +21,9 @@ from typing import Any
 
 from ...backends.sglang import get_tokenizer
 from ...exceptions import MediaError, StrandsSGLangError, TemplateError
-from ...media import ProcessorExpander
-from ...media.processor import record_proof
 from ...template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
+from ...trajectory.media import ProcessorExpander
+from ...trajectory.media.processor import record_proof
 from ..command_line import Exit
 from .source import Source, SourceError, load_source
 from .vision import prove_vision

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...backends import client_class
 from ...conversation import Conversation, TurnRequest
-from ...media import ProcessorExpander
 from ...trajectory import Trajectory
+from ...trajectory.media import ProcessorExpander
 from .pictures import proof_pictures
 
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from ..exceptions import MediaError
+from ...exceptions import MediaError
 from .entry import ImageEncoding
 
 T = TypeVar("T", int, float)

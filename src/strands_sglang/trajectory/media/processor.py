@@ -17,8 +17,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..exceptions import MediaError
-from ..installation import install_command
+from ...exceptions import MediaError
+from ...installation import install_command
 from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resized
 from .medium import EnteredImage, ImageExpander
 

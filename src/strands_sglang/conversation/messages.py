@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from strands.types.content import SystemContentBlock
 
-from strands_sglang.exceptions import MessageConversionError
+from ..exceptions import MessageConversionError
+from ..trajectory.fingerprint import BLANK_TEXT
 
 ChatMessage = dict[str, Any]
 """One chat-template message."""
@@ -30,9 +31,6 @@ SystemPrompt = str | Sequence[SystemContentBlock] | Sequence[Mapping[str, Any]] 
 """A system prompt: text, or the SDK's blocks."""
 
 ERROR_PREFIX = "Error: "
-
-BLANK_TEXT = "[blank text]"
-"""The SDK's stand-in for an assistant message without visible text."""
 
 MALFORMED_KEY = "malformed_call"
 """Argument that holds the text of a malformed call: templates and hooks expect an object."""
