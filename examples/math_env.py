@@ -14,9 +14,8 @@ import asyncio
 import re
 import sys
 
-from strands_env.backends import BACKENDS
-from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.core.models import ModelFactory, model_factory_from_args
+from strands_env.backends import BACKENDS, model_factory_from_args
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.tools import calculator
 from strands_sglang.exceptions import StrandsSGLangError
 

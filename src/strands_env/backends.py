@@ -1,4 +1,4 @@
-"""The places where a model may be: the one table that model factories and command lines read.
+"""The places where a model may be: one table, and the model factory of an entry.
 
 A new backend is one entry here and a function that makes its model factory.
 """
@@ -9,7 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strands_env.core import ModelFactory
 
 _OPTIONS = {"base_url": "a server: give --base-url http://host:port", "model_id": "a model: give --model-id"}
 
@@ -120,3 +123,35 @@ BACKENDS: Mapping[str, ModelBackend] = {
     )
 }
 """By name; the first is the default."""
+
+
+def model_factory_from_args(
+    backend: str = "local",
+    *,
+    sglang_base_url: str | None = None,
+    model_id: str | None = None,
+    tokenizer: str | None = None,
+    sampling_params: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelFactory:
+    """The factory for the arguments of a command line; for examples and the `strands-env` command.
+
+    Args:
+        backend: A name of `BACKENDS`.
+        sglang_base_url: Server of the backend, for those that have one.
+        model_id: Model: for `local` its name, for `sglang` only a label, needed by the others.
+        tokenizer: Name or folder of the tokenizer; `sglang` asks the server for it if None.
+
+    Raises:
+        ValueError: The backend is unknown, or misses an argument.
+        BackendConnectionError: No server answers at the URL.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+    chosen = BACKENDS[backend]
+    if (missing := chosen.missing({"base_url": sglang_base_url, "model_id": model_id})) is not None:
+        raise ValueError(missing)
+    made: ModelFactory = chosen.load()(
+        base_url=sglang_base_url, model_id=model_id, tokenizer=tokenizer, sampling_params=sampling_params, **options
+    )
+    return made

@@ -7,14 +7,16 @@ import sys
 
 import pytest
 
-from strands_env.core import models
+from strands_env import backends
 from strands_env.testing import ScriptedModel
 from tests.conftest import ROOT
 
 
 async def example(monkeypatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["aime_eval.py", *arguments])
-    monkeypatch.setattr(models, "model_factory_from_args", lambda *args, **options: lambda: ScriptedModel(["It is 5."]))
+    monkeypatch.setattr(
+        backends, "model_factory_from_args", lambda *args, **options: lambda: ScriptedModel(["It is 5."])
+    )
     return await runpy.run_path(str(ROOT / "examples" / "aime_eval.py"))["main"]()
 
 

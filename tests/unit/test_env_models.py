@@ -8,12 +8,12 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
+from strands_env.backends import model_factory_from_args
 from strands_env.core import models
 from strands_env.core.models import (
     DEFAULT_SAMPLING_PARAMS,
     bedrock_model_factory,
     local_model_factory,
-    model_factory_from_args,
     openai_model_factory,
     sglang_model_factory,
 )

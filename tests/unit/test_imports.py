@@ -41,9 +41,8 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["backends"],
-    ["core"],
-    ["sandbox", "trackers"],
+    ["core", "trackers"],
+    ["sandbox", "backends"],
     ["tools"],
     ["rewards"],
     ["environments"],

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from strands_env.backends import BACKENDS
-from strands_env.core.models import model_factory_from_args
+from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_sglang import TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
 from strands_sglang.backends.vllm import VLLMClient

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
 
-from strands_env.backends import BACKENDS
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import BackendConnectionError
@@ -205,38 +204,6 @@ def bedrock_model_factory(
     }
     factory.config = config  # type: ignore[attr-defined]
     return factory
-
-
-def model_factory_from_args(
-    backend: str = "local",
-    *,
-    sglang_base_url: str | None = None,
-    model_id: str | None = None,
-    tokenizer: str | None = None,
-    sampling_params: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> ModelFactory:
-    """The factory for the arguments of a command line; for examples and the `strands-env` command.
-
-    Args:
-        backend: A name of `BACKENDS`.
-        sglang_base_url: Server of the backend, for those that have one.
-        model_id: Model: for `local` its name, for `sglang` only a label, needed by the others.
-        tokenizer: Name or folder of the tokenizer; `sglang` asks the server for it if None.
-
-    Raises:
-        ValueError: The backend is unknown, or misses an argument.
-        BackendConnectionError: No server answers at the URL.
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
-    chosen = BACKENDS[backend]
-    if (missing := chosen.missing({"base_url": sglang_base_url, "model_id": model_id})) is not None:
-        raise ValueError(missing)
-    made: ModelFactory = chosen.load()(
-        base_url=sglang_base_url, model_id=model_id, tokenizer=tokenizer, sampling_params=sampling_params, **options
-    )
-    return made
 
 
 def sglang_from_args(*, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any) -> ModelFactory:

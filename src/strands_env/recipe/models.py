@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strands_env.backends import BACKENDS
+from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import ModelFactory
 from strands_env.eval.errors import EvalError
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
@@ -89,7 +89,6 @@ def make_model_factory(
         from strands_env.testing import ScriptedModel
 
         return lambda: ScriptedModel(lambda messages: script, delay=script_delay)
-    from strands_env.core.models import model_factory_from_args
 
     check_named_models(backend, model_id, tokenizer)
     options: dict[str, Any] = {}

@@ -25,8 +25,8 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types._events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
+from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
-from strands_env.core.models import model_factory_from_args
 from strands_env.core.termination import Phase
 from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
