@@ -1,4 +1,4 @@
-"""Unmodified clients of OpenAI and Anthropic that ask questions and answer every call of `add` with 3."""
+"""Unmodified clients of OpenAI, Anthropic and Google that ask questions and answer every call of `add` with 3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gateway_support import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
+from tests.unit.gateway_support import ANTHROPIC_TOOLS, CHAT_TOOLS, GOOGLE_TOOLS, RESPONSES_TOOLS
 
 
 def check(arguments: Any, expected: Any) -> None:
@@ -96,3 +96,30 @@ async def messages(
                     check(use.input, arguments)
                 results = [{"type": "tool_result", "tool_use_id": use.id, "content": "3"} for use in uses]
                 history.append({"role": "user", "content": results})
+
+
+async def google(
+    url: str, key: str, questions: Sequence[str], *, stream: bool, rounds: int = 9, arguments: Any = None
+) -> None:
+    """Gemini's chat, which keeps the history itself; at most so many requests per question."""
+    genai = pytest.importorskip("google.genai", reason="the extra 'test' is not installed")
+    options = {"base_url": url, "retry_options": {"attempts": 1}}
+    client = genai.Client(api_key=key, http_options=options).aio
+    config = {"system_instruction": "Be brief.", "tools": GOOGLE_TOOLS, "automatic_function_calling": {"disable": True}}
+    talk = client.chats.create(model="policy", config=config)
+    for question in questions:
+        said: Any = question
+        for _ in range(rounds):
+            if stream:
+                done = [event async for event in await talk.send_message_stream(said)][-1]
+            else:
+                done = await talk.send_message(said)
+            if not done.function_calls:
+                break
+            for call in done.function_calls:
+                check(call.args, arguments)
+            said = [
+                genai.types.Part.from_function_response(name=call.name, response={"result": "3"})
+                for call in done.function_calls
+            ]
+    await client.aclose()

@@ -89,6 +89,7 @@ def policy(tokenizer: Any) -> Any:
         "Bash": {"command": "echo hi", "description": "Say hi"},
         "bash": {"command": "echo hi", "description": "Say hi"},
         "exec_command": {"cmd": "echo hi"},
+        "run_shell_command": {"command": "echo hi", "description": "Say hi"},
         "add": {"a": 1, "b": 2.0},
     }
 

@@ -17,6 +17,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type
 CHAT_TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": SCHEMA}}]
 RESPONSES_TOOLS = [{"type": "function", "name": "add", "description": "Add.", "parameters": SCHEMA}]
 ANTHROPIC_TOOLS = [{"name": "add", "description": "Add.", "input_schema": SCHEMA}]
+GOOGLE_TOOLS = [{"functionDeclarations": [{"name": "add", "description": "Add.", "parametersJsonSchema": SCHEMA}]}]
 
 
 class Rig:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.provider_support import Replay, completion
-from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, RESPONSES_TOOLS, Rig, rig
+from tests.unit.gateway_support import ANTHROPIC_TOOLS, CALL, CHAT_TOOLS, GOOGLE_TOOLS, RESPONSES_TOOLS, Rig, rig
 
 DEEP: Any = "x"
 for _ in range(900):
@@ -74,13 +74,46 @@ BODIES: dict[str, dict[str, Any]] = {
             },
         ],
     },
+    "/v1beta/models/m:generateContent": {
+        "systemInstruction": {"role": "user", "parts": [{"text": "S"}]}, "safetySettings": [], "cachedContent": None,
+        "tools": [
+            *GOOGLE_TOOLS, {"googleSearch": {}},
+            {"function_declarations": [
+                {"name": "sub", "parameters": {
+                    "type": "OBJECT", "nullable": True, "properties": {"n": {"type": "ARRAY", "maxItems": "3"}},
+                }},
+            ]},
+        ],
+        "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["add"]}},
+        "generationConfig": {
+            "maxOutputTokens": 9, "temperature": 0.5, "topK": 5.0, "seed": 3, "candidateCount": 1,
+            "stopSequences": ["x"], "responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"},
+            "responseLogprobs": True, "thinkingConfig": {"includeThoughts": True},
+        },
+        "contents": [
+            {"role": "user", "parts": [{"text": "Hi"}]},
+            {"role": "model", "parts": [
+                {"text": "T", "thought": True}, {"text": "A"},
+                {"functionCall": {"name": "add", "args": {"a": 1}}, "thoughtSignature": "AAAA"},
+                {"functionCall": {"id": "c2", "name": "add", "args": {"a": 1}}},
+            ]},
+            {"role": "user", "parts": [
+                {"functionResponse": {"name": "add", "response": {"output": "3"}}},
+                {"functionResponse": {"id": "c2", "name": "add", "response": {"error": "no"}, "parts": []}},
+            ]},
+        ],
+    },
 }  # fmt: skip
 IMAGES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"type": "image_url", "image_url": {"url": PIXEL}},
     "/v1/responses": {"type": "input_image", "image_url": PIXEL},
     "/v1/messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+    "/v1beta/models/m:generateContent": {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
 }
 BODIES["/v1/messages/count_tokens"] = BODIES["/v1/messages"]
+BODIES["/v1beta/models/m:countTokens"] = {
+    "generateContentRequest": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+}
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -142,8 +175,9 @@ async def test_any_value_in_any_field_is_served_or_refused(path: str) -> None:
 @pytest.mark.parametrize("path", IMAGES)
 async def test_any_value_in_an_image_is_refused(path: str) -> None:
     async with rig(replay()) as r:
-        history = "input" if path == "/v1/responses" else "messages"
-        await assert_never_fails(r, path, {"model": "m", history: [{"role": "user", "content": [IMAGES[path]]}]})
+        history = {"/v1/responses": "input", "/v1beta/models/m:generateContent": "contents"}.get(path, "messages")
+        content = "parts" if history == "contents" else "content"
+        await assert_never_fails(r, path, {"model": "m", history: [{"role": "user", content: [IMAGES[path]]}]})
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000])

@@ -1,4 +1,4 @@
-"""A gateway for agents of any make: OpenAI and Anthropic dialects in front of exact token trajectories.
+"""A gateway for agents of any make: OpenAI, Anthropic and Google dialects in front of exact token trajectories.
 
 `Gateway` serves, `Session` is one rollout behind a key; `strands-sglang gateway` runs it as a command.
 """

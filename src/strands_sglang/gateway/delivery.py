@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 
@@ -16,6 +17,8 @@ import orjson
 from aiohttp import HttpVersion11, web
 
 from .dialects.wire import Refused, WireDialect, WireReply, WireRequest
+
+logger = logging.getLogger(__name__)
 
 _SETTLE = 0.05  # seconds in which a request begins to be served, or a client that is gone refuses what it is sent
 _PROBE_INTERVAL = 1.0  # seconds between the probes of a half-closed connection
@@ -94,6 +97,27 @@ async def _arrive(request: web.Request) -> None:
         raise ConnectionResetError("the client closed the connection")
     if (connection := Connection.of(request)) is not None:
         await connection.flush()
+
+
+class QuietProtocol(web.RequestHandler):
+    """HTTP that neither logs nor repeats the lines of a request, which may hold a key."""
+
+    __slots__ = ()
+
+    def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
+        """Nothing is logged of a request that was served."""
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The answer to bytes that are no request, and to an error that no handler caught."""
+        level = logging.DEBUG if isinstance(exc, ConnectionError) else logging.WARNING  # the client went away
+        logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer has been sent already")
+        response = web.Response(status=status, text="the request cannot be read" if status < 500 else "internal error")
+        response.force_close()
+        return response
 
 
 class Connection(asyncio.Protocol):

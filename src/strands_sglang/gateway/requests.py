@@ -48,12 +48,13 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     return dict(want_object(body, "the body"))
 
 
-def presented_key(request: web.Request) -> str | None:
-    """The key of a request, or None."""
+def presented_key(request: web.Request, query: str | None = None) -> str | None:
+    """The key of a request, or None; `query` names the parameter of the address that may hold it."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
+    found = next((key for name in KEY_HEADERS if (key := request.headers.get(name))), None)
+    return found or (query and request.query.get(query)) or None
 
 
 def bytes_of(text: str) -> bytes:

@@ -26,7 +26,7 @@ from ..conversation.options import DEFAULTS
 from ..exceptions import did_you_mean, refuse_unknown
 from ..installation import install_command
 from .canonical import VOLATILE_RULES
-from .delivery import Connection, refusal, send
+from .delivery import Connection, QuietProtocol, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.reading import label, refuse_deep, want_count, want_object
 from .dialects.wire import Refused, Route, WireDialect, WireRequest
@@ -58,7 +58,7 @@ _AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 
 
 class Gateway:
-    """Serves OpenAI Chat Completions, OpenAI Responses and Anthropic Messages with exact token trajectories.
+    """Serves the APIs of OpenAI, Anthropic and Google with exact token trajectories.
 
     Use as an asynchronous context manager; the address is known inside:
 
@@ -154,14 +154,14 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen; `url` holds the address afterwards, `http://localhost` where there is only a socket file."""
-        runner = web.AppRunner(self.app(), handler_cancellation=True, access_log=None, shutdown_timeout=5)
+        runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
         await runner.setup()
         self._runner = runner
         loop = asyncio.get_running_loop()
 
         def connection() -> Connection:
             assert runner.server is not None
-            return Connection(runner.server())
+            return Connection(QuietProtocol(runner.server, loop=loop))
 
         try:
             self.url = "http://localhost"
@@ -276,9 +276,9 @@ class Gateway:
             session.anthropic_url = f"{self.url}/s/{session.id}"
             session.base_url = f"{session.anthropic_url}/v1"
 
-    def _session_of(self, request: web.Request) -> Session:
+    def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
         """The session of the path, else of the key; never one of the body."""
-        name, key = request.match_info.get("session"), presented_key(request)
+        name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
         if named is None and self.auto_sessions and key and by_key is None:
@@ -348,7 +348,10 @@ class Gateway:
         async def handle(request: web.Request) -> web.StreamResponse:
             session: Session | None = None
             try:
-                session = self._session_of(request)
+                session = self._session_of(request, dialect)
+                for name, value in route.query.items():
+                    if request.query.get(name) != value:
+                        raise Refused(f"this path needs ?{name}={value}", param=name)
                 path = {name: value for name, value in request.match_info.items() if name != "session"}
                 body = {**await read_body(request), **path, **route.fields}
                 wire = dialect.read(body, session.readings[dialect.name])
@@ -454,7 +457,7 @@ class Gateway:
             session = self.open(**asked)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
-        urls = {"openai": session.base_url, "anthropic": session.anthropic_url}
+        urls = {"openai": session.base_url, "anthropic": session.anthropic_url, "google": session.google_url}
         return _json({"id": session.id, "key": session.key, "base_urls": urls}, status=201)
 
     async def _list(self, request: web.Request) -> web.StreamResponse:

@@ -128,6 +128,11 @@ class Session:
     # ---- for its maker ------------------------------------------------
 
     @property
+    def google_url(self) -> str:
+        """Address for Google clients, which append `/v1beta/models/...`."""
+        return self.anthropic_url
+
+    @property
     def trajectories(self) -> list[Trajectory]:
         """Every path of the session; each sampled token carries loss in exactly one of them."""
         return self.conversation.trajectories

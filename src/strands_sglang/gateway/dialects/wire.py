@@ -188,11 +188,13 @@ class Route:
     Attributes:
         path: The path; its variables, such as `{model}`, are fields of the request.
         fields: Fields of the request that the path stands for.
+        query: Parameters that the address must have, with their values.
         counts: The answer is the number of tokens of the prompt; nothing is sampled.
     """
 
     path: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
     counts: bool = False
 
 
@@ -203,6 +205,7 @@ class WireDialect:
     Attributes:
         name: Short name, which keeps its readings apart from those of other dialects.
         key_headers: Headers beside `Authorization` in which clients send their key.
+        key_query: Parameter of the address in which they may send it instead, or None.
         read: Body and readings of the session to request; raises `Refused`.
         answer, events: Request and reply to the body of the answer, or to the events of a stream.
         count: Number of prompt tokens to the body of the answer, for a dialect with such a route.
@@ -215,6 +218,7 @@ class WireDialect:
     routes: tuple[Route, ...]
     call_prefix: str
     key_headers: tuple[str, ...] = ()
+    key_query: str | None = None
     read: Callable[[Mapping[str, Any], Readings], WireRequest]
     answer: Callable[[WireRequest, WireReply], dict[str, Any]]
     events: Callable[[WireRequest, WireReply], Iterator[bytes]]

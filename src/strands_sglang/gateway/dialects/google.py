@@ -1,0 +1,437 @@
+"""Google's Gemini API: `generateContent`, `streamGenerateContent?alt=sse` and `countTokens`.
+
+Names come in camel case or in snake case, as Google's servers take them. A reply in several contents in a row, as
+streams leave it in a history, is one message. A result without an id belongs to the first call of its name that has
+no result yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from ..canonical import Message, Readings
+from .reading import (
+    SAMPLING_NAMES,
+    common_fields,
+    image_data,
+    joined,
+    json_format,
+    read_tools,
+    reasoning_block,
+    shown,
+    tool_result,
+    tool_spec,
+    tool_use,
+    unexpected_part,
+    want_count,
+    want_list,
+    want_object,
+    want_stops,
+    want_text,
+)
+from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
+
+_SERVED = {
+    "contents", "generation_config", "logprobs", "max_output_tokens", "method", "model", "response_json_schema",
+    "response_logprobs", "response_mime_type", "response_schema", "return_token_ids", "stop_sequences", "stream",
+    "system_instruction", "tool_config", "tools", "version",
+}  # fmt: skip
+# Accounting, filters, and how reasoning is displayed: whether the model reasons is up to its chat template.
+_WITHOUT_EFFECT = {
+    "candidate_count", "input_ids", "labels", "n", "safety_settings", "service_tier", "store", "thinking_config",
+}  # fmt: skip
+_KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
+_FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
+_STATUSES = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "CANCELLED",
+    409: "FAILED_PRECONDITION", 413: "OUT_OF_RANGE", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED",
+    502: "UNAVAILABLE", 503: "UNAVAILABLE",
+}  # fmt: skip
+_UNANSWERED = ""  # the id of a result whose client sent none
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+def _snake(value: Any, where: str) -> dict[str, Any]:
+    """An object with its names in snake case."""
+    return {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in want_object(value, where).items()}
+
+
+def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
+    """A request from its body."""
+    top = _snake(body, "the body")
+    if inner := top.pop("generate_content_request", None):  # of countTokens
+        top = {**_snake(inner, "generateContentRequest"), **{name: top[name] for name in ("model", "stream", "method")}}
+    if top.get("cached_content"):
+        raise Refused("cachedContent is not supported: send the whole history", param="cachedContent")
+    config = _snake(top.get("generation_config") or {}, "generationConfig")
+    flat = {**config, **top, "n": config.get("candidate_count")}
+    for name in ("seed", "top_k"):  # doubles in Google's API
+        if isinstance(value := flat.get(name), float) and value.is_integer() and abs(value) < 2**53:
+            flat[name] = int(value)
+    fields = common_fields(flat, _KNOWN)
+    choice, ignored = _read_choice(top.get("tool_config"))
+    fields["ignored"] = (*fields["ignored"], *ignored)
+    items = want_list(top.get("contents"), "contents")
+    reading = readings.of(items)
+    messages, receipts = _joined_replies(reading.read(items, _read_content))
+    tools, unknown = read_tools(_single_tools(top.get("tools")), _read_tool)
+    system = top.get("system_instruction")
+    return WireRequest(
+        system="\n".join(_texts(system)) if system is not None else "",
+        messages=messages,
+        tools=tools,
+        max_tokens=want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
+        stop=want_stops(flat.get("stop_sequences"), "stopSequences"),
+        constraints=_read_format(flat),
+        tool_choice=choice,
+        logprobs=bool(flat.get("response_logprobs")),
+        receipts=receipts,
+        unknown_tools=unknown,
+        reading=reading,
+        **fields,
+    )
+
+
+def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
+    """`auto`, `none`, `required` or the name of a tool, and what has no effect."""
+    config = _snake(value or {}, "toolConfig")
+    calling = _snake(config.get("function_calling_config") or {}, "toolConfig.functionCallingConfig")
+    mode = want_text(calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
+    if mode in ("AUTO", "MODE_UNSPECIFIED"):
+        return "auto", ()
+    if mode == "VALIDATED":  # calls that follow their schemas
+        return "auto", ("toolConfig.functionCallingConfig.mode",)
+    if mode == "NONE":
+        return "none", ()
+    names = want_list(calling.get("allowed_function_names") or [], "allowedFunctionNames")
+    return (want_text(names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
+
+
+def _single_tools(value: Any) -> list[dict[str, Any]]:
+    """One object for each tool: Google's hold several declarations, or several tools of its own."""
+    tools: list[dict[str, Any]] = []
+    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
+        for kind, held in _snake(item, f"tools[{index}]").items():
+            if kind != "function_declarations":
+                tools.append({"kind": kind})
+            else:
+                where = f"tools[{index}].functionDeclarations"
+                tools += [{"declaration": declaration} for declaration in want_list(held, where)]
+    return tools
+
+
+def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+    if "declaration" not in tool:
+        return str(tool["kind"])
+    declaration = _snake(tool["declaration"], where)
+    schema = declaration.get("parameters_json_schema")
+    if schema is None and (own := declaration.get("parameters")) is not None:
+        schema = _json_schema(want_object(own, f"{where}.parameters"))
+    return tool_spec(declaration.get("name"), declaration.get("description"), schema, where)
+
+
+def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The grammar of a structured format."""
+    kind = want_text(flat.get("response_mime_type") or "text/plain", "responseMimeType")
+    if kind == "text/plain":
+        return {}
+    if kind != "application/json":
+        raise Refused(
+            f"responseMimeType {shown(kind)} is not supported, use text/plain or application/json",
+            param="responseMimeType",
+        )
+    schema = flat.get("response_json_schema")
+    if schema is None and (own := flat.get("response_schema")) is not None:
+        schema = _json_schema(want_object(own, "responseSchema"))
+    return json_format(
+        {"type": "json_schema", "schema": schema} if schema else {"type": "json_object"}, "responseSchema"
+    )
+
+
+_SCHEMA_NAMES = {
+    "any_of": "anyOf", "additional_properties": "additionalProperties", "max_items": "maxItems", "defs": "$defs",
+    "max_length": "maxLength", "max_properties": "maxProperties", "min_items": "minItems", "min_length": "minLength",
+    "min_properties": "minProperties", "prefix_items": "prefixItems", "ref": "$ref",
+}  # fmt: skip
+_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")  # 64 bits: text in JSON
+
+
+def _json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Google's own form of a schema as JSON Schema: types in capitals, `nullable`, numbers as text."""
+    out: dict[str, Any] = {}
+    for name, value in schema.items():
+        snake = _CAPITAL.sub(r"_\1", name).lower()
+        name = _SCHEMA_NAMES.get(snake, name)
+        if snake in ("nullable", "property_ordering"):
+            continue
+        if name == "type" and isinstance(value, str):
+            out[name] = value.lower()
+        elif name in _COUNTS and isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+            out[name] = int(value)
+        elif name in ("properties", "$defs") and isinstance(value, dict):
+            out[name] = {key: _json_schema(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}
+        elif name in ("anyOf", "prefixItems") and isinstance(value, list):
+            out[name] = [_json_schema(inner) if isinstance(inner, dict) else inner for inner in value]
+        elif name in ("items", "additionalProperties") and isinstance(value, dict):
+            out[name] = _json_schema(value)
+        else:
+            out[name] = value
+    if schema.get("nullable") is True and isinstance(out.get("type"), str):
+        out["type"] = [out["type"], "null"]
+    return out
+
+
+# ---- history ------------------------------------------------
+
+
+def _parts(content: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    for index, part in enumerate(want_list(content.get("parts") or [], f"{where}.parts")):
+        place = f"{where}.parts[{index}]"
+        yield _snake(part, place), place
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a system instruction."""
+    if isinstance(value, str):
+        return [value]
+    texts = []
+    for part, where in _parts(want_object(value, "systemInstruction"), "systemInstruction"):
+        if "text" not in part:
+            raise unexpected_part(_kind(part), where)
+        texts.append(want_text(part["text"], f"{where}.text"))
+    return texts
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    """The kind of a part, by the field that holds it."""
+    return next((name for name in part if name not in ("thought", "thought_signature")), "empty")
+
+
+def _read_content(item: Any, index: int) -> tuple[Message, str | None]:
+    """A message, and the receipt that came with it."""
+    where = f"contents[{index}]"
+    content = want_object(item, where)
+    role = content.get("role") or "user"
+    if role == "model":
+        return _read_reply(content, where, index)
+    if role not in ("user", "function"):
+        raise Refused(f"{where}.role is {shown(role)}, expected user or model", param=where)
+    blocks: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for part, place in _parts(content, where):
+        if "text" in part:
+            texts.append(want_text(part["text"], f"{place}.text"))
+            continue
+        blocks += [*joined(texts), _read_part(part, place)]
+        texts = []
+    return {"role": "user", "content": blocks + joined(texts)}, None
+
+
+def _read_part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if "inline_data" in part:
+        return _read_image(part["inline_data"], f"{where}.inlineData")
+    if "function_response" in part:
+        return _read_result(part["function_response"], f"{where}.functionResponse")
+    raise unexpected_part(_kind(part), where)
+
+
+def _read_image(value: Any, where: str) -> dict[str, Any]:
+    data = _snake(value, where)
+    kind = want_text(data.get("mime_type"), f"{where}.mimeType")
+    if not kind.startswith("image/"):
+        raise Refused(f"{where}: {shown(kind)} is not supported; send text or images", param=where)
+    plain = want_text(data.get("data"), f"{where}.data").replace("-", "+").replace("_", "/")  # either base64 alphabet
+    return image_data(kind[len("image/") :], plain)
+
+
+def _read_result(value: Any, where: str) -> dict[str, Any]:
+    """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
+    response = _snake(value, where)
+    held = want_object(response.get("response") or {}, f"{where}.response")
+    result = next((held[name] for name in ("output", "error") if held.keys() == {name}), held)
+    blocks = [{"text": result} if isinstance(result, str) else {"json": result}]
+    for part, place in _parts(response, where):
+        if "inline_data" not in part:
+            raise unexpected_part(_kind(part), place)
+        blocks.append(_read_image(part["inline_data"], f"{place}.inlineData"))
+    block = tool_result(response.get("id") or _UNANSWERED, blocks, f"{where}.id", failed=held.keys() == {"error"})
+    if block["toolResult"]["toolUseId"] == _UNANSWERED:
+        block["toolResult"]["name"] = want_text(response.get("name"), f"{where}.name")
+    return block
+
+
+def _read_reply(content: Mapping[str, Any], where: str, index: int) -> tuple[Message, str | None]:
+    blocks: list[dict[str, Any]] = []
+    receipt: str | None = None
+    for part, place in _parts(content, where):
+        signature = part.get("thought_signature")
+        receipt = receipt or (signature if isinstance(signature, str) and signature else None)
+        if "function_call" in part:
+            call = _snake(part["function_call"], f"{place}.functionCall")
+            call_id = call.get("id") or f"google_{index}_{len(blocks)}"
+            blocks.append(tool_use(call_id, call.get("name"), call.get("args"), f"{place}.functionCall"))
+        elif "text" in part:
+            text = want_text(part["text"], f"{place}.text")
+            if part.get("thought"):
+                blocks.append(reasoning_block(text))
+            elif text:  # an empty one carries a signature
+                blocks.append({"text": text})
+        elif _kind(part) != "empty":
+            raise unexpected_part(_kind(part), place)
+    return {"role": "assistant", "content": blocks}, receipt
+
+
+def _joined_replies(parts: list[tuple[Message, str | None]]) -> tuple[list[Message], dict[int, str]]:
+    """The messages with the pieces of a streamed reply together and every result under the id of its call."""
+    messages: list[Message] = []
+    receipts: dict[int, str] = {}
+    open_calls: list[dict[str, Any]] = []
+    for message, receipt in parts:
+        if message["role"] != "assistant":
+            messages.append(_answering(message, open_calls))
+            continue
+        if messages and messages[-1]["role"] == "assistant":
+            message = {**message, "content": _glued([*messages.pop()["content"], *message["content"]])}
+        messages.append(message)
+        open_calls = [block["toolUse"] for block in message["content"] if "toolUse" in block]
+        if receipt is not None:
+            receipts.setdefault(len(messages) - 1, receipt)
+    return messages, receipts
+
+
+def _glued(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks of a reply, with the texts of a stream's pieces as one."""
+    out: list[dict[str, Any]] = []
+    for block in blocks:
+        if out and "text" in block and "text" in out[-1]:
+            out[-1] = {"text": out[-1]["text"] + block["text"]}
+        else:
+            out.append(block)
+    return out
+
+
+def _answering(message: Message, open_calls: list[dict[str, Any]]) -> Message:
+    """The message with ids for results that came without; the calls it answers are taken from `open_calls`."""
+    results = [block["toolResult"] for block in message["content"] if "toolResult" in block]
+    if not results:
+        return message
+    answered = {result["toolUseId"] for result in results}
+    open_calls[:] = [call for call in open_calls if call["toolUseId"] not in answered]
+    if _UNANSWERED not in answered:
+        return message
+    content = []
+    for block in message["content"]:
+        result = block.get("toolResult")
+        if result is not None and result["toolUseId"] == _UNANSWERED:
+            call = next((call for call in open_calls if call["name"] == result["name"]), None)
+            if call is None:
+                raise Refused(f"a functionResponse of {shown(result['name'])} answers no call", param="contents")
+            open_calls.remove(call)
+            block = {"toolResult": {k: v for k, v in result.items() if k != "name"} | {"toolUseId": call["toolUseId"]}}
+        content.append(block)
+    return {**message, "content": content}
+
+
+# ---- answers ------------------------------------------------
+
+
+def _reply_parts(reply: WireReply) -> list[dict[str, Any]]:
+    """The parts of a reply; the signature stands where Google's own does: at the first call, else at the text."""
+    parts: list[dict[str, Any]] = []
+    if reply.reasoning:
+        parts.append({"text": reply.reasoning, "thought": True})
+    if reply.text or not (reply.reasoning or reply.calls):
+        parts.append({"text": reply.text})
+    first_call = len(parts)
+    for call in reply.calls:
+        parts.append({"functionCall": {"id": f"google_{call.id}", "name": call.name, "args": call.arguments}})
+    parts[min(first_call, len(parts) - 1)]["thoughtSignature"] = reply.receipt
+    return parts
+
+
+def _usage(reply: WireReply) -> dict[str, int]:
+    counts = {
+        "promptTokenCount": reply.prompt_tokens,
+        "candidatesTokenCount": reply.output_tokens - reply.reasoning_tokens,
+        "totalTokenCount": reply.prompt_tokens + reply.output_tokens,
+    }
+    if reply.cached_tokens:
+        counts["cachedContentTokenCount"] = reply.cached_tokens
+    if reply.reasoning_tokens:
+        counts["thoughtsTokenCount"] = reply.reasoning_tokens
+    return counts
+
+
+def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
+    """The body of an answer."""
+    candidate: dict[str, Any] = {
+        "content": {"role": "model", "parts": _reply_parts(reply)},
+        "finishReason": _FINISH_REASONS[reply.finish],
+        "index": 0,
+    }
+    if reply.logprobs is not None:
+        chosen = [{"token": entry.text, "logProbability": entry.logprob} for entry in reply.logprobs]
+        candidate["logprobsResult"] = {"chosenCandidates": chosen}
+    return {
+        "candidates": [candidate],
+        "usageMetadata": _usage(reply),
+        "modelVersion": reply.model,
+        "responseId": reply.id,
+        **id_fields(reply),
+    }
+
+
+def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
+    """The only event of a stream: each is a whole answer, and clients keep the contents of each in their history."""
+    yield plain_event(answer(request, reply))
+
+
+def error(refused: Refused) -> dict[str, Any]:
+    """The body of a refusal, as Google writes it."""
+    message = refused.message
+    if refused.prompt is not None:
+        message = "The input token count ({}) exceeds the maximum number of tokens allowed ({}).".format(
+            *refused.prompt
+        )
+    told: dict[str, Any] = {
+        "code": refused.status,
+        "message": message,
+        "status": _STATUSES.get(refused.status, "INTERNAL"),
+    }
+    if refused.code is not None:
+        info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": refused.code, "domain": "strands-sglang"}
+        told["details"] = [info]
+    return {"error": told}
+
+
+def error_event(refused: Refused) -> bytes:
+    """The end of a stream that failed: Google's clients raise an error that is no event, and ignore one that is."""
+    return orjson.dumps(error(refused)) + b"\n"
+
+
+def _route(method: str, **more: Any) -> Route:
+    return Route(path=f"/{{version:v1(?:alpha|beta)?}}/models/{{model:.+}}:{{method:(?i:{method})}}", **more)
+
+
+GOOGLE = WireDialect(
+    name="google",
+    routes=(
+        _route("generateContent", fields={"stream": False}),
+        _route("streamGenerateContent", fields={"stream": True}, query={"alt": "sse"}),
+        _route("countTokens", fields={"stream": False}, counts=True),
+    ),
+    call_prefix="google_",
+    key_headers=("x-goog-api-key",),
+    key_query="key",
+    count=lambda tokens: {"totalTokens": tokens},
+    read=read,
+    answer=answer,
+    events=events,
+    error=error,
+    error_event=error_event,
+    ping=b"\n",  # Google's clients fail at comments
+)
