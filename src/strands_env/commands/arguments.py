@@ -216,6 +216,18 @@ def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
 
 
+def _demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="smollm2", metavar="ID", help="a name, a hub id or a folder (smollm2)")
+    parser.add_argument("--questions", type=positive, default=4, metavar="N", help="number of questions (4)")
+    parser.add_argument("--samples", type=positive, default=3, metavar="N", help="rollouts of each question (3)")
+    parser.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (1)")
+    parser.add_argument(
+        "--max-new-tokens", type=positive, default=64, metavar="N", help="tokens of one model call (64)"
+    )
+    parser.add_argument("--seed", type=_seed, default=5, metavar="N", help="the same seed gives the same rollouts (5)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
 
@@ -232,6 +244,7 @@ ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "watch": _watch,
     "check": _check,
     "init": _init,
+    "demo": _demo,
     "list": _list,
 }
 """The function that adds a subcommand's arguments, by the subcommand's name."""

@@ -20,6 +20,7 @@ _COMMANDS = {
     "watch": ("strands_env.commands.watch", "look at a run while it goes on"),
     "check": ("strands_env.commands.check", "try an environment: its tools, its first prompt, its reward"),
     "init": ("strands_env.commands.init", "make a folder with an environment, a reward, tasks and a test"),
+    "demo": ("strands_env.commands.demo", "sample rollouts of a small model, and see what re-tokenising would change"),
     "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
 }
 _SHOWING = ("report", "view", "list", "watch", "drift")

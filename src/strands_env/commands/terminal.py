@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 from strands_env.eval import ConfigMismatchError, StoreError
 from strands_sglang.commands.command_line import Exit
 
+_COLOURS = {"red": "1;31", "green": "1;32"}
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change colours or text direction, or cannot be encoded."""
+
+
+def paints(stream: TextIO | None) -> bool:
+    """The stream is a terminal that shows colours, and the user has not turned them off (https://no-color.org)."""
+    if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def paint(text: str, colour: str, on: bool) -> str:
+    """The text in a colour, where `on`; what it holds itself cannot drive the terminal."""
+    return f"\x1b[{_COLOURS[colour]}m{safe(text)}\x1b[0m" if on else text
 
 
 def safe(text: str) -> str:
@@ -24,10 +39,10 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def say(text: str = "") -> None:
-    """A line of the result."""
+def say(text: str = "", *, painted: bool = False) -> None:
+    """A line of the result; `painted`: with colours of ours, everything else in it made safe before."""
     if sys.stdout is not None:  # None after `>&-`
-        sys.stdout.write(f"{safe(text)}\n")
+        sys.stdout.write(f"{text if painted else safe(text)}\n")
 
 
 def complain(command: str, message: object) -> None:
