@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.backends.engine.request import SamplingParams, parse_request
+from strands_sglang.backends.engine.request import EngineSampling, parse_request
 from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangRequestError
 from tests.conftest import requires_shared
 
@@ -60,11 +60,11 @@ def test_only_one_grammar_is_allowed() -> None:
 
 
 def test_integers_are_fine_where_floats_are_expected() -> None:
-    assert SamplingParams.parse({"temperature": 1, "top_p": 1}, vocab_size=100).temperature == 1
+    assert EngineSampling.parse({"temperature": 1, "top_p": 1}, vocab_size=100).temperature == 1
 
 
 def test_temperature_zero_is_greedy_and_makes_top_k_irrelevant() -> None:
-    params = SamplingParams.parse({"temperature": 0, "top_k": 0}, vocab_size=100)
+    params = EngineSampling.parse({"temperature": 0, "top_k": 0}, vocab_size=100)
     assert params.greedy and params.temperature == 1.0
 
 

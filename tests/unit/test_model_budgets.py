@@ -11,7 +11,7 @@ from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
 from strands_sglang.conversation import budget as _budget
-from strands_sglang.conversation.budget import Grant, SharedBudget
+from strands_sglang.conversation.budget import Reserved, SharedBudget
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit
@@ -128,41 +128,41 @@ async def test_a_failed_call_gives_its_share_back() -> None:
 
 async def test_a_cancelled_call_that_waited_for_a_share_is_forgotten() -> None:
     budget = SharedBudget()
-    with budget.share() as first, budget.share() as second, budget.share() as third:
-        assert await first.hold(4, lambda: 10) == Grant(tokens=4, is_rest=False)
-        waiting = asyncio.create_task(second.hold(8, lambda: 10))
+    with budget.reservation() as first, budget.reservation() as second, budget.reservation() as third:
+        assert await first.reserve(4, lambda: 10) == Reserved(tokens=4, is_rest=False)
+        waiting = asyncio.create_task(second.reserve(8, lambda: 10))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert await third.hold(6, lambda: 10) == Grant(tokens=6, is_rest=False)
+        assert await third.reserve(6, lambda: 10) == Reserved(tokens=6, is_rest=False)
 
 
 async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> None:
     budget = SharedBudget()
-    with budget.share() as mine:
-        with budget.share() as other:
-            await asyncio.to_thread(asyncio.run, other.hold(None, lambda: 10))
-            waiting = asyncio.create_task(mine.hold(5, lambda: 3))
+    with budget.reservation() as mine:
+        with budget.reservation() as other:
+            await asyncio.to_thread(asyncio.run, other.reserve(None, lambda: 10))
+            waiting = asyncio.create_task(mine.reserve(5, lambda: 3))
             await asyncio.sleep(0)
             assert not waiting.done()
-        assert await waiting == Grant(tokens=3, is_rest=True)
+        assert await waiting == Reserved(tokens=3, is_rest=True)
 
 
 async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     budget = SharedBudget()
-    abandoned = budget.share()
-    await abandoned.__enter__().hold(None, lambda: 10)
+    abandoned = budget.reservation()
+    await abandoned.__enter__().reserve(None, lambda: 10)
 
     def collecting() -> Future[None]:  # any allocation may begin a collection, which ends the abandoned call
         abandoned.__exit__(None, None, None)
         return Future()
 
     monkeypatch.setattr(_budget, "Future", collecting)
-    with budget.share() as mine:
+    with budget.reservation() as mine:
         async with asyncio.timeout(20):
-            assert await mine.hold(None, lambda: 10) == Grant(tokens=10, is_rest=True)
+            assert await mine.reserve(None, lambda: 10) == Reserved(tokens=10, is_rest=True)
 
 
 async def test_a_reset_frees_what_calls_of_the_old_episode_hold() -> None:

@@ -11,7 +11,7 @@ from strands.types.exceptions import EventLoopException
 
 from strands_sglang import MessageConversionError, SGLangModel, TemplateError, ToolParserError, get_tool_parser
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
-from strands_sglang.conversation.printed_calls import PrintedCalls, choose_tool_parser
+from strands_sglang.conversation.tool_calls import PrintedCalls, choose_tool_parser
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, HermesToolParser
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.printed_calls import PrintedCalls, choose_tool_parser
+from strands_sglang.conversation.tool_calls import PrintedCalls, choose_tool_parser
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import get_tool_parser

@@ -19,7 +19,7 @@ MAX_IMAGES = 20_000_000
 _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
 
 
-class Pictures:
+class ReportImages:
     """The images of one sample, each once, as data URLs; `texts` says how much room the report has left."""
 
     def __init__(self, texts: TokenTexts) -> None:
@@ -96,7 +96,7 @@ def details(
     main = next((place for place, item in enumerate(trajectories) if item is result.main_trajectory), None)
     if main is None and len(trajectories) == 1 and result.observation.messages:
         main = 0
-    pictures = Pictures(texts)
+    pictures = ReportImages(texts)
     shown: dict[str, Any] = {
         "id": sample.id,
         "attempts": sample.attempts,
@@ -216,7 +216,7 @@ _FIRST = ("reason", "reasoning", "judgment.reasoning", "judgment.verdict", "erro
 
 
 def _trajectory(
-    item: Trajectory, texts: TokenTexts, vocabulary: dict[int, str], sample: EvalSample, pictures: Pictures
+    item: Trajectory, texts: TokenTexts, vocabulary: dict[int, str], sample: EvalSample, pictures: ReportImages
 ) -> dict[str, Any]:
     tokens = item.tokens
     ids = tokens.token_ids
@@ -260,17 +260,17 @@ def _logprobs(tokens: TokenObservation) -> list[list[Any]]:
     return stretches
 
 
-def _placed(url: str, pictures: Pictures) -> int | None:
+def _placed(url: str, pictures: ReportImages) -> int | None:
     head, _, data = url.partition(",")
     return pictures.place(head.removeprefix("data:image/").removesuffix(";base64"), data)
 
 
-def _message(message: dict[str, Any], pictures: Pictures) -> dict[str, Any]:
+def _message(message: dict[str, Any], pictures: ReportImages) -> dict[str, Any]:
     blocks = [_block(block, pictures) for block in message.get("content") or []]
     return {"role": str(message.get("role")), "blocks": blocks}
 
 
-def _block(block: Any, pictures: Pictures) -> dict[str, Any]:
+def _block(block: Any, pictures: ReportImages) -> dict[str, Any]:
     match block:
         case {"text": text}:
             return {"kind": "text", "text": _cut(str(text))}

@@ -53,28 +53,28 @@ class Bounds(NamedTuple):
         return LengthLimit.REPLY
 
 
-class Grant(NamedTuple):
+class Reserved(NamedTuple):
     """Tokens that a call may sample; `is_rest` if they are all that is left of the budget."""
 
     tokens: int
     is_rest: bool
 
 
-class Share:
+class Reservation:
     """The part of a budget that one call holds while it is in flight; given back at the end of a `with` statement."""
 
     def __init__(self, budget: SharedBudget) -> None:
         self._budget = budget
         self._holds = False
 
-    def __enter__(self) -> Share:
+    def __enter__(self) -> Reservation:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._holds:
             self._budget._give_back(self)
 
-    async def hold(self, wanted: int | None, left: Callable[[], int]) -> Grant:
+    async def reserve(self, wanted: int | None, left: Callable[[], int]) -> Reserved:
         """Hold tokens: as many as wanted, or the rest of the budget.
 
         A call that would get less than it wants only because of what others hold waits for them: they may need less.
@@ -86,7 +86,7 @@ class Share:
         while True:
             self._holds = True  # before it does: whatever happens meanwhile, it is given back
             granted = self._budget._hold(self, wanted, left)
-            if isinstance(granted, Grant):
+            if isinstance(granted, Reserved):
                 return granted
             await asyncio.wrap_future(granted)
 
@@ -95,24 +95,24 @@ class SharedBudget:
     """A budget that concurrent calls, in any event loop, draw on without overdrawing it."""
 
     def __init__(self) -> None:
-        # Reentrant: a garbage collection may end an abandoned call, and so its share, on the thread that is in `_hold`.
+        # Reentrant: a garbage collection may end an abandoned call, and its reservation, on the thread in `_hold`.
         self._lock = threading.RLock()
-        self._held: dict[Share, int] = {}
+        self._held: dict[Reservation, int] = {}
         self._waiting: list[Future[None]] = []
 
-    def share(self) -> Share:
+    def reservation(self) -> Reservation:
         """A call's share; give it back when what was sampled has been recorded."""
-        return Share(self)
+        return Reservation(self)
 
-    def _give_back(self, share: Share) -> None:
+    def _give_back(self, reservation: Reservation) -> None:
         with self._lock:
-            self._held.pop(share, None)
+            self._held.pop(reservation, None)
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
 
-    def _hold(self, share: Share, wanted: int | None, left: Callable[[], int]) -> Grant | Future[None]:
+    def _hold(self, reservation: Reservation, wanted: int | None, left: Callable[[], int]) -> Reserved | Future[None]:
         with self._lock:
             # Made before the look at the others: a collection in its making may end the last one, who would wake us.
             future: Future[None] = Future()
@@ -121,5 +121,5 @@ class SharedBudget:
             if self._held and (wanted is None or wanted > free):
                 self._waiting.append(future)
                 return future
-            granted = self._held[share] = rest if wanted is None else min(wanted, rest)
-            return Grant(tokens=granted, is_rest=granted == rest)
+            granted = self._held[reservation] = rest if wanted is None else min(wanted, rest)
+            return Reserved(tokens=granted, is_rest=granted == rest)

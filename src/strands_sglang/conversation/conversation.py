@@ -47,7 +47,7 @@ from .cancel import CallCancelled, run_until_cancelled
 from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
 from .prompts import Dialect, PromptBuilder
-from .reply import MalformedCalls, ReadReply, Reply, read_reply, without_stop
+from .reply import MalformedCalls, ModelReply, ReadReply, read_reply, without_stop
 from .sampler import RenderedCall, Sampler
 from .tokenizer import LONG_TEXT, TokenizerAdapter
 
@@ -129,7 +129,7 @@ class SampledTurn:
     """
 
     turn: Turn
-    reply: Reply
+    reply: ModelReply
     prompt_length: int
 
 
@@ -315,12 +315,12 @@ class Conversation:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
         request, call, backend = prepared.request, prepared.call, self.backend
         params = backend.check_sampling_params(request.params) if request.params else {}
-        with self._budget.share() as share:
+        with self._budget.reservation() as reservation:
             answer = self._sampler.sample(
                 backend,
                 call,
                 self.config,
-                share,
+                reservation,
                 routing_key=self.config["routing_key"] or self._routing_key,
                 params={**params, **request.constraints},
                 fields=request.fields,

@@ -32,8 +32,8 @@ from ..trajectory import Location, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
 from .messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
 from .options import ReasoningPolicy, SGLangConfig
-from .printed_calls import CallIdForm, PrintedCalls, PrintedIds, check_tool_parser, choose_tool_parser
 from .tokenizer import EncodedRoot, TokenizerAdapter
+from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, choose_tool_parser
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class PromptBuilder:
         self._tool_parser = tool_parser
         self._template: ChatTemplate | None = None
         self._dialects: dict[bytes, Dialect] = {}
-        self.calls = PrintedIds()
+        self.calls = CallIds()
         self._heads: dict[bytes, list[ChatMessage]] = {}
         """For the input of every call its leading system messages and the latest user message: what a delta needs."""
         self._characters = self._encoded = 0

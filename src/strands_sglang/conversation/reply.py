@@ -65,7 +65,7 @@ class ReplyCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ModelReply:
     """The caller's view of a completion: reasoning, visible text and calls, in this order.
 
     Attributes:
@@ -91,7 +91,7 @@ class Reply:
 class ReadReply(NamedTuple):
     """A completion, read: the caller's reply, and the calls as the trajectory keeps them."""
 
-    reply: Reply
+    reply: ModelReply
     calls: tuple[ToolCall, ...] = ()
 
 
@@ -127,8 +127,8 @@ def read_reply(
     if trim_stop and stop_string is not None:
         text = text[: text.rindex(stop_string)]
 
-    def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[ReplyCall] = ()) -> Reply:
-        return Reply(
+    def reply(reasoning: str, visible: str, stop_reason: str, calls: Sequence[ReplyCall] = ()) -> ModelReply:
+        return ModelReply(
             reasoning=reasoning.strip(),
             text=visible.strip(),
             calls=tuple(calls),

@@ -20,7 +20,7 @@ from ..exceptions import (
 from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn
 from ..trajectory.media import expanded_ids, moved
 from ..trajectory.packed import TOKEN_TYPECODE
-from .budget import Bounds, Share
+from .budget import Bounds, Reservation
 from .generation import CallPlan, generate
 from .options import AbortPolicy, SGLangConfig
 from .path import HeldPath, HeldPaths
@@ -68,7 +68,7 @@ class Sampler:
         backend: Backend,
         call: RenderedCall,
         config: SGLangConfig,
-        share: Share,
+        reservation: Reservation,
         *,
         routing_key: str,
         params: Mapping[str, Any],
@@ -78,7 +78,7 @@ class Sampler:
         """The completion of a call.
 
         Args:
-            share: Its share of the budget of sampled tokens.
+            reservation: Its share of the budget of sampled tokens.
             params: Sampling parameters of this call alone.
             fields: Fields of the backend's own for this call alone.
             constrain_answer_only: A constraint begins behind the reasoning that the prompt has opened.
@@ -94,7 +94,7 @@ class Sampler:
         wanted = {**config["sampling_params"], **params}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
-        bounds = await self._bounds(info, can, call, path, config, share, wanted.get("max_new_tokens"))
+        bounds = await self._bounds(info, can, call, path, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         if wanted.get("min_new_tokens", 0) > longest:
             wanted["min_new_tokens"] = longest
@@ -190,7 +190,7 @@ class Sampler:
         call: RenderedCall,
         path: HeldPath,
         config: SGLangConfig,
-        share: Share,
+        reservation: Reservation,
         requested: int | None,
     ) -> Bounds:
         used = call.prompt_length
@@ -219,7 +219,7 @@ class Sampler:
             )
         if episode_limit is None:
             return bounds
-        grant = await share.hold(bounds.least(), left_of_episode)
+        grant = await reservation.reserve(bounds.least(), left_of_episode)
         return bounds._replace(sampled=grant.tokens if grant.is_rest else None)
 
 

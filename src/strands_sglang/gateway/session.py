@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.reply import MalformedCalls, Reply
+from ..conversation.reply import MalformedCalls, ModelReply
 from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
 from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
@@ -484,7 +484,7 @@ def _count(counters: tuple[Counters, ...], name: str) -> None:
         setattr(counts, name, getattr(counts, name) + 1)
 
 
-def _message_of(reply: Reply) -> Message:
+def _message_of(reply: ModelReply) -> Message:
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append(reasoning_block(reply.reasoning))

@@ -358,7 +358,7 @@ _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FORMATTERS = frozenset({"format", "format_map"})
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox with short cuts to what it would find anyway: most of the time of a rendering goes into lookups."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -378,7 +378,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
-def configure(sandbox: type[Sandbox] = Sandbox) -> Sandbox:
+def configure(sandbox: type[TemplateEnvironment] = TemplateEnvironment) -> TemplateEnvironment:
     """An environment for chat templates."""
     env = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     env.filters["tojson"] = _tojson

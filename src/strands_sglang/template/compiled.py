@@ -28,7 +28,7 @@ from jinja2 import nodes
 from jinja2.runtime import Macro
 
 from .chat_messages import Message, Path, calls_of
-from .chat_template import ChatTemplate, Namespace, Sandbox, configure
+from .chat_template import ChatTemplate, Namespace, TemplateEnvironment, configure
 from .step import Boundary, StepRenderer
 
 _SALT: Final = secrets.token_hex(3)
@@ -348,7 +348,7 @@ class _ByCalls(jinja2.visitor.NodeTransformer):
         return test if node.ops[0].op == "in" else nodes.Not(test, lineno=node.lineno)
 
 
-class _TracingSandbox(Sandbox):
+class _TracingEnvironment(TemplateEnvironment):
     intercepted_binops = frozenset({"%", "*", "//", "/", "-", "**"})
 
     @staticmethod
@@ -381,7 +381,7 @@ class _TracingSandbox(Sandbox):
 
 @lru_cache(maxsize=256)
 def _tracing_template(text: str) -> jinja2.Template:
-    environment = configure(_TracingSandbox)
+    environment = configure(_TracingEnvironment)
     environment.filters = {name: _traced_filter(name, filter) for name, filter in environment.filters.items()}
     environment.tests = {name: _traced_test(name, test) for name, test in environment.tests.items()}
     return environment.from_string(text)

@@ -16,8 +16,8 @@ from .reasoning import (
     BlockFinder,
     BlockReader,
     ReasoningSplit,
-    Segment,
     SegmentKind,
+    TextSegment,
     ThinkTokens,
 )
 from .values import ParameterTypes, ToolSchemas
@@ -81,7 +81,7 @@ class ParseOutput:
     unclosed: str | None
     unclosed_call: ToolParseResult | None
     ends_in_reasoning: bool
-    segments: tuple[Segment, ...]
+    segments: tuple[TextSegment, ...]
 
 
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
@@ -251,7 +251,7 @@ class ToolParser(ABC):
             segments=tuple(segments),
         )
 
-    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
         """Cut text into reasoning, visible text and call blocks; without `read_block`, calls are not looked for."""
         return reasoning.scan(
             text,

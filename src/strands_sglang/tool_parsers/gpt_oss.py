@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from .reasoning import BlockReader, Segment, SegmentKind
+from .reasoning import BlockReader, SegmentKind, TextSegment
 from .values import JSONError, ParameterTypes, is_name, json_end, load_json, skip_space
 
 _START = "<|start|>assistant"
@@ -44,13 +44,13 @@ class GptOssToolParser(ToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|channel|>commentary to=functions.", "<|call|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel|>analysis<|message|>", "<|end|>")
 
-    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[Segment]:
+    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
         """Cut text into messages; text outside a message is visible."""
-        segments: list[Segment] = []
+        segments: list[TextSegment] = []
 
         def add(kind: SegmentKind, start: int, end: int) -> None:
             if end > start:
-                segments.append(Segment(kind=kind, start=start, end=end))
+                segments.append(TextSegment(kind=kind, start=start, end=end))
 
         def add_reasoning(start: int) -> int:
             close = text.find(self.think_tokens[1], start) if self.think_tokens else -1

@@ -35,7 +35,7 @@ class SegmentKind(StrEnum):
     """A tool-call block whose end marker never came: everything from its begin marker on."""
 
 
-class Segment(NamedTuple):
+class TextSegment(NamedTuple):
     """A piece of the text, `text[start:end]`; the segments of a text tile it without gap or overlap."""
 
     kind: SegmentKind
@@ -72,7 +72,7 @@ def scan(
     in_reasoning: bool = False,
     begin_marker: str | BlockFinder | None = None,
     read_block: BlockReader | None = None,
-) -> list[Segment]:
+) -> list[TextSegment]:
     """Cut `text`, special tokens included, into segments, in order and none empty.
 
     A closing tag without an opening one, before any reasoning block was seen, means that the prompt had opened the
@@ -85,11 +85,11 @@ def scan(
         read_block: Finds the end of a block; needed with `begin_marker`.
     """
     size = len(text)
-    segments: list[Segment] = []
+    segments: list[TextSegment] = []
 
     def add(kind: SegmentKind, start: int, end: int) -> None:
         if end > start:
-            segments.append(Segment(kind=kind, start=start, end=end))
+            segments.append(TextSegment(kind=kind, start=start, end=end))
 
     def find(marker: str | None, position: int) -> int:
         found = -1 if marker is None else text.find(marker, position)
@@ -156,13 +156,13 @@ def split_reasoning(
     )
 
 
-def join(text: str, segments: list[Segment], kind: SegmentKind, *, separator: str = "") -> str:
+def join(text: str, segments: list[TextSegment], kind: SegmentKind, *, separator: str = "") -> str:
     """The text of all segments of one kind."""
     return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
 
 
 def ends_in_reasoning(
-    text: str, segments: list[Segment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
+    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
 ) -> bool:
     """True if `text` stops before its reasoning block does."""
     if not think_tokens:

@@ -122,7 +122,7 @@ def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
+class TokenRun:
     """A run of tokens of one kind.
 
     Attributes:

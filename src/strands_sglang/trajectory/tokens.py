@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from .packed import Run, WeightSpan, closed_schema
+from .packed import TokenRun, WeightSpan, closed_schema
 
 _MAGIC = b"STOK1\n"
 _HEADER = struct.Struct("<I")
@@ -107,7 +107,7 @@ class TokenSequence:
         )
 
     @classmethod
-    def of_runs(cls, runs: Sequence[Run]) -> TokenSequence:
+    def of_runs(cls, runs: Sequence[TokenRun]) -> TokenSequence:
         """The sequence of these runs, built in one pass and without a Python object a token."""
         made = cls.__new__(cls)
         starts = list(accumulate((len(run.ids) for run in runs), initial=0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from .fingerprint import ReplyPrint
 from .media import Medium, expanded_ids, expanded_values, media_growth
-from .packed import Run, SamplingMask, WeightSpan
+from .packed import SamplingMask, TokenRun, WeightSpan
 
 
 class FinishType(StrEnum):
@@ -194,7 +194,7 @@ class Turn:
             yield turn
             turn = turn.parent
 
-    def runs(self, position: int, *, trained: bool = True) -> Iterator[Run]:
+    def runs(self, position: int, *, trained: bool = True) -> Iterator[TokenRun]:
         """The prompt and the output at index `position` of the path, images expanded; empty ones are left out.
 
         `trained` is False where another exported trajectory trains the sampled tokens.
@@ -202,7 +202,7 @@ class Turn:
         done = self.completion
         if self.prompt_ids:
             scored = done.prompt_logprobs
-            yield Run(
+            yield TokenRun(
                 ids=expanded_ids(self.prompt_ids, self.media),
                 logprobs=None if scored is None else expanded_values(scored, self.media, math.nan),
                 is_output=False,
@@ -210,7 +210,7 @@ class Turn:
                 turn=position,
             )
         if done.output_ids:
-            yield Run(
+            yield TokenRun(
                 ids=done.output_ids,
                 logprobs=done.output_logprobs,
                 is_output=True,

@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 
 from ..exceptions import TrajectoryError
 from .media import PlacedMedium
-from .packed import Run, SamplingMask, Token, WeightSpan, closed_schema, pack_ids, pack_logprobs
+from .packed import SamplingMask, Token, TokenRun, WeightSpan, closed_schema, pack_ids, pack_logprobs
 from .turn import Finish, ToolCall, Turn
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class TokenManager(TokenView):
     def __init__(self, forest: CurrentPath | None = None, *, on_reset: Callable[[], None] | None = None) -> None:
         self._forest = forest
         self._on_reset = weakref.WeakMethod(on_reset) if inspect.ismethod(on_reset) else on_reset
-        self._own: list[Run] = []
+        self._own: list[TokenRun] = []
         self._end: Turn | None = None
         self._sequence: TokenSequence | None = None
 
@@ -399,7 +399,7 @@ class TokenManager(TokenView):
         spans = (WeightSpan(version=weight_version, start=0, end=len(ids)),) if is_output else ()
         self._sequence = None
         self._own.append(
-            Run(ids=ids, logprobs=packed, is_output=is_output, is_trained=is_output, turn=turn, weight_spans=spans)
+            TokenRun(ids=ids, logprobs=packed, is_output=is_output, is_trained=is_output, turn=turn, weight_spans=spans)
         )
 
     def reset(self) -> None:

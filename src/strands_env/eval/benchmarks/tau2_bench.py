@@ -39,7 +39,7 @@ MAX_STEPS = 200
 MAX_ERRORS = 10
 """Limits of the package's command line for an episode: messages, and failed tool calls."""
 
-_episode: ContextVar[Episode | None] = ContextVar("tau2 episode", default=None)
+_episode: ContextVar[Tau2Episode | None] = ContextVar("tau2 episode", default=None)
 
 
 def _tau2(module: str) -> Any:
@@ -71,7 +71,7 @@ class DomainTool(AgentTool):
         spec: Its declaration for the model; None for a name that was not offered.
     """
 
-    def __init__(self, episode: Episode, name: str, spec: ToolSpec | None, requestor: str) -> None:
+    def __init__(self, episode: Tau2Episode, name: str, spec: ToolSpec | None, requestor: str) -> None:
         super().__init__()
         self._episode = episode
         self._name = name
@@ -100,7 +100,7 @@ class DomainTool(AgentTool):
         yield ToolResultEvent(result)
 
 
-class Episode:
+class Tau2Episode:
     """One conversation: the database, and the messages in the package's form.
 
     Args:
@@ -210,7 +210,7 @@ class Episode:
 class _Listener(HookProvider):
     """Gives the episode every message of one of the two, and its calls of tools that do not exist."""
 
-    def __init__(self, episode: Episode, requestor: str) -> None:
+    def __init__(self, episode: Tau2Episode, requestor: str) -> None:
         self._episode = episode
         self._requestor = requestor
 
@@ -267,7 +267,7 @@ class Tau2Env(Environment):
         _episode.set(None)
         try:
             task = action.task_context.model_dump()["task"]
-            episode = await asyncio.to_thread(Episode, self.domain, task, self.max_steps, self.max_errors)
+            episode = await asyncio.to_thread(Tau2Episode, self.domain, task, self.max_steps, self.max_errors)
         except Exception as error:
             return self._failed(error, Phase.SETUP)
         _episode.set(episode)
@@ -305,12 +305,12 @@ class Tau2Env(Environment):
                 episode.end = "agent_error"
                 return result
 
-    def _check(self, episode: Episode) -> None:
+    def _check(self, episode: Tau2Episode) -> None:
         episode.check()
         if episode.end is not None:
             raise MaxToolIterationsReachedError(self.max_steps, episode.steps)
 
-    def _user(self, episode: Episode) -> Agent:
+    def _user(self, episode: Tau2Episode) -> Agent:
         tools = episode.tools("user")
         instructions = str(episode.task.user_scenario)
         simulator = _tau2("user.user_simulator").UserSimulator
@@ -352,7 +352,7 @@ def system_prompt(domain: str) -> str:
     return str(texts.SYSTEM_PROMPT.format(agent_instruction=texts.AGENT_INSTRUCTION, domain_policy=policy))
 
 
-def _running() -> Episode:
+def _running() -> Tau2Episode:
     episode = _episode.get()
     if episode is None:
         raise RuntimeError("no episode of tau2-bench is running: its reward cannot score a saved rollout")

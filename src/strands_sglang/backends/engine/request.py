@@ -100,7 +100,7 @@ def parse_error(message: str) -> BackendHTTPError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class EngineSampling:
     """Checked sampling parameters; names and defaults are the server's."""
 
     max_new_tokens: int | None = 128
@@ -138,7 +138,7 @@ class SamplingParams:
         return None
 
     @classmethod
-    def parse(cls, given: Any, *, vocab_size: int) -> SamplingParams:
+    def parse(cls, given: Any, *, vocab_size: int) -> EngineSampling:
         """Check a `sampling_params` object; `BackendHTTPError` 400 in the server's words."""
         if not isinstance(given, Mapping):
             raise schema_error(f"invalid type: {_describe(given)}, expected a map")
@@ -253,7 +253,7 @@ class Request:
 
     rid: str
     prompt: list[int]
-    params: SamplingParams
+    params: EngineSampling
     max_new_tokens: int
     return_logprob: bool
     logprob_start: int
@@ -324,7 +324,7 @@ def parse_request(
         if fields.get(key):
             raise value_error(f"{key} is not supported by the embedded engine.")
     prompt = prompt_ids(input_ids, vocab_size)
-    params = SamplingParams.parse(fields.get("sampling_params") or {}, vocab_size=vocab_size)
+    params = EngineSampling.parse(fields.get("sampling_params") or {}, vocab_size=vocab_size)
     return_logprob = _flag(fields, "return_logprob")
     start = check_integer(fields.get("logprob_start_len", -1))
     if start > len(prompt):
@@ -379,7 +379,7 @@ def _flag(fields: Mapping[str, Any], key: str) -> bool:
     return value
 
 
-def _budget(prompt_tokens: int, fields: Mapping[str, Any], params: SamplingParams, context_length: int) -> int:
+def _budget(prompt_tokens: int, fields: Mapping[str, Any], params: EngineSampling, context_length: int) -> int:
     """Most tokens to sample: what was asked for, or what fits."""
 
     def overflow(message: str) -> BackendContextLengthError:

@@ -33,7 +33,7 @@ _UNKNOWN_ATTENTION_OPTIONS = ("softcap", "s_aux")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class SequenceChunk:
     """New tokens of one sequence.
 
     Attributes:
@@ -73,9 +73,11 @@ class Runner:
         self.layers: int = model.config.get_text_config().num_hidden_layers
         with torch.inference_mode():
             self.row_multiple = _row_multiple(model) if batch_invariant else 1
-            self.forward([Segment(kv=SequenceKV(self.layers), tokens=[0], logits_from=0)])  # what is missing fails here
+            self.forward(
+                [SequenceChunk(kv=SequenceKV(self.layers), tokens=[0], logits_from=0)]
+            )  # what is missing fails here
 
-    def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
+    def forward(self, segments: Sequence[SequenceChunk]) -> list[torch.Tensor]:
         """Run one step, and return the wanted logits of each segment, float32 `[positions, vocabulary]` on the CPU."""
         ids: list[int] = []
         positions: list[int] = []
@@ -103,7 +105,7 @@ class Runner:
             segment.kv.length += len(segment.tokens)
         return list(logits[: sum(counts)].float().cpu().split(counts))
 
-    def _forward_seeing(self, segments: Sequence[Segment], row: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    def _forward_seeing(self, segments: Sequence[SequenceChunk], row: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
         """The step of a vision model: images in place of embeddings, and positions in three dimensions."""
         tower: Any = self._text_tower
         embeddings = tower.embed_tokens(row)
@@ -149,7 +151,7 @@ def _packed_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     *,
-    strands_segments: Sequence[Segment],
+    strands_segments: Sequence[SequenceChunk],
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed segments: query `[1, heads, rows, dim]` to output `[1, rows, heads, dim]`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strands_sglang.backends.engine.request import Request, SamplingParams
+from strands_sglang.backends.engine.request import EngineSampling, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def _uniform(request: Request) -> float:
     return float(np.random.Generator(np.random.Philox(key=request.seed % 2**64, counter=position)).random())
 
 
-def _draw(logprobs: torch.Tensor, params: SamplingParams, uniform: float) -> int:
+def _draw(logprobs: torch.Tensor, params: EngineSampling, uniform: float) -> int:
     """Invert the cumulative distribution of one row at `uniform`, after top-k, top-p and min-p."""
     probs = logprobs.double().exp()
     if params.top_k == -1 and params.top_p == 1 and params.min_p == 0:

@@ -19,7 +19,7 @@ import torch
 from strands_sglang.backends.engine.answers import answer
 from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
 from strands_sglang.backends.engine.request import Request, value_error
-from strands_sglang.backends.engine.runner import Runner, Segment
+from strands_sglang.backends.engine.runner import Runner, SequenceChunk
 from strands_sglang.backends.engine.sampler import sample, top_logprobs
 from strands_sglang.exceptions import BackendHTTPError
 
@@ -139,7 +139,9 @@ class Scheduler:
                 first_wanted = min(first_wanted, end - 1)
             # The newest token alone is the common case; `tokens` is a copy of them all.
             tokens = request.output[-1:] if start == whole - 1 and request.output else request.tokens[start:end]
-            segments.append(Segment(kv=request.kv, tokens=tokens, logits_from=first_wanted - start, seen=request.seen))
+            segments.append(
+                SequenceChunk(kv=request.kv, tokens=tokens, logits_from=first_wanted - start, seen=request.seen)
+            )
         return self._runner.forward(segments)
 
     # Postprocess

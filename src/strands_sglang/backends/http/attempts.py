@@ -54,7 +54,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedAttempt:
     """A failed attempt: the error to raise, its class, and what the server asked for (seconds, or None)."""
 
     error: BackendError
@@ -81,12 +81,12 @@ class Failures:
 
     def of(
         self, error: BaseException, attempt: Attempt, base_url: str, *, age: float = 0.0, timeout: float | None = None
-    ) -> Failure:
+    ) -> FailedAttempt:
         """The failure of an attempt that raised one of `FAILURES`, `age` of its `timeout` seconds after it was sent."""
         typed: BackendError
         if isinstance(error, BackendError):
             self.secrets.hide_in(error)
-            return Failure(error=error, kind=self.classify(error), retry_after=attempt.retry_after)
+            return FailedAttempt(error=error, kind=self.classify(error), retry_after=attempt.retry_after)
         if isinstance(error, CannotConnectError):
             kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
             typed = BackendConnectionError(f"cannot connect to {base_url}: {_words(error)}")
@@ -108,12 +108,12 @@ class Failures:
             typed = BackendConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
         typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
         self.secrets.hide_in(typed)
-        return Failure(error=typed, kind=kind)
+        return FailedAttempt(error=typed, kind=kind)
 
 
-def client_closed(rid: str) -> Failure:
+def client_closed(rid: str) -> FailedAttempt:
     """The failure of an attempt whose client was closed."""
-    return Failure(error=closed_error(f"request {rid}"), kind=RetryClass.NEVER)
+    return FailedAttempt(error=closed_error(f"request {rid}"), kind=RetryClass.NEVER)
 
 
 def _words(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from ...exceptions import BackendConnectionError, BackendHTTPError
 from ..contract import Backend, GenerateAnswer
-from .attempts import FAILURES, Attempt, Failure, Failures, client_closed
+from .attempts import FAILURES, Attempt, FailedAttempt, Failures, client_closed
 from .connections import Target
 from .options import (
     Secrets,
@@ -41,7 +41,7 @@ _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread: its checks take milliseconds, in which other calls get on."""
 
 
-class Call(Protocol):
+class GenerateCall(Protocol):
     """A generate call in the words of its server; all attempts share it."""
 
     @property
@@ -222,16 +222,16 @@ class ServerClient(Backend):
 
     # ---------------------------------------------------------------- generate
 
-    async def _answer_to(self, call: Call) -> GenerateAnswer:
+    async def _answer_to(self, call: GenerateCall) -> GenerateAnswer:
         """The answer to a call, repeated and aborted as the class says."""
         affinity = affinity_header(self._affinity_header, call.routing_key)
         transport = await self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         attempt, number = Attempt(rid=call.rid or _new_rid()), 1
-        failure: Failure | None = None
+        failure: FailedAttempt | None = None
         while True:
             result = await self._attempt(transport, call, affinity, attempt, budget, failure)
-            if not isinstance(result, Failure):
+            if not isinstance(result, FailedAttempt):
                 return result
             final = transport.closed.is_set() or result is failure
             delay = None if final else budget.next_delay(result.kind, result.retry_after)
@@ -254,12 +254,12 @@ class ServerClient(Backend):
     async def _attempt(
         self,
         transport: LoopTransport,
-        call: Call,
+        call: GenerateCall,
         affinity: bytes,
         attempt: Attempt,
         budget: RetryBudget,
-        last: Failure | None,
-    ) -> GenerateAnswer | Failure:
+        last: FailedAttempt | None,
+    ) -> GenerateAnswer | FailedAttempt:
         """One attempt in its turn: the answer, or why there is none; the last failure again when it is too late."""
         rid = attempt.rid
         async with transport.slots:
@@ -287,7 +287,7 @@ class ServerClient(Backend):
             finally:
                 transport.in_flight.pop(rid, None)
 
-    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> Failure:
+    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> FailedAttempt:
         if transport.closed.is_set():
             return client_closed(attempt.rid)
         age = transport.loop.time() - attempt.started
@@ -296,7 +296,9 @@ class ServerClient(Backend):
             transport.abort_later(attempt.rid)
         return failure
 
-    async def _post(self, transport: LoopTransport, call: Call, affinity: bytes, attempt: Attempt) -> GenerateAnswer:
+    async def _post(
+        self, transport: LoopTransport, call: GenerateCall, affinity: bytes, attempt: Attempt
+    ) -> GenerateAnswer:
         answer = await transport.http.request(
             self._target,
             call.body(attempt.rid),

@@ -86,7 +86,7 @@ class CallIdForm(StrEnum):
         return cls.ANY if takes_long else cls.NINE_ALPHANUMERICS
 
 
-class PrintedIds:
+class CallIds:
     """Ids and names of tool calls as the template is to see them: what the model wrote, not what the SDK made of it."""
 
     def __init__(self) -> None:
