@@ -116,8 +116,13 @@ class PrefixCache:
         known = np.asarray(tokens[: kv.length], dtype=np.int64)
         if not 0 < len(known) <= self._budget:
             return
-        kept = [entry for entry in self._entries if common_prefix(known, entry.tokens) < len(entry.tokens)]
-        if not any(common_prefix(known, entry.tokens) == len(known) for entry in kept):
+        kept, is_held = [], False
+        for entry in self._entries:
+            length = common_prefix(known, entry.tokens)
+            if length < len(entry.tokens):
+                kept.append(entry)
+                is_held = is_held or length == len(known)
+        if not is_held:
             kept.append(_Entry(known, kv))
         held = sum(len(entry.tokens) for entry in kept)
         while held > self._budget:
@@ -128,5 +133,8 @@ class PrefixCache:
 def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     """Length of the common prefix of two id arrays."""
     length = min(len(one), len(other))
-    differing = np.flatnonzero(one[:length] != other[:length])
-    return int(differing[0]) if len(differing) else length
+    if length == 0:
+        return 0
+    differs = one[:length] != other[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length
