@@ -11,10 +11,13 @@ import torch
 
 from strands_env.training import TrainingSample, group_advantages
 
+TRUNCATED_AT = 2.0
+"""Largest importance weight of a rollout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStatistics:
-    """What an update looked like: before it was made, and how far it moved the policy.
+    """An update, seen before it was made.
 
     Attributes:
         sequence_gap: Mean over rollouts of the summed log-probability of the sampled tokens (as the sampler recorded
@@ -24,14 +27,14 @@ class StepStatistics:
             trained tokens have no recorded one.
         k3: Mean per-token estimate of KL(sampler || trainer) (Schulman's k3); None likewise.
         gradient_norm: Norm of the gradient before clipping.
-        update_kl: The same estimate of KL(sampler || updated policy), over the tokens that were sampled, in both arms.
+        weight: Mean importance weight of the rollouts; 1 without correction.
     """
 
     sequence_gap: float
     max_token_gap: float | None
     k3: float | None
     gradient_norm: float
-    update_kl: float
+    weight: float
 
 
 def token_logprobs(model: Any, samples: Sequence[TrainingSample], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,8 +69,9 @@ def update(
     sampled: Sequence[TrainingSample],
     *,
     pad: int,
+    corrected: bool = False,
     clip: float = 0.2,
-    micro_batch: int = 64,
+    micro_batch: int = 16,
 ) -> StepStatistics:
     """Make one optimiser step on a batch.
 
@@ -77,6 +81,8 @@ def update(
         samples: What is trained.
         sampled: What was sampled, in the same order; the same samples in the token-exact arm.
         pad: Padding id.
+        corrected: Weight each rollout by the probability of what is trained over that of what was sampled, at most
+            `TRUNCATED_AT`: importance sampling of whole sequences, for tokens of other numbers cannot be paired.
         clip: Range of the probability ratio.
         micro_batch: Samples of one forward pass; the gradient is that of the whole batch.
     """
@@ -90,43 +96,49 @@ def update(
         device=model.device,
     )
     tokens = sum(sample.trained_tokens for sample in samples)
-    gaps, k3, largest, is_recorded = 0.0, 0.0, 0.0, True
-    optimizer.zero_grad(set_to_none=True)
-    for start in range(0, len(samples), micro_batch):
-        part = slice(start, start + micro_batch)
-        logprobs, mask = token_logprobs(model, samples[part], pad)
-        recorded = recorded_logprobs(samples[part], logprobs.shape[1])
+    gaps, weights, k3, largest, is_recorded = 0.0, 0.0, 0.0, 0.0, True
+    optimizer.zero_grad(set_to_none=False)  # Adam goes on by its momentum where a batch has no gradient
+    for part in _parts(samples, advantages.tolist(), micro_batch):
+        trained = [samples[i] for i in part]
+        own = torch.tensor([_recorded_sum(sampled[i]) for i in part], device=model.device)
+        advantage = advantages[part]
+        with torch.set_grad_enabled(bool(advantage.any())):  # equal rewards of a group give no gradient
+            logprobs, mask = token_logprobs(model, trained, pad)
+        recorded = recorded_logprobs(trained, logprobs.shape[1])
         old = logprobs.detach() if recorded is None else recorded.to(model.device)
-        ratio = torch.exp((logprobs - old) * mask)
-        gain = torch.minimum(ratio * advantages[part, None], ratio.clamp(1 - clip, 1 + clip) * advantages[part, None])
-        (-(gain * mask).sum() / tokens).backward()
-        with torch.no_grad():
-            difference = (logprobs - old) * mask
-            gaps += float((logprobs * mask).sum())
-            k3 += _k3(difference, mask)
-            largest = max(largest, float(difference.abs().max()))
-            is_recorded = is_recorded and recorded is not None
+        gap = own - (logprobs.detach() * mask).sum(1)
+        weight = torch.exp(-gap).clamp(max=TRUNCATED_AT) if corrected else torch.ones_like(gap)
+        if logprobs.requires_grad:
+            ratio = torch.exp((logprobs - old) * mask)
+            scale = (advantage * weight)[:, None]
+            gain = torch.minimum(ratio * scale, ratio.clamp(1 - clip, 1 + clip) * scale)
+            (-(gain * mask).sum() / tokens).backward()
+        difference = (logprobs.detach() - old) * mask
+        gaps, weights = gaps + float(gap.sum()), weights + float(weight.sum())
+        k3 += float(((torch.exp(difference) - 1 - difference) * mask).sum())
+        largest = max(largest, float(difference.abs().max()))
+        is_recorded = is_recorded and recorded is not None
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-
-    own = sum(float(np.nansum(np.where(s.loss_mask == 1, s.logprobs, 0.0))) for s in sampled)
-    update_kl = 0.0
-    with torch.no_grad():
-        for start in range(0, len(sampled), micro_batch):
-            part = slice(start, start + micro_batch)
-            updated, sampled_mask = token_logprobs(model, sampled[part], pad)
-            by_sampler = recorded_logprobs(sampled[part], updated.shape[1])
-            assert by_sampler is not None  # validated when the rollouts were collected
-            update_kl += _k3((updated - by_sampler.to(model.device)) * sampled_mask, sampled_mask)
     return StepStatistics(
-        sequence_gap=(own - gaps) / len(samples),
+        sequence_gap=gaps / len(samples),
         max_token_gap=largest if is_recorded else None,
         k3=k3 / tokens if is_recorded else None,
         gradient_norm=float(norm),
-        update_kl=update_kl / sum(sample.trained_tokens for sample in sampled),
+        weight=weights / len(samples),
     )
 
 
-def _k3(difference: torch.Tensor, mask: torch.Tensor) -> float:
-    """Sum of Schulman's k3 over masked differences of log-probabilities."""
-    return float(((torch.exp(difference) - 1 - difference) * mask).sum())
+def _parts(samples: Sequence[TrainingSample], advantages: Sequence[float], size: int) -> list[list[int]]:
+    """Indices of micro-batches: samples with a gradient apart from those without, and those of like length together."""
+    parts = []
+    for is_trained in (True, False):
+        chosen = [i for i, advantage in enumerate(advantages) if (advantage != 0) == is_trained]
+        chosen.sort(key=lambda i: len(samples[i]))
+        parts += [chosen[start : start + size] for start in range(0, len(chosen), size)]
+    return parts
+
+
+def _recorded_sum(sample: TrainingSample) -> float:
+    """Log-probability of everything that was sampled, as the sampler recorded it."""
+    return float(np.sum(np.where(sample.loss_mask == 1, sample.logprobs, 0.0)))

@@ -1,29 +1,47 @@
-"""Tables and plots of all `results*.json` of a folder; also alone: `python report.py FOLDER`."""
+"""Tables and picture of `results.json`: `python report.py`; `python report.py FOLDER` packs a folder's runs first."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+Run = dict[str, Any]
+
+RESULTS = Path(__file__).with_name("results.json")
+MAIN = ("token-exact", "re-tokenised", "chat text")
+_COLOURS = dict(zip(MAIN, ("tab:blue", "tab:red", "tab:orange"), strict=True))
 # 97.5 % quantiles of Student's t for 1 to 19 degrees of freedom; beyond, the last one, which is a little too wide.
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
 )
 _SMOOTHED = 5
-_OF_THIS_FILE = ("seeds", "first_seed", "output")
-"""Settings in which files of one folder may differ."""
-_PANELS = (
-    ("reward", "reward"),
-    ("called", "valid calls"),
-    ("drift", "rollouts with drift"),
-    ("sequence_gap", "log-probability of sampled minus trained tokens (nats a rollout)"),
-    ("update_kl", "KL of sampler and updated policy, sampled tokens (k3)"),
-)
+
+
+def pack(folder: Path) -> dict[str, Any]:
+    """The finished runs of a folder, with curves as columns of four significant digits.
+
+    Raises:
+        ValueError: There are none.
+    """
+    runs = [json.loads(file.read_text()) for file in sorted((folder / "runs").glob("*.json"))]
+    if not runs:
+        raise ValueError(f"{folder} holds no finished runs: run.py --output {folder} makes them")
+    for run in runs:
+        names = run["curves"][0]
+        run["curves"] = {name: [_short(point[name]) for point in run["curves"]] for name in names if name != "seconds"}
+    return {"settings": json.loads((folder / "settings.json").read_text()), "runs": runs}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -32,159 +50,217 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / count
     if count < 2:
         return mean, math.nan
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean, _T[min(count - 1, len(_T)) - 1] * deviation / math.sqrt(count)
+    return mean, _T[min(count - 1, len(_T)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(count)
 
 
-def write_report(folder: Path) -> str:
-    """Write `table.md` and, where matplotlib is installed, `curves.png` and the short `reward.png`; the tables.
-
-    Raises:
-        ValueError: There are no results, or they do not belong together.
-    """
-    results = read_results(folder)
-    if not results:
-        raise ValueError(f"{folder} holds no results*.json: run.py --output {folder} makes them")
-    check_results(results)
-    every = [run for result in results.values() for run in result["runs"]]
-    runs = complete(every)
-    table = f"{make_table(runs)}\n{make_seed_table(runs)}"
-    if left_out := sorted({run["seed"] for run in every} - {run["seed"] for run in runs}):
-        table += f"\nLeft out, for only one arm has run: seeds {left_out}.\n"
-    (folder / "table.md").write_text(table)
-    try:
-        _plot(runs, folder / "curves.png", _PANELS)
-        _plot(runs, folder / "reward.png", [panel for panel in _PANELS if panel[0] in ("reward", "sequence_gap")])
-    except ImportError:
-        table += "\n(no plots: matplotlib is not installed)\n"
-    return table
+def sign_flip(differences: Sequence[float]) -> float:
+    """Exact two-sided p-value of paired differences: the share of sign patterns with a mean at least as far from 0."""
+    values = np.asarray(differences)
+    signs = np.array(list(product((1, -1), repeat=len(values))))
+    return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-12))
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """The contents of a folder's `results*.json`, by name."""
-    results = {}
-    for file in sorted(folder.glob("results*.json")):
-        try:
-            results[file.name] = json.loads(file.read_text())
-        except ValueError as error:
-            raise ValueError(f"{file} is not what run.py writes: {error}") from None
-    return results
+def power(difference: float, deviation: float, count: int, trials: int = 20_000) -> float:
+    """Power of a two-sided paired t-test at 5 %, by simulation with a fixed seed."""
+    drawn = np.random.default_rng(0).normal(difference, deviation, (trials, count))
+    t = drawn.mean(1) / (drawn.std(1, ddof=1) / math.sqrt(count))
+    return float(np.mean(np.abs(t) > _T[min(count - 1, len(_T)) - 1]))
 
 
-def check_results(results: Mapping[str, Any]) -> None:
-    """Whether results belong together: same settings, and each seed in one file.
-
-    Raises:
-        ValueError: They do not. The message names what differs, and where.
-    """
-    names = list(results)
-    for name in names[1:]:
-        one, other = (results[file]["settings"] for file in (names[0], name))
-        for key in sorted((one.keys() | other.keys()) - set(_OF_THIS_FILE)):
-            if one.get(key) != other.get(key):
-                raise ValueError(
-                    f"{names[0]} and {name} are of different settings: --{key} is {one.get(key)} in the one and "
-                    f"{other.get(key)} in the other; use a folder for each"
-                )
-    homes: dict[tuple[int, str], str] = {}
-    for name in names:
-        for run in results[name]["runs"]:
-            home = homes.setdefault((run["seed"], run["arm"]), name)
-            if home != name:
-                raise ValueError(f"seed {run['seed']} is in {home} and in {name}: remove one, or use a folder for each")
+def detectable(deviation: float, count: int) -> float:
+    """Smallest difference, to 0.01, that `count` pairs of this deviation show with a power of 80 %."""
+    return next(step / 100 for step in range(1, 1000) if power(step / 100, deviation, count) >= 0.8)
 
 
-def complete(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of seeds that have both arms, by seed, so that the arms can be paired."""
-    count = len({run["arm"] for run in runs})
-    seeds = [run["seed"] for run in runs]
-    return sorted((run for run in runs if seeds.count(run["seed"]) == count), key=lambda run: run["seed"])
+class Results:
+    """All runs of an experiment, by what is compared."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.settings, self.runs = results["settings"], results["runs"]
+        common = [(run["dropout"], run["rate"]) for run in self.runs if run["arm"] == "chat text"] or [
+            (run["dropout"], run["rate"]) for run in self.runs
+        ]
+        self.dropout, self.rate = max(set(common), key=common.count)
+
+    def compared(self, arms: Sequence[str], dropout: float | None = None, rate: float | None = None) -> list[list[Run]]:
+        """For each seed that has a run of every one of these arms, those runs in the order of the arms."""
+        wanted = (self.dropout if dropout is None else dropout, self.rate if rate is None else rate)
+        found = {(r["seed"], r["arm"]): r for r in self.runs if (r["dropout"], r["rate"]) == wanted}
+        seeds = sorted({seed for seed, _ in found})
+        return [[found[seed, arm] for arm in arms] for seed in seeds if all((seed, arm) in found for arm in arms)]
 
 
-def make_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Mean over seeds and its 95 % confidence interval."""
-    arms = list(dict.fromkeys(run["arm"] for run in runs))
-    rows: list[tuple[str, Callable[[dict[str, Any]], float]]] = [
-        ("held-out reward before", lambda run: run["before"]["reward"]),
-        ("held-out reward after", lambda run: run["after"]["reward"]),
-        ("change of it", lambda run: run["after"]["reward"] - run["before"]["reward"]),
-        ("valid calls before", lambda run: run["before"]["called"]),
-        ("valid calls after", lambda run: run["after"]["called"]),
-        ("training reward, last 10 steps", lambda run: _mean(run["curves"][-10:], "reward")),
-        ("rollouts with drift, all steps", lambda run: _mean(run["curves"], "drift")),
-        ("sampled minus trained, nats a rollout", lambda run: _mean(run["curves"], "sequence_gap")),
-        ("largest token gap sampler/trainer", lambda run: _largest(run["curves"], "max_token_gap")),
-        ("KL of sampler and trainer (k3)", lambda run: _mean(run["curves"], "k3")),
-        ("KL of sampler and updated policy (k3)", lambda run: _mean(run["curves"], "update_kl")),
-    ]
-    head = ["difference (paired by seed)"] if len(arms) == 2 else [f"{arms[0]} less {arm}" for arm in arms[1:]]
-    lines = [f"| | {' | '.join([*arms, *head])} |", "|---|" + "---|" * (len(arms) + len(head))]
-    for title, value in rows:
-        by_arm = [[value(run) for run in runs if run["arm"] == arm] for arm in arms]
-        paired = [[one - other for one, other in zip(by_arm[0], values, strict=False)] for values in by_arm[1:]]
-        cells = [_cell(values) for values in (*by_arm, *paired)]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    seeds = sorted({run["seed"] for run in runs})
-    if len(seeds) > 1:
-        lines.append(f"\nMean over seeds {seeds} ± half width of the 95 % confidence interval (Student's t).")
-    else:
-        lines.append(f"\nSeed {seeds}, without confidence intervals: they need two seeds.")
-    return "\n".join(lines) + "\n"
+def tables(results: dict[str, Any]) -> str:
+    """All tables and the statement on power, as Markdown."""
+    data = Results(results)
+    parts = []
+    if main := data.compared(MAIN):
+        parts += ["### Three arms", _main_table(main), _seed_table(main), _statement(main)]
+    if degrees := _degrees(data):
+        parts += ["### Drift by degrees", degrees]
+    for title, arms in (
+        ("### With importance correction", (*MAIN[:2], "re-tokenised, corrected")),
+        ("### Through the gateway", (MAIN[0], MAIN[2], "chat text, gateway")),
+    ):
+        if seeds := data.compared(arms):
+            parts += [title, _after_table(seeds)]
+    if rates := _rates(data):
+        parts += ["### Learning rates", rates]
+    return "\n\n".join(parts) + "\n"
 
 
-def make_seed_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Held-out rewards, a row a seed."""
-    arms = list(dict.fromkeys(run["arm"] for run in runs))
-    lines = [f"| seed | held-out reward before | {' | '.join(f'{arm} after' for arm in arms)} |"]
-    lines.append("|---|---|" + "---|" * len(arms))
-    for seed in sorted({run["seed"] for run in runs}):
-        by_arm = {run["arm"]: run for run in runs if run["seed"] == seed}
-        rewards = [by_arm[arms[0]]["before"]["reward"], *(by_arm[arm]["after"]["reward"] for arm in arms)]
-        lines.append(f"| {seed} | {' | '.join(f'{reward:.2f}' for reward in rewards)} |")
-    return "\n".join(lines) + "\n"
+_Value = Callable[[Run], float]
+_ROWS: tuple[tuple[str, _Value], ...] = (
+    ("held-out reward before", lambda run: run["before"]["reward"]),
+    ("held-out reward after", lambda run: run["after"]["reward"]),
+    ("change of it", lambda run: run["after"]["reward"] - run["before"]["reward"]),
+    ("valid calls before", lambda run: run["before"]["called"]),
+    ("valid calls after", lambda run: run["after"]["called"]),
+    ("training reward, last 5 steps", lambda run: _mean(run["curves"]["reward"][-5:])),
+    ("rollouts with drift, all steps", lambda run: _mean(run["curves"]["drift"])),
+    ("sampled minus trained, nats a rollout", lambda run: _mean(run["curves"]["sequence_gap"])),
+    ("largest token gap sampler/trainer", lambda run: _largest(run["curves"]["max_token_gap"])),
+    ("KL of sampler and trainer (k3)", lambda run: _mean(run["curves"]["k3"])),
+)
 
 
-def _mean(curves: Sequence[dict[str, Any]], name: str) -> float:
-    values = [point[name] for point in curves if point[name] is not None]
-    return sum(values) / len(values) if values else math.nan
+def _main_table(seeds: Sequence[list[Run]]) -> str:
+    arms = [run["arm"] for run in seeds[0]]
+    head = ["", *arms, *(f"{arms[0]} less {arm}" for arm in arms[1:])]
+    lines = [_row(head), "|---" * len(head) + "|"]
+    for title, value in _ROWS:
+        columns = [[value(runs[i]) for runs in seeds] for i in range(len(arms))]
+        paired = [[one - other for one, other in zip(columns[0], column, strict=True)] for column in columns[1:]]
+        lines.append(_row([title, *map(_cell, (*columns, *paired))]))
+    return "\n".join(lines) + "\n\n" + _of_seeds(seeds)
 
 
-def _largest(curves: Sequence[dict[str, Any]], name: str) -> float:
-    return max((point[name] for point in curves if point[name] is not None), default=math.nan)
+def _of_seeds(seeds: Sequence[list[Run]]) -> str:
+    numbers = [runs[0]["seed"] for runs in seeds]
+    if len(numbers) == 1:
+        return f"Seed {numbers}, without confidence intervals: they need two seeds."
+    return (
+        f"Mean over the {len(numbers)} seeds {numbers} ± half width of the 95 % confidence interval (Student's t); "
+        "differences are paired by seed."
+    )
+
+
+def _seed_table(seeds: Sequence[list[Run]]) -> str:
+    lines = [_row(["seed", "held-out reward before", *(f"{run['arm']} after" for run in seeds[0])])]
+    lines.append("|---" * (2 + len(seeds[0])) + "|")
+    for runs in seeds:
+        rewards = [runs[0]["before"]["reward"], *(run["after"]["reward"] for run in runs)]
+        lines.append(_row([str(runs[0]["seed"]), *(f"{reward:.2f}" for reward in rewards)]))
+    return "\n".join(lines)
+
+
+def _statement(seeds: Sequence[list[Run]]) -> str:
+    if len(seeds) < 2:
+        return "One seed has no power."
+    lines = []
+    for i in range(1, len(seeds[0])):
+        differences = [runs[0]["after"]["reward"] - runs[i]["after"]["reward"] for runs in seeds]
+        deviation = float(np.std(differences, ddof=1))
+        if deviation == 0:
+            continue
+        found, count = sum(differences) / len(differences), len(seeds)
+        lines.append(
+            f"- {seeds[0][0]['arm']} less {seeds[0][i]['arm']}: {found:.2f} with a standard deviation of "
+            f"{deviation:.2f} over {count} seeds. At that deviation a difference of {detectable(deviation, count):.2f} "
+            f"is found with a power of 80 % (two-sided paired t-test at 5 %), the observed one with "
+            f"{100 * power(found, deviation, count):.0f} %. Exact sign-flip test: p = {sign_flip(differences):.3g}, "
+            f"where {count} seeds can give at least {2 / 2**count:.3g}."
+        )
+    return "\n".join(lines)
+
+
+def _degrees(data: Results) -> str:
+    lines = []
+    for dropout in sorted({run["dropout"] for run in data.runs}):
+        if seeds := data.compared(MAIN[:2], dropout=dropout):
+            first = [[runs[0]["curves"][name][0] for runs in seeds] for name in ("drift", "drifted_tokens")]
+            lines.append(_row([f"{dropout:g}", str(len(seeds)), *map(_cell, first), *_after_cells(seeds)]))
+    if len(lines) < 2:
+        return ""
+    head = ("BPE dropout", "seeds", "rollouts with drift at the start", "tokens", "before", *MAIN[:2], "difference")
+    return "\n".join([_row(head), "|---" * len(head) + "|", *lines])
+
+
+def _rates(data: Results) -> str:
+    lines = []
+    for rate in sorted({run["rate"] for run in data.runs}):
+        if seeds := data.compared(MAIN[:2], rate=rate):
+            lines.append(_row([f"{rate:g}", str(len(seeds)), *_after_cells(seeds)]))
+    if len(lines) < 2:
+        return ""
+    head = ("learning rate", "seeds", "before", *MAIN[:2], "difference")
+    return "\n".join([_row(head), "|---" * len(head) + "|", *lines])
+
+
+def _after_table(seeds: Sequence[list[Run]]) -> str:
+    head = ["seeds", "before", *(run["arm"] for run in seeds[0])]
+    cells = [str(len(seeds)), *_after_cells(seeds, paired=False)]
+    return "\n".join([_row(head), "|---" * len(head) + "|", _row(cells)])
+
+
+def _after_cells(seeds: Sequence[list[Run]], *, paired: bool = True) -> list[str]:
+    """Held-out reward before, after for each arm, and the difference of the first two."""
+    columns = [[runs[0]["before"]["reward"] for runs in seeds]]
+    columns += [[runs[i]["after"]["reward"] for runs in seeds] for i in range(len(seeds[0]))]
+    if paired:
+        columns.append([one - other for one, other in zip(columns[1], columns[2], strict=True)])
+    return [_cell(column) for column in columns]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _largest(values: Sequence[float | None]) -> float:
+    return max((value for value in values if value is not None), default=math.nan)
 
 
 def _cell(values: Sequence[float]) -> str:
-    if not values or any(math.isnan(value) for value in values):
+    if any(math.isnan(value) for value in values):
         return "–"
     mean, half = interval(values)
+    digits = ".3g" if abs(mean) < 1e-2 else ".3f"
     if math.isnan(half):
-        return f"{mean:.3g}" if abs(mean) < 1e-2 else f"{mean:.3f}"
-    return f"{mean:.3g} ± {half:.2g}" if abs(mean) < 1e-2 else f"{mean:.3f} ± {half:.3f}"
+        return f"{mean:{digits}}"
+    return f"{mean:{digits}} ± {half:{'.2g' if abs(mean) < 1e-2 else '.3f'}}"
 
 
-def _plot(runs: Sequence[dict[str, Any]], path: Path, panels: Sequence[tuple[str, str]]) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
+    """The picture: reward by step, and held-out reward before and after, a line a seed."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4))
-    for axis, (name, title) in zip(axes, panels, strict=True):
-        for colour, arm in zip(
-            ("tab:blue", "tab:red", "tab:orange"), dict.fromkeys(run["arm"] for run in runs), strict=False
-        ):
-            series = [[point[name] for point in run["curves"]] for run in runs if run["arm"] == arm]
-            for values in series:
-                axis.plot(values, color=colour, alpha=0.2, linewidth=0.8)
-            means = [sum(column) / len(column) for column in zip(*series, strict=False)]
-            axis.plot(_smooth(means), color=colour, label=arm)
-        axis.set_xlabel("GRPO step")
-        axis.set_title(title, fontsize=10)
-        if name == "update_kl":
-            axis.set_yscale("log")
-        axis.legend()
-    figure.suptitle(f"thin: each seed; thick: mean of the seeds over the last {_SMOOTHED} steps", fontsize=10)
-    figure.tight_layout()
+    seeds = Results(results).compared(MAIN)
+    figure, (curves, ends) = pyplot.subplots(1, 2, figsize=(10, 4), width_ratios=(2, 1), sharey=True)
+    for i, arm in enumerate(MAIN):
+        colour = _COLOURS[arm]
+        series = [runs[i]["curves"]["reward"] for runs in seeds]
+        for values in series:
+            curves.plot(range(1, len(values) + 1), values, color=colour, alpha=0.2, linewidth=0.8)
+        mean = _smooth([sum(column) / len(column) for column in zip(*series, strict=True)])
+        curves.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2.5, label=arm)
+        for runs in seeds:
+            ends.plot(
+                [0, 1 + i], [runs[i]["before"]["reward"], runs[i]["after"]["reward"]], "o-", color=colour, alpha=0.5
+            )
+    curves.set(xlabel="GRPO step", ylabel="reward", ylim=(-0.02, 1.02), title=f"training reward, {len(seeds)} seeds")
+    curves.legend(loc="upper left")
+    ends.set_xticks(range(4), ["before", *MAIN], rotation=20)
+    ends.set_title("held-out problems, a line a seed")
+    figure.text(0.01, 0.005, f"thin: each seed; thick: mean over seeds and the last {_SMOOTHED} steps", fontsize=8)
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -194,10 +270,25 @@ def _smooth(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the tables, and draw the picture where matplotlib is installed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="--output of run.py")
+    parser.add_argument("folder", type=Path, nargs="?", help="--output of run.py")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the packed results; reward.png goes beside it")
+    options = parser.parse_args()
     try:
-        print(write_report(parser.parse_args().folder))
-    except ValueError as error:
+        if options.folder is not None:
+            packed = json.dumps(pack(options.folder)).replace('{"seed"', '\n{"seed"')
+            options.results.write_text(packed + "\n")
+        results = json.loads(options.results.read_text())
+    except (OSError, ValueError) as error:
         parser.error(str(error))
+    print(tables(results))
+    try:
+        draw(results, options.results.with_name("reward.png"))
+    except ImportError:
+        print("(no picture: matplotlib is not installed)")
+
+
+if __name__ == "__main__":
+    main()

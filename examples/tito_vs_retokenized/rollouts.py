@@ -1,4 +1,4 @@
-"""Rollouts with real Strands agents over the embedded engine, and what the two arms train on."""
+"""Rollouts over the embedded engine, and what each arm trains of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import httpx
 import numpy as np
 from strands import tool
 from task import TOOL, Problem
 
-from strands_env.core import Action, Environment, StepResult, TaskContext
-from strands_env.core.models import sglang_model_factory
-from strands_env.training import TrainingSample, samples_from_step
+from strands_env.training import TrainingSample, samples_from_model
+from strands_sglang.conversation import Conversation, TurnRequest
+from strands_sglang.conversation.reply import MalformedCalls
+from strands_sglang.gateway import Gateway
 from strands_sglang.trajectory.drift import count_changed_tokens
+
+TURNS = 2
+"""A call and an answer. A rollout that calls the tool again ends there, without reward for the answer."""
+SAMPLING = {"temperature": 1.0, "max_new_tokens": 48}
 
 
 @tool(name=TOOL)
@@ -30,70 +36,152 @@ def calculator(expression: str) -> str:
     raise ValueError("expected two whole numbers and one of + - *")
 
 
-class ArithmeticEnv(Environment):
-    """A question, one tool call, an answer."""
-
-    def get_tools(self) -> list[Any]:
-        return [calculator]
-
-
-def reward(action: Action, result: StepResult) -> float:
-    """Half for calling the tool with the question, half for answering with the tool's result."""
-    called, answered = outcome(result, action.task_context.problem)
-    return 0.5 * called + 0.5 * (called and answered)
-
-
-def outcome(result: StepResult, problem: Problem) -> tuple[bool, bool]:
-    """Whether the tool was called with the question, and whether the answer is right."""
-    blocks = [block for message in result.observation.messages for block in message["content"]]
-    calls = [block["toolUse"]["input"] for block in blocks if "toolUse" in block]
-    called = calls == [{"expression": problem.expression}]
-    return called, (result.observation.final_response or "").strip() == problem.answer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One episode, its sample, and what happened in it."""
+    """One episode: its sample, and its conversation as OpenAI-style messages.
+
+    Attributes:
+        called: The tool was called once, with the question.
+        answered: It was, and the answer is the tool's result.
+        drifted_tokens: Sampled tokens that encoding their text again would change.
+    """
 
     sample: TrainingSample
-    messages: list[Any]
-    reward: float
+    messages: list[dict[str, Any]]
     called: bool
     answered: bool
     drifted_tokens: int
 
 
+def reward(called: bool, answered: bool) -> float:
+    """Half for calling the tool with the question, half for answering with its result."""
+    return 0.5 * called + 0.5 * (called and answered)
+
+
 async def collect(
-    engine: Any, problems: Sequence[Problem], *, samples_per_problem: int, temperature: float = 1.0, drift: bool = True
+    engine: Any, problems: Sequence[Problem], *, samples_per_problem: int, seed: str, gateway: bool = False
 ) -> list[Rollout]:
-    """Run every problem several times, all at once."""
-    factory = sglang_model_factory(
-        tokenizer=engine.tokenizer,
-        client=engine,
-        sampling_params={"temperature": temperature, "max_new_tokens": 48},
-        max_sampled_tokens=80,
+    """Run every problem several times, all at once.
+
+    The loop is written out over `Conversation`, the core under `SGLangModel` and the gateway: the tokens are those of
+    an agent, at a third of the time.
+
+    Args:
+        engine: Samples.
+        problems: One group each.
+        samples_per_problem: Rollouts of a group.
+        seed: The same name, problems and weights give the same rollouts.
+        gateway: Go through the gateway, as a plain OpenAI client over HTTP. Requests then carry no seeds of their own.
+    """
+    jobs = [(group, problem, index) for group, problem in enumerate(problems) for index in range(samples_per_problem)]
+    if gateway:
+        options = {"sampling_params": SAMPLING}
+        async with (
+            Gateway(client=engine, tokenizer=engine.tokenizer, **options) as served,
+            httpx.AsyncClient(timeout=600) as http,
+        ):
+            return list(await asyncio.gather(*(_through_gateway(served, http, group, each) for group, each, _ in jobs)))
+    seeds = np.random.SeedSequence(list(seed.encode())).generate_state(len(jobs) * TURNS).tolist()
+    return list(
+        await asyncio.gather(
+            *(
+                _in_process(engine, group, problem, seeds[TURNS * i : TURNS * (i + 1)])
+                for i, (group, problem, _) in enumerate(jobs)
+            )
+        )
     )
-    env = ArithmeticEnv(model_factory=factory, reward_fn=reward, max_tool_iters=2)
 
-    async def one(group: int, problem: Problem) -> Rollout:
-        action = Action(
-            message=problem.expression, task_context=TaskContext(ground_truth=problem.answer, problem=problem)
-        )
-        result = await env.step(action)
-        (sample,) = samples_from_step(result, group_id=str(group))
-        called, answered = outcome(result, problem)
-        sampled = [sample.token_ids[i] for i in range(len(sample)) if sample.loss_mask[i]]
-        return Rollout(
-            sample=sample.validate(logprobs_required=True),
-            messages=list(result.observation.messages),
-            reward=sample.reward or 0.0,
-            called=called,
-            answered=called and answered,
-            drifted_tokens=count_changed_tokens([int(i) for i in sampled], engine.tokenizer) if drift else 0,
-        )
 
-    jobs = [one(group, problem) for group, problem in enumerate(problems) for _ in range(samples_per_problem)]
-    return list(await asyncio.gather(*jobs))
+async def _in_process(engine: Any, group: int, problem: Problem, seeds: Sequence[int]) -> Rollout:
+    conversation = Conversation(client=engine, tokenizer=engine.tokenizer, sampling_params=SAMPLING)
+    messages: list[Any] = [{"role": "user", "content": [{"text": problem.expression}]}]
+    chat: list[dict[str, Any]] = [{"role": "user", "content": problem.expression}]
+    for seed in seeds:
+        request = TurnRequest(
+            messages=messages,
+            tools=[calculator.tool_spec],
+            params={"sampling_seed": seed},
+            malformed_calls=MalformedCalls.TEXT,
+        )
+        reply = (await conversation.turn(request)).reply
+        uses = [{"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.input}} for call in reply.calls]
+        calls = [_chat_call(call.id, call.name, json.dumps(call.input)) for call in reply.calls]
+        messages.append({"role": "assistant", "content": [*([{"text": reply.text}] if reply.text else []), *uses]})
+        chat.append(_chat_reply(reply.text, calls))
+        results = _run(calls)
+        if not results:
+            break
+        chat += results
+        content = [
+            {
+                "toolResult": {
+                    "toolUseId": each["tool_call_id"],
+                    "content": [{"text": each["content"]}],
+                    "status": "success",
+                }
+            }
+            for each in results
+        ]
+        messages.append({"role": "user", "content": content})
+    return _rollout(conversation, chat, problem, group, engine.tokenizer)
+
+
+async def _through_gateway(gateway: Gateway, http: httpx.AsyncClient, group: int, problem: Problem) -> Rollout:
+    session = gateway.open()
+    spec = calculator.tool_spec
+    function = {"name": TOOL, "description": spec["description"], "parameters": spec["inputSchema"]["json"]}
+    chat: list[dict[str, Any]] = [{"role": "user", "content": problem.expression}]
+    for _ in range(TURNS):
+        body = {"model": "default", "messages": chat, "tools": [{"type": "function", "function": function}]}
+        answer = await http.post(
+            f"{session.base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {session.key}"}
+        )
+        message = answer.raise_for_status().json()["choices"][0]["message"]
+        chat.append(_chat_reply(message.get("content") or "", message.get("tool_calls") or []))
+        results = _run(chat[-1].get("tool_calls", []))
+        if not results:
+            break
+        chat += results
+    rollout = _rollout(session, chat, problem, group, gateway.tokenizer)
+    await session.close()
+    return rollout
+
+
+def _rollout(source: Any, chat: list[dict[str, Any]], problem: Problem, group: int, tokenizer: Any) -> Rollout:
+    """Score a conversation, and take its sample from who holds the trajectory."""
+    replies = [message for message in chat if message["role"] == "assistant"]
+    calls = [json.loads(c["function"]["arguments"]) for reply in replies for c in reply.get("tool_calls", [])]
+    called = calls == [{"expression": problem.expression}]
+    answered = called and replies[-1]["content"].strip() == problem.answer
+    (sample,) = samples_from_model(source, reward=reward(called, answered), group_id=str(group))
+    sampled = sample.token_ids[sample.loss_mask == 1].tolist()
+    return Rollout(
+        sample=sample.validate(logprobs_required=True),
+        messages=chat,
+        called=called,
+        answered=answered,
+        drifted_tokens=count_changed_tokens(sampled, tokenizer),
+    )
+
+
+def _chat_reply(text: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
+def _chat_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _run(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results of tool calls, as messages."""
+    results = []
+    for call in calls:
+        try:
+            content = calculator(**json.loads(call["function"]["arguments"]))
+        except (TypeError, ValueError) as error:  # the model's own mistakes: wrong arguments, or no calculation
+            content = f"Error: {error}"
+        results.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+    return results
 
 
 def retokenized(sample: TrainingSample, tokenizer: Any) -> TrainingSample:
@@ -121,29 +209,9 @@ def through_chat(rollout: Rollout, tokenizer: Any) -> TrainingSample:
     The chat template prints them, the tokenizer encodes the whole, and what the template prints for the assistant,
     its closing token included, has loss. As chat servers do, a call that could not be parsed stays text.
     """
-    messages = [part for message in rollout.messages for part in _as_chat(message)]
-    text = tokenizer.apply_chat_template(messages, tools=[{"name": TOOL}], tokenize=False)
+    text = tokenizer.apply_chat_template(rollout.messages, tools=[{"name": TOOL}], tokenize=False)
     spans = [match.span(1) for match in re.finditer(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", text, re.DOTALL)]
     return _encoded(text, spans, rollout.sample, tokenizer)
-
-
-def _as_chat(message: Any) -> list[dict[str, Any]]:
-    """A message of the SDK as OpenAI-style messages."""
-    results = [block["toolResult"] for block in message["content"] if "toolResult" in block]
-    if results:
-        texts = ["".join(str(part.get("text", part.get("json"))) for part in result["content"]) for result in results]
-        return [{"role": "tool", "content": text} for text in texts]
-    text = "".join(block["text"] for block in message["content"] if "text" in block)
-    calls = []
-    for block in message["content"]:
-        if "toolUse" in block:
-            given = block["toolUse"]["input"]
-            if set(given) == {"malformed_call"}:
-                text += given["malformed_call"]
-            else:
-                function = {"name": block["toolUse"]["name"], "arguments": json.dumps(given)}
-                calls.append({"type": "function", "function": function})
-    return [{"role": message["role"], "content": text, **({"tool_calls": calls} if calls else {})}]
 
 
 def _encoded(text: str, spans: Sequence[tuple[int, int]], sample: TrainingSample, tokenizer: Any) -> TrainingSample:

@@ -2,7 +2,8 @@
 
 A model learns a tool-calling task half-way, then GRPO goes on from that checkpoint once for each arm, with the same
 problems and seeds. One arm trains the tokens that were sampled, one the tokens that their text encodes to, one those of
-the conversation as OpenAI-style messages. See README.md.
+the conversation as OpenAI-style messages. Stop it when you like: the same command goes on from the last step. See
+README.md.
 """
 
 from __future__ import annotations
@@ -10,28 +11,94 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
-import json
-import logging
 import random
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from grpo import update
-from report import check_results, read_results, write_report
-from rollouts import Rollout, collect, retokenized, through_chat
-from task import load_smollm2, make_model, make_problem, make_tokenizer, supervise
+from rollouts import Rollout, collect, retokenized, reward, through_chat
+from store import Store
+from task import held_out_problems, load_smollm2, make_model, make_problem, make_tokenizer, supervise
 
 from strands_sglang.backends.engine import EmbeddedEngine
 
 ARMS = ("token-exact", "re-tokenised", "chat text")
+CORRECTED = "re-tokenised, corrected"
+GATEWAY = "chat text, gateway"
+STRENGTHS = (0.0, 0.03, 0.1)
+"""BPE dropout of the drift study, beside that of the main study; without dropout the drift is the model's own."""
+RATE_FACTORS = (0.25, 2.5)
+"""Learning rates of the rate study, as multiples of that of the main study."""
 
-MODELS: dict[str, dict[str, float]] = {
-    "tiny": {"rate": 4e-4, "supervised_rate": 3e-3, "dropout": 0.3},
-    "smollm2": {"rate": 5e-6, "supervised_rate": 1e-4, "dropout": 0.0},
-}
-"""What differs by model where the command line does not say it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings that all runs of one folder share."""
+
+    model: str = "tiny"
+    steps: int = 30
+    problems: int = 8
+    samples: int = 8
+    target: float = 0.25
+    vocabulary: int = 600
+    evaluation: int = 128
+    checked: int = 64
+    supervised_rate: float = 3e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training run; what makes it different from others.
+
+    Attributes:
+        seed: Of the model's first weights, the data, and what is sampled.
+        arm: One of `ARMS`, `CORRECTED` or `GATEWAY`.
+        dropout: BPE dropout of the supervised data, which is what makes the model drift.
+        rate: Learning rate of GRPO.
+    """
+
+    seed: int
+    arm: str
+    dropout: float
+    rate: float
+
+    @property
+    def name(self) -> str:
+        """Name of the run's files."""
+        return (
+            f"{self.arm.replace(', ', '-').replace(' ', '-')}_dropout{self.dropout:g}_rate{self.rate:g}_seed{self.seed}"
+        )
+
+
+def plan(studies: Sequence[str], seeds: Sequence[int], *, dropout: float, rate: float) -> list[Run]:
+    """The runs of studies, in the order in which they are made: every study of a seed before the next seed.
+
+    The main study takes all seeds, drift, correction and gateway the first half of them, the rates the first quarter.
+    """
+    half, quarter = seeds[: (len(seeds) + 1) // 2], seeds[: (len(seeds) + 3) // 4]
+    runs: list[Run] = []
+    for group in (quarter, half[len(quarter) :], seeds[len(half) :]):
+        for study in (name for name in STUDIES if name in studies):
+            for seed in group:
+                main = Run(seed=seed, arm=ARMS[0], dropout=dropout, rate=rate)
+                if study == "main":
+                    runs += [replace(main, arm=arm) for arm in ARMS]
+                elif study == "correction" and seed in half:
+                    runs.append(replace(main, arm=CORRECTED))
+                elif study == "gateway" and seed in quarter:
+                    runs.append(replace(main, arm=GATEWAY))
+                elif study == "drift" and seed in half:
+                    runs += [replace(main, arm=arm, dropout=one) for one in STRENGTHS for arm in ARMS[:2]]
+                elif study == "rate" and seed in quarter:
+                    runs += [replace(main, arm=arm, rate=f * rate) for f in RATE_FACTORS for arm in ARMS[:2]]
+    return runs
+
+
+STUDIES = ("main", "correction", "drift", "rate", "gateway")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -39,51 +106,41 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--seeds", type=positive, default=5, help="number of repetitions")
+    default = Settings()
+    parser.add_argument("--studies", type=study_list, default=",".join(STUDIES), help="with commas between")
+    parser.add_argument("--seeds", type=positive, default=8, help="number of repetitions of the main study")
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed; the others follow")
-    parser.add_argument("--steps", type=positive, default=60, help="GRPO steps")
-    parser.add_argument("--problems", type=positive, default=8, help="problems a step")
-    parser.add_argument("--samples", type=positive, default=8, help="rollouts a problem")
-    unset = argparse.SUPPRESS  # it differs by model
-    parser.add_argument("--model", choices=sorted(MODELS), default="tiny", help="a random one, or SmolLM2-135M")
+    parser.add_argument("--dropout", type=float, default=0.3, help="BPE dropout of the supervised data")
+    parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
+    parser.add_argument("--minutes", type=float, help="start no step after this time")
     parser.add_argument("--device", default="cpu", help="of training and sampling, such as cuda")
-    parser.add_argument("--arms", type=arm_list, default=",".join(ARMS), help="what is trained, with commas between")
-    parser.add_argument("--rate", type=float, default=unset, help="learning rate of GRPO (4e-4; smollm2: 5e-6)")
     parser.add_argument(
-        "--supervised-rate", type=float, default=unset, help="that of the supervision (3e-3; smollm2: 1e-4)"
+        "--output", type=Path, default=Path("outputs/tito_vs_retokenized"), help="folder of results and states"
     )
-    parser.add_argument(
-        "--dropout", type=float, default=unset, help="BPE dropout of the supervised data (0.3; smollm2: 0)"
+    shared = parser.add_argument_group("the same for all runs of a folder")
+    shared.add_argument("--model", choices=("tiny", "smollm2"), default=default.model, help="a random one, or SmolLM2")
+    shared.add_argument("--steps", type=positive, default=default.steps, help="GRPO steps")
+    shared.add_argument("--problems", type=positive, default=default.problems, help="problems a step")
+    shared.add_argument("--samples", type=positive, default=default.samples, help="rollouts a problem")
+    shared.add_argument("--target", type=float, default=default.target, help="sampled reward that ends supervision")
+    shared.add_argument("--vocabulary", type=positive, default=default.vocabulary, help="tokens of the tokenizer")
+    shared.add_argument(
+        "--evaluation", type=positive, default=default.evaluation, help="held-out problems before and after"
     )
-    parser.add_argument("--micro-batch", type=positive, default=64, help="samples of one forward pass of training")
-    parser.add_argument("--target", type=float, default=0.25, help="sampled reward that ends the supervision")
-    parser.add_argument("--vocabulary", type=positive, default=600, help="tokens of the tokenizer")
-    parser.add_argument("--evaluation", type=positive, default=256, help="held-out problems before and after")
-    parser.add_argument("--checked", type=positive, default=128, help="problems that say whether supervision may end")
-    parser.add_argument(
-        "--output", type=Path, default=Path("outputs/tito_vs_retokenized"), help="folder of the results"
+    shared.add_argument("--checked", type=positive, default=default.checked, help="problems that may end supervision")
+    shared.add_argument(
+        "--supervised-rate", type=float, default=default.supervised_rate, help="learning rate of supervision"
     )
     options = parser.parse_args(arguments)
-    for name, value in MODELS[options.model].items():
-        if not hasattr(options, name):
-            setattr(options, name, value)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    planned = {
-        "settings": settings_of(options),
-        "runs": [{"seed": seed, "arm": arm} for seed in seeds for arm in options.arms],
-    }
-    try:  # now, and not after hours: whether the report will take them together
-        check_results({**read_results(options.output), file_of(options): planned})
-    except ValueError as error:
-        parser.error(str(error))
+    options.settings = Settings(**{name: getattr(options, name) for name in Settings.__dataclass_fields__})
     return options
 
 
-def arm_list(text: str) -> list[str]:
-    """Names of arms."""
+def study_list(text: str) -> list[str]:
+    """Names of studies."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := sorted(set(names) - set(ARMS)):
-        raise argparse.ArgumentTypeError(f"got {unknown!r}, expected some of {', '.join(ARMS)}")
+    if unknown := sorted(set(names) - set(STUDIES)):
+        raise argparse.ArgumentTypeError(f"got {unknown!r}, expected some of {', '.join(STUDIES)}")
     return names
 
 
@@ -95,143 +152,167 @@ def positive(text: str) -> int:
     return number
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the results say about how they were made."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+class OutOfTime(Exception):
+    """`--minutes` are over."""
 
 
-def file_of(options: argparse.Namespace) -> str:
-    """Further seeds may be run apart, into the same folder; the report takes all of them."""
-    return f"results-{options.first_seed}.json" if options.first_seed else "results.json"
+class Experiment:
+    """Runs of one folder, each made up to its last step, or to the deadline."""
 
+    def __init__(self, store: Store, settings: Settings, *, device: str = "cpu", deadline: float | None = None) -> None:
+        self.store, self.settings, self.device, self.deadline = store, settings, device, deadline
+        self.tokenizer = make_tokenizer(settings.vocabulary) if settings.model == "tiny" else load_smollm2()[1]
 
-async def start(model: Any, tokenizer: Any, options: argparse.Namespace, seed: int) -> dict[str, float]:
-    """Supervise the model until it gets `target` of what it samples right; its evaluation before GRPO.
+    async def make(self, run: Run) -> None:
+        """Make a run, from where it was stopped."""
+        if self.store.is_done(run.name):
+            return
+        state = self.store.load(run.name)
+        if state is None:
+            start = await self.start(run.seed, run.dropout)
+            state = {"model": start["model"], "optimizer": None, "before": start["before"], "curves": []}
+        model = self._new_model(run.seed)
+        model.load_state_dict(state["model"])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=run.rate, weight_decay=0.0, betas=(0.9, 0.95))
+        if state["optimizer"] is not None:
+            optimizer.load_state_dict(state["optimizer"])
+        curves: list[dict[str, float | None]] = state["curves"]
+        async with self._engine(model, f"step-{len(curves)}") as engine:
+            while len(curves) < self.settings.steps:
+                self._check_time()
+                point = await self.step(run, len(curves), model, optimizer, engine)
+                curves.append(point)
+                state.update(model=model.state_dict(), optimizer=optimizer.state_dict())
+                self.store.save(run.name, state)
+                print(
+                    f"{run.name} step {len(curves):3}  reward {point['reward']:.2f}  drift {point['drift']:.2f}  "
+                    f"gap {point['sequence_gap']:.2g}  {point['seconds']:.1f} s of CPU",
+                    flush=True,
+                )
+            self._check_time()
+            after = await self.evaluate(engine, run.seed)
+        self.store.finish(run.name, {**asdict(run), "before": state["before"], "after": after, "curves": curves})
 
-    Sampled, for models of one likelihood differ widely in what they get right, and what GRPO makes of them with it.
-    """
+    async def step(self, run: Run, step: int, model: Any, optimizer: Any, engine: Any) -> dict[str, Any]:
+        """Sample a batch, train it as the arm does, and put the new weights into the engine."""
+        began, settings = time.process_time(), self.settings
+        name = f"seed {run.seed} step {step}"
+        rng = random.Random(name)
+        batch = [make_problem(rng) for _ in range(settings.problems)]
+        rollouts = await collect(
+            engine, batch, samples_per_problem=settings.samples, seed=name, gateway=run.arm == GATEWAY
+        )
+        for rollout in rollouts:
+            versions = {span.version for span in rollout.sample.weight_versions}
+            assert versions == {f"step-{step}"}, versions
+        statistics = update(
+            model,
+            optimizer,
+            [trained_by(run.arm, rollout, self.tokenizer) for rollout in rollouts],
+            [rollout.sample for rollout in rollouts],
+            pad=self.tokenizer.pad_token_id,
+            corrected=run.arm == CORRECTED,
+        )
+        await engine.update_weights(model, f"step-{step + 1}")
+        return {**measure(rollouts), **asdict(statistics), "seconds": time.process_time() - began}
 
-    async def sampled(problems: str, count: int) -> dict[str, float]:
-        async with make_engine(copy.deepcopy(model).eval(), tokenizer, seed, options.device) as engine:
-            return await evaluate(engine, count, problems)
+    async def start(self, seed: int, dropout: float) -> dict[str, Any]:
+        """The supervised model from which all arms of a seed go on, and its evaluation.
 
-    async def is_enough() -> bool:
-        return (await sampled(f"start {seed}", options.checked))["reward"] >= options.target
+        Supervision ends when `target` of what the model samples is right: models of one likelihood differ widely in
+        what they get right, and what GRPO makes of them with it.
+        """
+        name = f"start_dropout{dropout:g}_seed{seed}"
+        if (state := self.store.load(name)) is not None:
+            return state
+        model = self._new_model(seed)
+        rng = random.Random(f"start {seed}")
+        problems = [make_problem(rng) for _ in range(self.settings.checked)]
 
-    await supervise(
-        model,
-        tokenizer,
-        is_enough=is_enough,
-        dropout=options.dropout,
-        seed=seed,
-        rate=options.supervised_rate,
-        batch_size=min(32, options.micro_batch),
-    )
-    model.eval()
-    return await sampled(f"evaluation {seed}", options.evaluation)
+        async def is_enough() -> bool:
+            self._check_time()
+            async with self._engine(model, "start") as engine:
+                found = await collect(engine, problems, samples_per_problem=1, seed=f"start {seed}")
+            return measure(found)["reward"] >= self.settings.target
 
+        steps = await supervise(
+            model,
+            self.tokenizer,
+            is_enough=is_enough,
+            dropout=dropout,
+            seed=seed,
+            rate=self.settings.supervised_rate,
+        )
+        async with self._engine(model, "start") as engine:
+            before = await self.evaluate(engine, seed)
+        print(f"{name}: {steps} steps of supervision, held-out reward {before['reward']:.2f}", flush=True)
+        self.store.save(name, {"model": model.state_dict(), "before": before})
+        return {"model": model.state_dict(), "before": before}
 
-async def train(
-    options: argparse.Namespace, start: Any, tokenizer: Any, before: dict[str, float], *, seed: int, arm: str
-) -> dict[str, Any]:
-    """One run of GRPO from a checkpoint, evaluated as `before`; its curves."""
-    model = copy.deepcopy(start)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.0, betas=(0.9, 0.95))
-    problems = random.Random(f"training {seed}")
-    curves: list[dict[str, Any]] = []
-    async with make_engine(model, tokenizer, seed, options.device) as engine:
-        for step in range(options.steps):
-            began = time.perf_counter()
-            batch = [make_problem(problems) for _ in range(options.problems)]
-            rollouts = await collect(engine, batch, samples_per_problem=options.samples)
-            for rollout in rollouts:
-                versions = {span.version for span in rollout.sample.weight_versions}
-                assert versions == {f"step-{step}"}, versions
-            sampled = [rollout.sample for rollout in rollouts]
-            trained = [trained_by(arm, rollout, tokenizer) for rollout in rollouts]
-            statistics = update(
-                model, optimizer, trained, sampled, pad=tokenizer.pad_token_id, micro_batch=options.micro_batch
-            )
-            await engine.update_weights(model, f"step-{step + 1}")
-            point = {"step": step, **measure(rollouts), **{k: getattr(statistics, k) for k in statistics.__slots__}}
-            curves.append(point | {"seconds": time.perf_counter() - began})
-            print(
-                f"seed {seed} {arm:12} step {step:3}  reward {point['reward']:.2f}  valid calls {point['called']:.2f}  "
-                f"drift {point['drift']:.2f}  gap {point['sequence_gap']:.2g}  {curves[-1]['seconds']:.1f} s",
-                flush=True,
-            )
-        after = await evaluate(engine, options.evaluation, f"evaluation {seed}")
-    return {"seed": seed, "arm": arm, "before": before, "after": after, "curves": curves}
+    async def evaluate(self, engine: Any, seed: int) -> dict[str, float]:
+        """Held-out problems, one sample each at temperature 1."""
+        problems = held_out_problems(seed, self.settings.evaluation)
+        return measure(await collect(engine, problems, samples_per_problem=1, seed=f"evaluation {seed}"))
+
+    def _new_model(self, seed: int) -> Any:
+        model = make_model(self.tokenizer, seed) if self.settings.model == "tiny" else load_smollm2()[0]
+        return model.to(self.device).eval()
+
+    def _engine(self, model: Any, version: str) -> EmbeddedEngine:
+        """Samples with a copy of the weights."""
+        return EmbeddedEngine(
+            copy.deepcopy(model),
+            tokenizer=self.tokenizer,
+            device=self.device,
+            max_batch_size=64,
+            seed=0,
+            weight_version=version,
+            batch_invariant=False,
+        )
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
 
 
 def trained_by(arm: str, rollout: Rollout, tokenizer: Any) -> Any:
     """What an arm trains of a rollout."""
     if arm == "token-exact":
         return rollout.sample
-    return retokenized(rollout.sample, tokenizer) if arm == "re-tokenised" else through_chat(rollout, tokenizer)
-
-
-def make_engine(model: Any, tokenizer: Any, seed: int, device: str) -> EmbeddedEngine:
-    """The engine that samples; its weights have version `step-0`."""
-    return EmbeddedEngine(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        max_batch_size=64,
-        seed=seed,
-        weight_version="step-0",
-        batch_invariant=False,
+    return (
+        retokenized(rollout.sample, tokenizer) if arm.startswith("re-tokenised") else through_chat(rollout, tokenizer)
     )
 
 
-def measure(rollouts: list[Rollout]) -> dict[str, float]:
+def measure(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Means over a batch of rollouts."""
     count = len(rollouts)
     sampled = sum(rollout.sample.trained_tokens for rollout in rollouts)
     return {
-        "reward": sum(rollout.reward for rollout in rollouts) / count,
+        "reward": sum(reward(rollout.called, rollout.answered) for rollout in rollouts) / count,
         "called": sum(rollout.called for rollout in rollouts) / count,
-        "answered": sum(rollout.answered for rollout in rollouts) / count,
         "drift": sum(rollout.drifted_tokens > 0 for rollout in rollouts) / count,
         "drifted_tokens": sum(rollout.drifted_tokens for rollout in rollouts) / max(sampled, 1),
         "sampled_tokens": sampled / count,
     }
 
 
-async def evaluate(engine: Any, count: int, problems: str) -> dict[str, float]:
-    """Problems of this name, one sample each at temperature 1."""
-    rng = random.Random(problems)
-    return measure(await collect(engine, [make_problem(rng) for _ in range(count)], samples_per_problem=1))
-
-
 async def main() -> None:
-    """All seeds, both arms."""
+    """All runs that are not done yet."""
     options = parse_arguments()
-    logging.getLogger("strands").setLevel(logging.CRITICAL)  # a model that learns calls tools that do not exist
-    logging.getLogger("strands_env").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    tokenizer = make_tokenizer(options.vocabulary) if options.model == "tiny" else load_smollm2()[1]
-    runs: list[dict[str, Any]] = []
-    began = time.perf_counter()
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        model = make_model(tokenizer, seed) if options.model == "tiny" else load_smollm2()[0]
-        model.to(options.device)
-        before = await start(model, tokenizer, options, seed)
-        print(
-            f"seed {seed} starts at reward {before['reward']:.2f}, {sum(p.numel() for p in model.parameters())} "
-            f"parameters, {time.perf_counter() - began:.0f} s",
-            flush=True,
-        )
-        for arm in options.arms:
-            runs.append(await train(options, model, tokenizer, before, seed=seed, arm=arm))
-            options.output.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(
-                {"settings": settings_of(options), "seconds": time.perf_counter() - began, "runs": runs},
-                indent=1,
-                default=float,
-            )
-            (options.output / file_of(options)).write_text(text)
-    print(write_report(options.output))
+    store = Store(options.output, asdict(options.settings))
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    experiment = Experiment(store, options.settings, device=options.device, deadline=deadline)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    runs = plan(options.studies, seeds, dropout=options.dropout, rate=options.rate)
+    try:
+        for run in runs:
+            await experiment.make(run)
+    except OutOfTime:
+        print("out of time; the same command goes on from here", flush=True)
+    done = sum(store.is_done(run.name) for run in runs)
+    print(f"{done} of {len(runs)} runs are done; report.py {options.output} prints the tables")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,12 +36,30 @@ class Problem:
     answer: str
 
 
-def make_problem(rng: random.Random) -> Problem:
-    """Operands of one or two digits, and one of three signs."""
-    left, right = (rng.randrange(10 ** rng.randint(1, 2)) for _ in range(2))
-    sign = rng.choice("+-*")
-    value = {"+": left + right, "-": left - right, "*": left * right}[sign]
-    return Problem(expression=f"{left}{sign}{right}", answer=str(value))
+def make_problem(rng: random.Random, *, held_out: bool = False) -> Problem:
+    """Operands of one or two digits, and one of three signs, drawn from the training or the held-out problems."""
+    while True:
+        left, right = (rng.randrange(10 ** rng.randint(1, 2)) for _ in range(2))
+        sign = rng.choice("+-*")
+        expression = f"{left}{sign}{right}"
+        if is_held_out(expression) == held_out:
+            value = {"+": left + right, "-": left - right, "*": left * right}[sign]
+            return Problem(expression=expression, answer=str(value))
+
+
+def is_held_out(expression: str) -> bool:
+    """A fifth of all problems, by checksum: neither supervision, nor GRPO, nor the tokenizer sees them."""
+    return zlib.crc32(expression.encode()) % 5 == 0
+
+
+def held_out_problems(seed: int, count: int) -> list[Problem]:
+    """Distinct held-out problems."""
+    rng = random.Random(f"evaluation {seed}")
+    found: dict[str, Problem] = {}
+    while len(found) < count:
+        problem = make_problem(rng, held_out=True)
+        found.setdefault(problem.expression, problem)
+    return list(found.values())
 
 
 def call_text(expression: str) -> str:
@@ -256,8 +275,8 @@ async def supervise(
 
 @torch.no_grad()
 def chance(model: Any, tokenizer: PreTrainedTokenizerFast, *, dropout: float, seed: int, count: int = 64) -> float:
-    """Mean probability, over held-out conversations, of sampling everything right that must be copied."""
-    rng = random.Random(f"held out {seed}")
+    """Mean probability, over other training conversations, of sampling everything right that must be copied."""
+    rng = random.Random(f"chance {seed}")
     batch = supervised_batch(tokenizer, speaker(tokenizer, dropout, rng), rng, count)
     ids, labels = (part.to(model.device) for part in batch)
     logprobs = torch.log_softmax(model(input_ids=ids).logits[:, :-1], dim=-1)

@@ -25,7 +25,7 @@ def example() -> Any:
 
     sys.path.insert(0, str(EXAMPLE))
     try:
-        yield {name: importlib.import_module(name) for name in ("task", "rollouts", "grpo", "report", "run")}
+        yield {name: importlib.import_module(name) for name in ("task", "rollouts", "grpo", "store", "report", "run")}
     finally:
         sys.path.remove(str(EXAMPLE))
 
@@ -92,16 +92,14 @@ def test_retokenising_a_drifted_rollout_keeps_the_text_and_loses_the_tokens(exam
 def test_messages_printed_again_are_what_a_tokenizer_would_write(example: Any, tokenizer: Any) -> None:
     rollouts, sample = example["rollouts"], sample_of(example, tokenizer, 0.0)
     problem = example["task"].make_problem(random.Random(0))
-    call = {"name": "calculator", "toolUseId": "a", "input": {"expression": problem.expression}}
+    call = {"name": "calculator", "arguments": json.dumps({"expression": problem.expression})}
     messages = [
-        {"role": "user", "content": [{"text": problem.expression}]},
-        {"role": "assistant", "content": [{"toolUse": call}]},
-        {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": problem.answer}]}}]},
-        {"role": "assistant", "content": [{"text": problem.answer}]},
+        {"role": "user", "content": problem.expression},
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
+        {"role": "tool", "content": problem.answer},
+        {"role": "assistant", "content": problem.answer},
     ]
-    rollout = rollouts.Rollout(
-        sample=sample, messages=messages, reward=1.0, called=True, answered=True, drifted_tokens=0
-    )
+    rollout = rollouts.Rollout(sample=sample, messages=messages, called=True, answered=True, drifted_tokens=0)
     again = rollouts.through_chat(rollout, tokenizer)
     text = tokenizer.decode(again.token_ids)
     assert text.removesuffix("\n") == tokenizer.decode(sample.token_ids)
@@ -112,10 +110,13 @@ def test_messages_printed_again_are_what_a_tokenizer_would_write(example: Any, t
     assert len(drifted) > len(again.token_ids) - 2
 
 
-def test_a_call_that_nothing_could_parse_stays_text_in_chat(example: Any) -> None:
-    block = {"toolUse": {"name": "bad", "toolUseId": "a", "input": {"malformed_call": "<tool_call>{"}}}
-    made = example["rollouts"]._as_chat({"role": "assistant", "content": [{"text": "So: "}, block]})
-    assert made == [{"role": "assistant", "content": "So: <tool_call>{"}]
+def test_held_out_problems_are_distinct_and_never_trained(example: Any) -> None:
+    task = example["task"]
+    held_out = {problem.expression for problem in task.held_out_problems(0, 200)}
+    rng = random.Random(0)
+    assert len(held_out) == 200
+    assert held_out.isdisjoint(task.make_problem(rng).expression for _ in range(3000))
+    assert held_out.isdisjoint(task.make_problem(rng).expression for _ in range(3000))
 
 
 def test_micro_batches_make_the_same_update(example: Any, tokenizer: Any) -> None:
@@ -167,99 +168,160 @@ def test_the_interval_is_students(example: Any) -> None:
     assert half == pytest.approx(4.303 / 3**0.5, rel=1e-3)
 
 
-def test_arms_are_paired_by_seed(example: Any) -> None:
-    runs = [{"arm": arm, "seed": seed} for arm, seed in (("a", 2), ("b", 2), ("a", 3), ("a", 0), ("b", 0))]
-    found = [(run["seed"], run["arm"]) for run in example["report"].complete(runs)]
-    assert found == [(0, "a"), (0, "b"), (2, "a"), (2, "b")]
+def test_the_correction_weights_what_the_policy_would_rarely_say(example: Any, tokenizer: Any) -> None:
+    from dataclasses import replace
+
+    import torch
+
+    grpo, rollouts = example["grpo"], example["rollouts"]
+    sampled = [
+        replace(sample_of(example, tokenizer, 0.3, seed), reward=float(seed), group_id="g", rollout_id=str(seed))
+        for seed in range(2)
+    ]
+    trained = [rollouts.retokenized(sample, tokenizer) for sample in sampled]
+    weights = []
+    for samples, corrected in ((trained, False), (trained, True)):
+        model = example["task"].make_model(tokenizer, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = grpo.update(model, optimizer, samples, sampled, pad=0, corrected=corrected)
+        weights.append(found.weight)
+    assert weights[0] == 1.0
+    assert weights[1] < 1e-6  # a random model gives the recorded -1 a token to nothing
 
 
-SETTINGS = {"seeds": 1, "first_seed": 0, "rate": 4e-4, "steps": 60, "output": "a"}
+@pytest.fixture
+def experiment(example: Any, tmp_path: Path) -> Any:
+    """Makes experiments of two small steps whose supervision is done already."""
+    run, store = example["run"], example["store"]
+    settings = run.Settings(steps=2, problems=2, samples=2, evaluation=4, vocabulary=400)
+
+    def make(name: str) -> Any:
+        from dataclasses import asdict
+
+        made = run.Experiment(store.Store(tmp_path / name, asdict(settings)), settings)
+        if made.store.load("start_dropout0.3_seed0") is None:
+            model = example["task"].make_model(made.tokenizer, 0)
+            before = {"reward": 0.0, "called": 0.0}
+            made.store.save("start_dropout0.3_seed0", {"model": model.state_dict(), "before": before})
+        return made
+
+    return make
 
 
-def results(seeds: list[int], **settings: Any) -> dict[str, Any]:
-    """What `run.py` writes, of two steps."""
-    names = ("reward", "called", "drift", "sequence_gap", "max_token_gap", "k3", "update_kl")
-    point = {name: 0.5 for name in names}
+async def test_a_stopped_run_goes_on_to_the_same_result(
+    example: Any, experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = example["run"]
+    one = run.Run(seed=0, arm="re-tokenised", dropout=0.3, rate=4e-4)
+    await experiment("whole").make(one)
+    stopped = experiment("stopped")
+    checks = iter([None, run.OutOfTime()])
+
+    def check() -> None:
+        if (error := next(checks)) is not None:
+            raise error
+
+    monkeypatch.setattr(stopped, "_check_time", check)
+    with pytest.raises(run.OutOfTime):
+        await stopped.make(one)
+    assert len(stopped.store.load(one.name)["curves"]) == 1
+    assert not stopped.store.is_done(one.name)
+    await experiment("stopped").make(one)
+    results = [example["report"].pack(tmp_path / name) for name in ("whole", "stopped")]
+    assert results[0] == results[1]
+    assert len(results[0]["runs"][0]["curves"]["reward"]) == 2
+
+
+async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_messages(
+    example: Any, experiment: Any
+) -> None:
+    run, task = example["run"], example["task"]
+    made = experiment("gateway")
+    problem = task.make_problem(random.Random(0))
+    async with made._engine(made._new_model(0), "step-0") as engine:
+        (found,) = await example["rollouts"].collect(engine, [problem], samples_per_problem=1, seed="any", gateway=True)
+    assert found.messages[0] == {"role": "user", "content": problem.expression}
+    assert found.sample.trained_tokens > 0
+    assert found.sample.logprobs is not None
+    assert run.trained_by(run.GATEWAY, found, made.tokenizer).logprobs is None
+
+
+def test_a_folder_of_other_settings_is_refused(example: Any, tmp_path: Path) -> None:
+    store = example["store"].Store
+    store(tmp_path, {"steps": 30})
+    with pytest.raises(SystemExit, match="holds runs of --steps 30, not 60"):
+        store(tmp_path, {"steps": 60})
+
+
+def test_all_arms_of_a_seed_come_before_the_next_seed_and_no_run_twice(example: Any) -> None:
+    run = example["run"]
+    runs = run.plan(run.STUDIES, range(8), dropout=0.3, rate=4e-4)
+    assert [one.arm for one in runs[:3]] == list(run.ARMS)
+    assert {one.seed for one in runs[:3]} == {0}
+    assert len({one.name for one in runs}) == len(runs)
+    by_arm = [sum(one.arm == arm and one.dropout == 0.3 and one.rate == 4e-4 for one in runs) for arm in run.ARMS]
+    assert by_arm == [8, 8, 8]
+    assert sum(one.arm == run.CORRECTED for one in runs) == 4
+
+
+def results(seeds: list[int], arms: tuple[str, ...] = ("token-exact", "re-tokenised", "chat text")) -> dict[str, Any]:
+    """What `report.py` packs, of two steps."""
+    names = ("reward", "drift", "drifted_tokens", "sequence_gap", "max_token_gap", "k3")
     return {
-        "settings": {**SETTINGS, **settings},
+        "settings": {},
         "runs": [
             {
                 "seed": seed,
                 "arm": arm,
+                "dropout": 0.3,
+                "rate": 4e-4,
                 "before": {"reward": 0.25, "called": 0.25},
-                "after": {"reward": reward + seed / 10, "called": 0.5},
-                "curves": [point, point],
+                "after": {"reward": (0.5 + seed / 10) if arm == "token-exact" else seed / 20, "called": 0.5},
+                "curves": {name: [0.5, 0.5] for name in names},
             }
             for seed in seeds
-            for arm, reward in (("token-exact", 0.5), ("re-tokenised", 0.0))
+            for arm in arms
         ],
     }
 
 
-def write(folder: Path, **files: Any) -> None:
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
+def test_the_report_has_the_intervals_a_row_a_seed_and_the_power(example: Any) -> None:
+    table = example["report"].tables(results([0, 1, 2]))
+    assert "| held-out reward after | 0.600 ± 0.248 | 0.050 ± 0.124 | 0.050 ± 0.124 | 0.550 ± 0.124 |" in table
+    assert "Mean over the 3 seeds [0, 1, 2] ±" in table
+    assert "| 2 | 0.25 | 0.70 | 0.10 | 0.10 |" in table
+    assert "p = 0.25, where 3 seeds can give at least 0.25" in table
 
 
-def test_the_report_has_the_intervals_and_a_row_a_seed(example: Any, tmp_path: Path) -> None:
-    write(tmp_path, results=results([0, 1]), **{"results-2": results([2], first_seed=2, output="b")})
-    table = example["report"].write_report(tmp_path)
-    assert "| held-out reward after | 0.600 ± 0.248 | 0.100 ± 0.248 | 0.500 ± 0.000 |" in table
-    assert "Mean over seeds [0, 1, 2] ±" in table
-    assert "| seed | held-out reward before | token-exact after | re-tokenised after |" in table
-    assert "| 2 | 0.25 | 0.70 | 0.20 |" in table
-    assert "Left out" not in table
-    assert (tmp_path / "table.md").read_text() in table
-
-
-def test_one_seed_has_no_interval_and_the_report_says_so(example: Any, tmp_path: Path) -> None:
-    write(tmp_path, results=results([4]))
-    table = example["report"].write_report(tmp_path)
-    assert "| held-out reward after | 0.900 | 0.400 | 0.500 |" in table
+def test_one_seed_has_no_interval_and_the_report_says_so(example: Any) -> None:
+    table = example["report"].tables(results([4]))
+    assert "| held-out reward after | 0.900 | 0.200 | 0.200 | 0.700 |" in table
     assert "Seed [4], without confidence intervals: they need two seeds." in table
     assert "nan" not in table
 
 
-def test_a_seed_without_its_second_arm_is_left_out_with_a_word(example: Any, tmp_path: Path) -> None:
+def test_a_seed_that_lacks_an_arm_is_not_counted(example: Any) -> None:
     half = results([0, 1, 2])
     half["runs"].pop()
-    write(tmp_path, results=half)
-    assert "Left out, for only one arm has run: seeds [2]." in example["report"].write_report(tmp_path)
+    assert "Mean over the 2 seeds [0, 1]" in example["report"].tables(half)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (
-            results([3], rate=1e-3),
-            "results-3.json and results.json .* --rate is 0.001 in the one and 0.0004 in the other",
-        ),
-        (results([3], dropout=0.1), "--dropout is 0.1 in the one and None in the other"),
-        (results([1]), "seed 1 is in results-3.json and in results.json"),
-        ("{", "results-3.json is not what run.py writes"),
-    ],
-)
-def test_results_that_do_not_belong_together_are_refused(
-    example: Any, tmp_path: Path, other: Any, message: str
-) -> None:
-    write(tmp_path, results=results([0, 1]))
-    (tmp_path / "results-3.json").write_text(other if isinstance(other, str) else json.dumps(other))
-    with pytest.raises(ValueError, match=message):
-        example["report"].write_report(tmp_path)
+def test_other_strengths_and_rates_have_tables_of_their_own(example: Any) -> None:
+    made = results([0, 1])
+    for change in ({"dropout": 0.1}, {"rate": 1e-3}):
+        made["runs"] += [run | change for run in results([0, 1], ("token-exact", "re-tokenised"))["runs"]]
+    table = example["report"].tables(made)
+    assert "| 0.1 | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 0.550 ± 0.635 |" in table
+    assert "| 0.001 | 2 | 0.250 ± 0.000 | 0.550 ± 0.635 |" in table
+    assert "Mean over the 2 seeds [0, 1]" in table
 
 
-def test_a_run_whose_results_the_report_would_refuse_does_not_start(
-    example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parse = example["run"].parse_arguments
-    first = {**results([0, 1, 2]), "settings": example["run"].settings_of(parse(["--output", str(tmp_path)]))}
-    write(tmp_path, results=first)
-    parse(["--output", str(tmp_path), "--rate", "1e-3"])  # takes the place of the first
-    parse(["--output", str(tmp_path), "--first-seed", "3"])
-    for arguments, message in ((["--first-seed", "3", "--rate", "1e-3"], "--rate"), (["--first-seed", "2"], "seed 2")):
-        with pytest.raises(SystemExit):
-            parse(["--output", str(tmp_path), *arguments])
-        assert message in capsys.readouterr().err
+def test_power_and_the_sign_flip_test_are_those_of_the_textbook(example: Any) -> None:
+    report = example["report"]
+    assert report.power(0.0, 1.0, 8) == pytest.approx(0.05, abs=0.01)
+    assert report.power(1.0, 1.0, 10) == pytest.approx(0.803, abs=0.02)  # one-sample t, d = 1, n = 10
+    assert report.sign_flip([1.0, 2.0, 3.0]) == 0.25
+    assert report.sign_flip([1.0, -1.0]) == 1.0
 
 
 def test_no_seeds_are_refused(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,27 +330,24 @@ def test_no_seeds_are_refused(example: Any, capsys: pytest.CaptureFixture[str]) 
     assert "--seeds: got 0, expected at least 1" in capsys.readouterr().err
 
 
-def test_help_shows_the_defaults(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        example["run"].parse_arguments(["--help"])
-    assert capsys.readouterr().out.count("(default:") == 14
-
-
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
-    report = [sys.executable, str(EXAMPLE / "report.py"), str(tmp_path / "none")]
+    report = [sys.executable, str(EXAMPLE / "report.py"), str(tmp_path / "none"), "--results", str(tmp_path / "r.json")]
     done = subprocess.run(report, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "none holds no results*.json" in done.stderr
+    assert "none holds no finished runs" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_plots_say_that_they_are_smoothed(example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_shows_all_seeds_and_says_what_is_smoothed(
+    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    titles: list[str] = []
-    monkeypatch.setattr(pyplot, "close", lambda figure: titles.append(figure.get_suptitle()))
-    write(tmp_path, results=results([0, 1]))
-    example["report"].write_report(tmp_path)
+    figures: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    example["report"].draw(results([0, 1]), tmp_path / "reward.png")
     monkeypatch.undo()
     pyplot.close("all")
-    assert titles == ["thin: each seed; thick: mean of the seeds over the last 5 steps"] * 2
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    (figure,) = figures
+    assert [len(axis.lines) for axis in figure.axes] == [9, 6]  # 3 arms: 2 seeds and a mean; 2 seeds
+    assert "thin: each seed; thick: mean" in figure.texts[0].get_text()
+    assert (tmp_path / "reward.png").stat().st_size > 10_000
