@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import warnings
@@ -39,6 +40,16 @@ def install_command(extra: str) -> str:
     of_extra = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
     packages = [text.partition(";")[0].strip() for text in distribution.requires or () if of_extra.search(text)]
     return f"{pip} install {shlex.join(packages)}"
+
+
+def cache_folder() -> Path:
+    """The folder for models, images and other things that can be fetched again.
+
+    `$STRANDS_ROLLOUT_CACHE`, else `$XDG_CACHE_HOME/strands-rollout`, else `~/.cache/strands-rollout`.
+    """
+    if override := os.environ.get("STRANDS_ROLLOUT_CACHE"):
+        return Path(override).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "strands-rollout"
 
 
 def _address(direct: dict[str, Any]) -> str | None:

@@ -61,23 +61,27 @@ class ControlGroup:
         return True
 
 
-def make_control_group(memory_bytes: int, processes: int) -> ControlGroup | None:
-    """A new group with these limits, or None where that is not possible."""
+def make_control_group(memory_bytes: int, processes: int, cpus: float | None = None) -> ControlGroup | None:
+    """A new group with these limits, or None where that is not possible; without `cpus` where those cannot be had."""
     parents = _parents()
     if parents is None:
         return None
+    if cpus is not None and (parent := _cpu_parent(parents["memory"])) is not None:
+        parents["cpu"] = parent
     name = f"{_PREFIX}{os.getpid()}-{next(_count)}"
     made: dict[str, Path] = {}
     try:
         for controller, parent in parents.items():
             made[controller] = parent / name
-            made[controller].mkdir(exist_ok=controller == "pids")  # version 2 has one folder for both
+            made[controller].mkdir(exist_ok=controller != "memory")  # version 2 has one folder for all
         if (made["memory"] / "memory.max").exists():
             settings = {"memory.max": memory_bytes, "memory.swap.max": 0}
         else:
             settings = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
         (made["memory"] / next(iter(settings))).write_text(str(memory_bytes))
         (made["pids"] / "pids.max").write_text(str(processes))
+        if cpus is not None and "cpu" in made:
+            _limit_cpus(made["cpu"], cpus)
         for name, value in settings.items():
             with contextlib.suppress(OSError):  # without swap there is nothing to limit
                 (made["memory"] / name).write_text(str(value))
@@ -90,10 +94,33 @@ def make_control_group(memory_bytes: int, processes: int) -> ControlGroup | None
     return ControlGroup(made)
 
 
+def _limit_cpus(folder: Path, cpus: float) -> None:
+    period, quota = 100_000, max(1_000, int(cpus * 100_000))
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{quota} {period}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(period))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _cpu_parent(memory: Path) -> Path | None:
+    """Folder that may get a child group with a limit on processors."""
+    if (memory / "cgroup.subtree_control").exists():
+        return memory if "cpu" in (memory / "cgroup.subtree_control").read_text().split() else None
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        folder = _ROOT / "cpu" / path.lstrip("/")
+        if "cpu" in controllers.split(",") and os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
 @functools.cache
 def remove_stale_groups() -> None:
     """Remove groups whose process is gone without having removed them; once in a process."""
-    for parent in dict.fromkeys((_parents() or {}).values()):
+    parents = _parents() or {}
+    cpu = _cpu_parent(parents["memory"]) if parents else None
+    for parent in dict.fromkeys([*parents.values(), *([] if cpu is None else [cpu])]):
         with contextlib.suppress(OSError):
             for folder in parent.glob(f"{_PREFIX}*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]

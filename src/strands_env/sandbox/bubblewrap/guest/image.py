@@ -1,0 +1,431 @@
+"""The first process of a sandbox whose files are those of a container image.
+
+It is the supervisor with other habits: code may be any user of the image, root included; what a command leaves running
+lives on for the next; a call that is cancelled is ended alone, and the sandbox goes on. Folders travel as archives
+through open files of the host, and a listening socket inside can be handed out.
+
+The interpreter it runs on is the host's, shown below one folder and hidden again before any foreign code runs. All it
+needs is therefore imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import encodings.idna
+import errno
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import stat
+import tarfile
+import tempfile
+import traceback
+from functools import partial
+from typing import Any, Never
+
+from .protocol import CHUNK, receive
+from .supervisor import Supervisor, access_file, identity, unnamed_file
+from .system import (
+    PR_CAPBSET_DROP,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    other_processes,
+    prctl,
+    set_limit,
+)
+from .watch import Child
+
+_PRELOADED = (encodings.idna, pickle, tempfile, traceback)
+_MNT_DETACH = 2
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
+_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
+"""Settings of the whole machine: root here is root there, as far as their files are concerned."""
+_MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_CAPABILITY_VERSION = 0x20080522
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELLS = (("/bin/bash",), ("/usr/bin/bash",), ("/bin/sh",), ("/usr/bin/sh",), ("/bin/busybox", "sh"))
+
+
+class UnknownUserError(Exception):
+    """The image has no such user."""
+
+
+class ImageSupervisor(Supervisor):
+    """Runs one request at a time, in the root of an image."""
+
+    def __init__(self, config: dict[str, Any], channel: socket.socket) -> None:
+        super().__init__(config, channel)
+        self.image: dict[str, Any] = config["image"]
+        self.descriptors = socket.socket(fileno=config["descriptors"])
+        self.descriptors.set_inheritable(False)
+        self.unread: list[int] = []
+        """Outputs of ended commands that processes they left behind may still write to."""
+
+    def next_request(self) -> Any:
+        """Wait for the next request, and let background processes write meanwhile; None when the host is gone."""
+        while True:
+            poller = select.poll()
+            for descriptor in (self.wakeup, *self.unread):
+                poller.register(descriptor, select.POLLIN)
+            poller.register(self.channel, select.POLLIN)
+            if self.life is not None:
+                poller.register(self.life, 0)
+            ready = dict(poller.poll())
+            if self.life in ready:
+                return None
+            self._discard(ready)
+            self.reap()
+            if self.channel.fileno() in ready:
+                request = receive(self.channel)
+                if request is None or request["kind"] != "cancelled":  # one that came after the end of its call
+                    return request
+
+    def _discard(self, ready: dict[int, int]) -> None:
+        for descriptor in [one for one in self.unread if one in ready]:
+            try:
+                if not os.read(descriptor, CHUNK):
+                    raise EOFError
+            except BlockingIOError:
+                continue
+            except (EOFError, OSError):
+                os.close(descriptor)
+                self.unread.remove(descriptor)
+
+    def prepare(self) -> None:
+        """Nothing: the work directory is the image's."""
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request; those of the host's own need no process."""
+        try:
+            match request["kind"]:
+                case "kill":
+                    self._kill_all()
+                    return self._plain(request)
+                case "freeze" | "thaw":
+                    number = signal.SIGSTOP if request["kind"] == "freeze" else signal.SIGCONT
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(-1, number)
+                    return self._plain(request)
+                case "listen":
+                    server = socket.create_server((request["host"], request["port"]), backlog=128)
+                    socket.send_fds(self.descriptors, [request["nonce"].encode()], [server.fileno()])
+                    server.close()
+                    return self._plain(request)
+                case _:
+                    return super().run(request)
+        except UnknownUserError as error:
+            return {**self._plain(request), "outcome": "refused", "detail": str(error)}
+        except OSError as error:
+            return {**self._plain(request), "outcome": "error", "exit": error.errno or errno.EIO, "detail": str(error)}
+
+    def _plain(self, request: dict[str, Any]) -> dict[str, Any]:
+        empty = {"head": "", "tail": "", "dropped": 0}
+        answer = {"outcome": "ok", "exit": 0, "detail": None, "stdout": empty, "stderr": empty, "seconds": 0.0}
+        return {**identity(request), **answer, "lost": False}
+
+    def begin(self, request: dict[str, Any]) -> tuple[Child, str | None]:
+        """Start the process of a request."""
+        match request["kind"]:
+            case "exec":
+                return self._start_command(request), None
+            case "pack" | "unpack":
+                archive = self._received(request["nonce"])
+                try:
+                    work = pack if request["kind"] == "pack" else unpack
+                    return self.spawn(partial(work, request), stdin=archive, dumpable=False), None
+                finally:
+                    os.close(archive)
+            case "reset":
+                return self.spawn(partial(reset_folders, request), dumpable=False), None
+        return self.spawn(partial(access_file, request), dumpable=False), None
+
+    def _received(self, nonce: str) -> int:
+        """The descriptor that the host sent for this request."""
+        while True:
+            token, found, _, _ = socket.recv_fds(self.descriptors, 64, 1)
+            if token.decode() == nonce:
+                return found[0]
+            for descriptor in found:  # of a call that was taken back
+                os.close(descriptor)
+
+    def _start_command(self, request: dict[str, Any]) -> Child:
+        user = find_user(request["user"] if request["user"] is not None else self.image["user"])
+        given = request["command"]
+        command = [*_shell(), "-c", given] if isinstance(given, str) else given
+        variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
+        stdin = unnamed_file(_decoded(request["stdin"])) if request["stdin"] else None
+
+        def start() -> None:
+            _become_user(user)
+            os.umask(0o022)
+            prctl(PR_SET_DUMPABLE, 1)
+            os.chdir(request["cwd"] or self.work)
+            os.execvpe(command[0], command, variables)
+
+        try:
+            return self.spawn(start, stdin=stdin)
+        finally:
+            if stdin is not None:
+                os.close(stdin)
+
+    def become(self, inherited: list[int], cpu: float | None, dumpable: bool) -> None:
+        """Turn a fork of the supervisor into a process for code."""
+        self.detach(inherited)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.chdir(self.work)
+        limits = self.config["limits"]
+        set_limit("RLIMIT_CORE", 0)
+        set_limit("RLIMIT_NOFILE", limits["open_files"])
+        if not self.image["is_root"]:  # root's processes are counted by the control group alone
+            set_limit("RLIMIT_NPROC", limits["processes"])
+
+    def settle(self, child: Child, report: dict[str, Any]) -> None:
+        """End what the call started if it had to be ended; else leave it running, and keep its output flowing."""
+        if report["outcome"] not in ("ok", "error"):
+            self._kill_session(child.pid)
+        self.reap()
+        for name in ("stdout", "stderr"):
+            descriptor = os.dup(getattr(child, name))
+            os.set_blocking(descriptor, False)
+            self.unread.append(descriptor)
+
+    def _kill_session(self, leader: int) -> None:
+        """Kill a command with its session and its descendants."""
+        for _ in range(100):
+            others = other_processes(True)
+            doomed = {leader} & others.keys()
+            for _ in range(len(others)):  # the session, then what these started in sessions of their own
+                more = {p for p, f in others.items() if int(f[3]) == leader or int(f[1]) in doomed} - doomed
+                if not more:
+                    break
+                doomed |= more
+            doomed = {pid for pid in doomed if others[pid][0] not in (b"Z", b"X")}
+            if not doomed:
+                return
+            for pid in doomed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.reap()
+
+
+# ---- entering the image ----------------------------------------------------------------------------------------------
+
+
+def enter_image(config: dict[str, Any]) -> None:
+    """Hide the host's files, give up the privilege to mount, and complete what every container finds in its root."""
+    image = config["image"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.getpid() != 1:
+        raise RuntimeError(f"not isolated: process {os.getpid()}")
+    for folder in image["hidden"]:
+        if libc.umount2(folder.encode(), _MNT_DETACH) != 0:
+            raise OSError(ctypes.get_errno(), "umount2", folder)
+    shutil.rmtree(image["programs"], ignore_errors=True)
+    os.umask(0o022)
+    _write_if_empty("/etc/hosts", f"127.0.0.1 localhost {image['hostname']}\n::1 localhost\n")
+    if image["resolv_conf"]:
+        _write_if_empty("/etc/resolv.conf", image["resolv_conf"])
+    with contextlib.suppress(OSError):
+        os.makedirs(config["work"], exist_ok=True)
+    _protect_settings(libc)
+    for number in set(range(64)) - set(image["capabilities"]):
+        with contextlib.suppress(OSError):  # the kernel knows fewer
+            prctl(PR_CAPBSET_DROP, number)
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    low = sum(1 << number for number in image["capabilities"])
+    sets[0] = sets[1] = low
+    if libc.capset(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
+    if image["seccomp"]:
+        _filter_calls(libc, _decoded(image["seccomp"]))
+
+
+def _protect_settings(libc: ctypes.CDLL) -> None:
+    """Make the machine's settings read-only and hide its secrets, as container runtimes do.
+
+    Raises:
+        OSError: Settings can still be written.
+    """
+    for path in _READ_ONLY:
+        if not os.path.exists(path):
+            continue
+        name = path.encode()
+        failed = libc.mount(name, name, None, _MS_BIND | _MS_REC, None) != 0
+        if failed or libc.mount(None, name, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY, None) != 0:
+            raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
+    for path in _MASKED:
+        if os.path.exists(path) and libc.mount(b"/dev/null", path.encode(), None, _MS_BIND, None) != 0:
+            raise OSError(ctypes.get_errno(), "cannot be hidden", path)
+
+
+def _write_if_empty(path: str, text: str) -> None:
+    with contextlib.suppress(OSError):
+        if not os.path.lexists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
+            with open(path, "w") as file:
+                file.write(text)
+
+
+def _filter_calls(libc: ctypes.CDLL, program: bytes) -> None:
+    code = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    given = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+# ---- users -----------------------------------------------------------------------------------------------------------
+
+
+def find_user(name: str | int) -> dict[str, Any]:
+    """Ids, home and groups of a user of the image: a name, a number, or `user:group`."""
+    given, _, group = str(name).partition(":")
+    users, groups = _table("/etc/passwd", 7), _table("/etc/group", 4)
+    entry = next((line for line in users if given in (line[0], line[2])), None)
+    if entry is None and not given.isdigit():
+        raise UnknownUserError(f"the image has no user {given!r}")
+    uid = int(entry[2]) if entry else int(given)
+    gid = int(entry[3]) if entry else 0
+    if group:
+        found = next((line for line in groups if group in (line[0], line[2])), None)
+        if found is None and not group.isdigit():
+            raise UnknownUserError(f"the image has no group {group!r}")
+        gid = int(found[2]) if found else int(group)
+    more = [int(line[2]) for line in groups if entry and entry[0] in line[3].split(",")]
+    return {"uid": uid, "gid": gid, "groups": more, "home": entry[5] if entry else "/"}
+
+
+def _table(path: str, columns: int) -> list[list[str]]:
+    try:
+        with open(path, errors="replace") as file:
+            lines = [line.rstrip("\n").split(":") for line in file.read(1 << 20).splitlines()]
+    except OSError:
+        return []
+    return [line for line in lines if len(line) == columns and line[2].isdigit()]
+
+
+def _become_user(user: dict[str, Any]) -> None:
+    if user["uid"] == 0 and user["gid"] == 0:
+        return
+    os.setgroups(user["groups"])
+    os.setresgid(user["gid"], user["gid"], user["gid"])
+    os.setresuid(user["uid"], user["uid"], user["uid"])
+
+
+def _shell() -> list[str]:
+    return list(next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2]))
+
+
+def _decoded(text: str) -> bytes:
+    import base64  # the supervisor has it already
+
+    return base64.b64decode(text)
+
+
+# ---- folders; these run as processes of their own, as root ----------------------------------------------------------
+
+
+def unpack(request: dict[str, Any]) -> Never:
+    """Extract the archive at descriptor 0 into a folder; the exit code is the number of the error."""
+    code = 0
+    try:
+        os.umask(0o022)
+        os.makedirs(request["path"], exist_ok=True)
+        with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            tar.extraction_filter = staticmethod(lambda member, path: member)
+            tar.extractall(request["path"], numeric_owner=True)
+    except OSError as error:
+        code = error.errno or errno.EIO
+    except tarfile.TarError:
+        code = errno.EBADMSG
+    finally:
+        os._exit(code)
+
+
+def pack(request: dict[str, Any]) -> Never:
+    """Write a folder or a file into the open file at descriptor 0. Devices, pipes and sockets are left out."""
+    code = 0
+    try:
+        path, left = request["path"], request["max_bytes"]
+        if request["file"]:
+            _copy_file(path, left)
+        else:
+            with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
+                if not stat.S_ISDIR(os.stat(path).st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, "not a folder")
+                _pack_folder(tar, path, left)
+    except OSError as error:
+        code = error.errno or errno.EIO
+    finally:
+        os._exit(code)
+
+
+def _copy_file(path: str, left: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    while part := os.read(descriptor, 1 << 20):
+        left -= len(part)
+        if left < 0:
+            raise OSError(errno.EFBIG, "too large")
+        view = memoryview(part)
+        while view:
+            view = view[os.write(0, view) :]
+
+
+def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
+    pending = [root]
+    while pending:
+        folder = pending.pop()
+        for entry in sorted(os.listdir(folder)):
+            path = os.path.join(folder, entry)
+            member = tar.gettarinfo(path, os.path.relpath(path, root))
+            if member is None or member.isdev():
+                continue
+            left -= member.size if member.isreg() else 512
+            if left < 0:
+                raise OSError(errno.EFBIG, "too large")
+            if member.isreg():
+                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                    tar.addfile(member, file)
+            else:
+                tar.addfile(member)
+            if member.isdir():
+                pending.append(path)
+
+
+def reset_folders(request: dict[str, Any]) -> Never:
+    """Make folders anew, empty and real: no part of their paths is a link or a file any more."""
+    code = 0
+    try:
+        os.umask(0)
+        for path in request["paths"]:
+            place = "/"
+            for name in path.strip("/").split("/"):
+                place = os.path.join(place, name)
+                if os.path.lexists(place) and not stat.S_ISDIR(os.lstat(place).st_mode):
+                    os.unlink(place)
+                if not os.path.lexists(place):
+                    os.mkdir(place, 0o755)
+            for name in os.listdir(path):
+                inner = os.path.join(path, name)
+                if stat.S_ISDIR(os.lstat(inner).st_mode):
+                    shutil.rmtree(inner)
+                else:
+                    os.unlink(inner)
+            os.chmod(path, request["mode"])
+    except OSError as error:
+        code = error.errno or errno.EIO
+    finally:
+        os._exit(code)

@@ -1,0 +1,179 @@
+"""The command that starts a sandbox on an image: bubblewrap, the stack of folders, and the supervisor hidden in it."""
+
+from __future__ import annotations
+
+import base64
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..bubblewrap.command import (
+    SUPERVISOR_BYTES,
+    Mode,
+    PythonHome,
+    choose_mode,
+    find_bubblewrap_with_overlays,
+    python_home,
+    supervisor_arguments,
+)
+from ..bubblewrap.seccomp import seccomp_program
+from ..contract import Network, SandboxLimits, SandboxUnavailableError
+
+PROGRAMS = "/.sandbox"
+"""Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
+_PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
+_NET_RAW = 13
+_CAPABILITIES = {
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
+    "CAP_SETUID": 7, "CAP_SETPCAP": 8, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
+    "CAP_SETFCAP": 31,
+}  # fmt: skip
+"""The capabilities of root in a container, as docker gives them, without those over devices and the audit log."""
+
+_LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) and not os.path.islink(path))
+"""Folders of libraries on machines where they are not in `/usr`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLaunch:
+    """Everything a sandbox on an image is started from.
+
+    Attributes:
+        layers: Folders of its files, the lowest first.
+        folder: Folder of this sandbox, with `upper` and `work`.
+        binds: Folders and files of this machine to show, by their path inside; read-only.
+        environment: Environment variables of the image.
+    """
+
+    limits: SandboxLimits
+    layers: tuple[str, ...]
+    folder: str
+    work: str
+    code_user: str
+    environment: Mapping[str, str]
+    network: Network
+    processors: float | None = None
+    binds: Mapping[str, str] = field(default_factory=dict)
+    hostname: str = "sandbox"
+
+    @property
+    def is_isolated(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the control group, supervisor included."""
+        return self.limits.memory_bytes + SUPERVISOR_BYTES
+
+    @property
+    def cpus(self) -> float | None:
+        """Processors it may use."""
+        return self.processors
+
+    @property
+    def shares_descriptors(self) -> bool:
+        """Archives and listening sockets travel as open files."""
+        return True
+
+    @property
+    def user(self) -> int | None:
+        """That of this process."""
+        return None
+
+    def seccomp(self) -> bytes | None:
+        """Nothing: the supervisor installs the filter, after it has hidden itself."""
+        return None
+
+    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
+        """The command line of bubblewrap."""
+        mode, python = image_mode(), python_home()
+        arguments = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+        arguments += ["--hostname", self.hostname, "--info-fd", str(info_fd), "--cap-drop", "ALL"]
+        if self.network is Network.NONE:
+            arguments += ["--unshare-net"]
+        if mode is Mode.USER_NAMESPACE:
+            arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
+        for name in ("CAP_SYS_ADMIN", *self._capabilities()):  # the first is given up once the interpreter is hidden
+            arguments += ["--cap-add", name]
+        for layer in self.layers:
+            arguments += ["--overlay-src", layer]
+        arguments += ["--overlay", f"{self.folder}/upper", f"{self.folder}/work", "/"]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+        shown = {_PROCESSORS: _PROCESSORS} if os.path.isdir(_PROCESSORS) else {}
+        shown |= {**self.binds, **_hidden(python)}
+        parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/"}
+        for parent in sorted(parents):  # bubblewrap's own would be closed to other users
+            arguments += ["--perms", "0755", "--dir", parent]
+        for inside, source in shown.items():
+            arguments += ["--ro-bind", source, inside]
+        loader, libraries = _loader(python)
+        arguments += ["--setenv", "PYTHONHOME", f"{PROGRAMS}{os.path.dirname(os.path.dirname(python.executable))}"]
+        arguments += ["--", loader, "--library-path", libraries, f"{PROGRAMS}{python.executable}"]
+        return [*arguments, "-S", "-s", "-P", "-B", *supervisor_arguments(PROGRAMS)[-2:]]
+
+    def supervisor_config(self, work: str) -> dict[str, Any]:
+        """The image's part of the supervisor's configuration."""
+        program = seccomp_program(container=True)
+        shared = self.network is not Network.NONE
+        return {
+            "user": None,
+            "work": self.work,
+            "file_systems": [],
+            "env": {},
+            "shell": [],
+            "worker": [],
+            "image": {
+                "user": self.code_user,
+                "env": dict(self.environment),
+                "is_root": image_mode() is Mode.OWN_USER,
+                "hostname": self.hostname,
+                "hidden": sorted(_hidden(python_home()), reverse=True),
+                "programs": PROGRAMS,
+                "capabilities": sorted(self._capabilities().values()),
+                "seccomp": "" if program is None else base64.b64encode(program).decode(),
+                "resolv_conf": Path("/etc/resolv.conf").read_text() if shared else "",
+            },
+        }
+
+    def _capabilities(self) -> dict[str, int]:
+        shared = self.network is not Network.NONE  # raw sockets would reach the machine's own traffic
+        return {name: number for name, number in _CAPABILITIES.items() if not (shared and number == _NET_RAW)}
+
+
+def image_mode() -> Mode:
+    """The way that fits the current user.
+
+    Raises:
+        SandboxUnavailableError: Root may not mount here.
+    """
+    mode = choose_mode()
+    if mode is Mode.DROPPED:
+        raise SandboxUnavailableError(
+            "root without CAP_SYS_ADMIN cannot stack the folders of an image: run as an ordinary user, or start the "
+            "container with CAP_SYS_ADMIN"
+        )
+    return mode
+
+
+def _hidden(python: PythonHome) -> dict[str, str]:
+    """What the supervisor needs of this machine, by its path inside."""
+    guest = Path(__file__).parents[1] / "bubblewrap" / "guest"
+    shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
+    return {**shown, f"{PROGRAMS}/guest": str(guest)}
+
+
+def _loader(python: PythonHome) -> tuple[str, str]:
+    """The dynamic loader of this machine, and the folders of its libraries, as the supervisor finds them."""
+    places = ("/lib64/ld-linux*.so.*", "/lib/ld-linux*.so.*", "/lib/ld-musl*.so.*", "/usr/lib/ld-linux*.so.*")
+    loaders = [os.path.realpath(found) for place in places for found in glob.glob(place)]
+    if not loaders:
+        raise SandboxUnavailableError("found no dynamic loader in /lib64 or /lib, which the supervisor needs")
+    prefix = os.path.dirname(os.path.dirname(python.executable))
+    system = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
+    folders = [f"{prefix}/lib", os.path.dirname(loaders[0]), *system]
+    return f"{PROGRAMS}{loaders[0]}", ":".join(f"{PROGRAMS}{folder}" for folder in dict.fromkeys(folders))

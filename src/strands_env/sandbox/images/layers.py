@@ -1,0 +1,177 @@
+"""Folders of running sandboxes on this machine: where they lie, what they leave, and copies of them.
+
+A sandbox writes into a folder of its own, `upper`, stacked above the image. The name of its parent says which process
+owns it, so that the folders of a process that was killed are found and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strands_sglang.installation import cache_folder
+
+from ..contract import SandboxError, SandboxUnavailableError
+
+logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE = "STRANDS_ROLLOUT_CONTAINERS"
+"""Environment variable with the folder for what running sandboxes write."""
+_count = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The files of a sandbox at one moment. Its processes are not part of it.
+
+    Attributes:
+        path: Folder with `upper` and `snapshot.json`.
+        image: Name of the image below.
+        layers: Folders above the image, the lowest first, the snapshot's own last.
+    """
+
+    path: str
+    image: str
+    layers: tuple[str, ...]
+
+    def save(self) -> None:
+        """Write `snapshot.json`."""
+        Path(self.path, "snapshot.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Snapshot:
+        """Read a saved snapshot.
+
+        Raises:
+            FileNotFoundError: It, or a layer it stands on, is gone.
+        """
+        file = Path(path, "snapshot.json")
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no snapshot of a sandbox at {str(path)!r}")
+        found = json.loads(file.read_text(encoding="utf-8"))
+        snapshot = cls(path=found["path"], image=found["image"], layers=tuple(found["layers"]))
+        for layer in snapshot.layers:
+            if not Path(layer).is_dir():
+                raise FileNotFoundError(f"the snapshot {str(path)!r} stands on the folder {layer!r}, which is gone")
+        return snapshot
+
+
+def make_folder() -> str:
+    """A folder for a new sandbox, with empty `upper` and `work`."""
+    remove_orphans()
+    folder = containers_folder() / f"{_owner(os.getpid())}-{next(_count)}-{secrets.token_hex(4)}"
+    for name in ("upper", "work"):
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove the folder of an ended sandbox, whatever permissions code has set in it."""
+
+    def allow(_: object, failed: str, __: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(failed), 0o700)
+            if os.path.isdir(failed) and not os.path.islink(failed):
+                os.chmod(failed, 0o700)
+                shutil.rmtree(failed, ignore_errors=True)
+            else:
+                os.unlink(failed)
+
+    shutil.rmtree(folder, onerror=allow)
+    if os.path.lexists(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_upper(source: str, target: str) -> None:
+    """Copy what a sandbox has written, deletions included.
+
+    Raises:
+        SandboxError: There is no room, or a file cannot be read.
+    """
+    os.makedirs(target)
+    done = subprocess.run(
+        ["cp", "-a", "--reflink=auto", f"{source}/.", target], capture_output=True, text=True, errors="replace"
+    )
+    if done.returncode != 0:
+        remove_folder(target)
+        raise SandboxError(f"the snapshot could not be written: {done.stderr.strip()[-500:]}")
+
+
+def containers_folder() -> Path:
+    """The folder for what running sandboxes write.
+
+    Raises:
+        SandboxUnavailableError: No folder of this machine can lie above an image.
+    """
+    return _containers_folder(os.environ.get(FOLDER_VARIABLE))
+
+
+@functools.lru_cache(maxsize=4)
+def _containers_folder(given: str | None) -> Path:
+    default = cache_folder() / "containers"
+    tried = [Path(given)] if given else [default, Path(tempfile.gettempdir(), f"strands-containers-{os.getuid()}")]
+    if not given:
+        tried.append(Path("/dev/shm", f"strands-containers-{os.getuid()}"))
+    for folder in tried:
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if _file_system(folder) not in ("overlay", "nfs", "nfs4", "9p", "virtiofs"):
+            if folder != tried[0]:
+                logger.warning("folder=<%s> | sandboxes write here: %s cannot lie above an image", folder, tried[0])
+            return folder
+    raise SandboxUnavailableError(
+        f"a sandbox on an image needs a folder on a local file system (ext4, xfs, btrfs, tmpfs) to write to, and none "
+        f"of {[str(folder) for folder in tried]} is on one: name one in {FOLDER_VARIABLE}"
+    )
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system a folder is on."""
+    found, longest = "", -1
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return found
+    real = str(folder.resolve())
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4]
+        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= longest:
+            found, longest = right.split()[0], len(mount)
+    return found
+
+
+@functools.cache
+def remove_orphans() -> int:
+    """Remove the folders of processes that are gone; once in a process. Returns their number."""
+    removed = 0
+    for folder in containers_folder().glob("[0-9]*-[0-9]*-*"):
+        pid, started, *_ = folder.name.split("-")
+        if pid.isdigit() and f"{pid}-{started}" != _owner(int(pid)):
+            remove_folder(str(folder))
+            removed += 1
+    if removed:
+        logger.warning("folders=<%d> | removed what sandboxes of a killed process left", removed)
+    return removed
+
+
+def _owner(pid: int) -> str:
+    """A process as its number and the time it started, which no other process shares."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return f"{pid}-0"
+    return f"{pid}-{int(fields[19])}"

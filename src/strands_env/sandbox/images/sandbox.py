@@ -1,0 +1,322 @@
+"""`ImageSandbox`: the files of a container image, a throw-away layer above them, and no daemon."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import io
+import os
+import socket
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from strands_env.core.threads import default_threads
+
+from ..bubblewrap.process import SandboxProcess
+from ..bubblewrap.sandbox import (
+    FILE_SECONDS,
+    MAX_ARGUMENT_BYTES,
+    MAX_STDIN_BYTES,
+    SandboxSlots,
+    SupervisedSandbox,
+    refusal,
+)
+from ..contract import (
+    Capabilities,
+    ExecLimits,
+    ExecResult,
+    Network,
+    Outcome,
+    SandboxError,
+    SandboxLimits,
+)
+from .launch import ImageLaunch, image_mode
+from .layers import Snapshot, copy_upper, make_folder, remove_folder
+from .store import Image, ImageStore
+
+MIB = 1 << 20
+MAX_FOLDER_BYTES = 1 << 30
+"""Most bytes of a folder that is copied out, if nothing else is said."""
+FOLDER_SECONDS = 600.0
+"""Time that copying a folder in or out may take."""
+DEFAULT_IMAGE_LIMITS = SandboxLimits(
+    wall_seconds=24 * 3600.0,
+    cpu_seconds=7 * 24 * 3600.0,
+    memory_bytes=2 << 30,
+    disk_bytes=10 << 30,
+    file_bytes=10 << 30,
+    files=10_000_000,
+    processes=4096,
+    open_files=65_536,
+    output_bytes=256 * 1024,
+    flood_bytes=256 * MIB,
+)
+"""The limits of a sandbox on an image if nothing else is said: those of a small container."""
+
+
+class ImageSandbox(SupervisedSandbox):
+    """A sandbox on an unpacked container image: a whole Linux system, in which an agent may be root.
+
+    It starts with its first call, or with `start`, and lives until `close`: what a command leaves running is there for
+    the next one. All it writes goes into a layer of its own, which ends with it, unless `snapshot` has copied it.
+
+    One command runs at a time; parallel ones wait in order. One that is cancelled or takes too long is ended with all
+    it started in its session; the sandbox goes on.
+
+    Args:
+        image: An image, its name in the store, or a folder with an unpacked root.
+        limits: Memory and processes are kept by a control group, where this process may make one; without one, memory
+            is watched while a command runs. `disk_bytes`, `file_bytes` and `files` are not enforced.
+        cpus: Processors it may use; kept by a control group, and not at all without one.
+        network: Its reach: nothing, or that of this machine, with its loopback addresses.
+        workdir: Folder where commands start, in place of the image's.
+        user: User commands run as, in place of the image's.
+        environment: Environment variables beside those of the image. None of this process' own are passed on.
+        binds: Folders and files of this machine to show, read-only, by their absolute path inside.
+        snapshot: Start with these files instead of the image's own.
+        slots: Bound on running sandboxes; that of the process if None.
+
+    Raises:
+        SandboxUnavailableError: Isolation is unavailable on this machine, or the image is not here.
+        ValueError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        image: Image | str | os.PathLike[str],
+        *,
+        limits: SandboxLimits | None = None,
+        cpus: float | None = None,
+        network: Network = Network.NONE,
+        workdir: str | None = None,
+        user: str | int | None = None,
+        environment: Mapping[str, str] | None = None,
+        binds: Mapping[str, str] | None = None,
+        snapshot: Snapshot | None = None,
+        slots: SandboxSlots | None = None,
+    ) -> None:
+        super().__init__(limits or DEFAULT_IMAGE_LIMITS, slots)
+        self.image = image if isinstance(image, Image) else ImageStore().find(os.fspath(image))
+        if cpus is not None and not cpus > 0:
+            raise ValueError(f"cpus must be a positive number of processors, got {cpus!r}")
+        if snapshot is not None and snapshot.image != self.image.name:
+            raise ValueError(f"the snapshot stands on the image {snapshot.image!r}, got {self.image.name!r}")
+        self._binds = dict(binds or {})
+        for inside, outside in self._binds.items():
+            if not inside.startswith("/") or not os.path.exists(outside):
+                raise ValueError(f"binds show existing paths under absolute ones, got {inside!r}: {outside!r}")
+        image_mode()
+        self.cpus, self.network, self.snapshot_below = cpus, network, snapshot
+        self.workdir = workdir or self.image.workdir or "/"
+        self.user = str(self.image.user or "0") if user is None else str(user)
+        self.environment = {**self.image.environment, **(environment or {})}
+        self._folder: str | None = None
+
+    def sibling(self) -> Self:
+        """Another sandbox on the same image, without what this one has written."""
+        return type(self)(
+            self.image,
+            limits=self.limits,
+            cpus=self.cpus,
+            network=self.network,
+            workdir=self.workdir,
+            user=self.user,
+            environment=self.environment,
+            binds=self._binds,
+            snapshot=self.snapshot_below,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Background processes live on; sockets inside can be listened on from here."""
+        ends = frozenset((Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD))
+        return Capabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = "",
+        timeout: float | None = None,
+        limits: ExecLimits | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command; see `Sandbox`. The shell is the image's bash, or its `sh`.
+
+        Args:
+            user: User to run as, in place of the sandbox's: a name, a number, or `user:group`.
+
+        Raises:
+            SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
+        """
+        given: list[str] = [command] if isinstance(command, str) else [*command]
+        refused = "" if given else "the command is empty"
+        for text in given:
+            refused = refused or refusal(text, "code", MAX_ARGUMENT_BYTES)
+        for name, value in (env or {}).items():
+            refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
+        refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
+        data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        request = {
+            "kind": "exec",
+            "command": command if isinstance(command, str) else given,
+            "cwd": cwd,
+            "env": dict(env or {}),
+            "user": None if user is None else str(user),
+            "stdin": base64.b64encode(data).decode(),
+        }
+        return await self._run(request, timeout, limits, refused)
+
+    async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
+        """A listening socket in the sandbox's own network, for a server on this side.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        async with self._lock:
+            await self._host_request({"kind": "listen", "port": port, "host": host})
+            assert self._process is not None
+            return socket.socket(fileno=self._process.received_descriptor())
+
+    async def kill_all(self) -> None:
+        """End every process in it; files stay."""
+        async with self._lock:
+            if self._process is not None:
+                await self._host_request({"kind": "kill"})
+
+    async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
+        """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
+        async with self._lock:
+            await self._host_request({"kind": "reset", "paths": list(paths), "mode": mode})
+
+    async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
+        """Copy a folder of this machine into a folder of the sandbox, as root."""
+        with tempfile.TemporaryFile() as archive:
+            await default_threads.run(_pack, str(source), archive)
+            async with self._lock:
+                await self._host_request({"kind": "unpack", "path": target}, archive.fileno())
+
+    async def read_folder(
+        self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
+    ) -> None:
+        """Copy a folder of the sandbox into a folder of this machine; links out of it, and devices, are left out.
+
+        Raises:
+            OSError: It is missing, no folder, or longer than `max_bytes`.
+        """
+        with tempfile.TemporaryFile() as archive:
+            request = {"kind": "pack", "path": source, "file": False, "max_bytes": max_bytes}
+            async with self._lock:
+                await self._host_request(request, archive.fileno())
+            archive.seek(0)
+            await default_threads.run(_unpack, archive, str(target))
+
+    async def copy_file(
+        self, source: str, target: str | os.PathLike[str], *, max_bytes: int = MAX_FOLDER_BYTES
+    ) -> None:
+        """Copy a file of the sandbox into a file of this machine."""
+        with open(target, "wb") as file:
+            request = {"kind": "pack", "path": source, "file": True, "max_bytes": max_bytes}
+            async with self._lock:
+                await self._host_request(request, file.fileno())
+
+    async def snapshot(self, folder: str | os.PathLike[str]) -> Snapshot:
+        """Copy what it has written so far into a new folder, while its processes rest.
+
+        Raises:
+            SandboxError: The copy failed.
+        """
+        path = Path(folder).resolve()
+        async with self._lock:
+            await self._host_request({"kind": "freeze"})
+            try:
+                assert self._folder is not None
+                await default_threads.run(copy_upper, f"{self._folder}/upper", str(path / "upper"))
+            finally:
+                await self._host_request({"kind": "thaw"})
+        below = () if self.snapshot_below is None else self.snapshot_below.layers
+        made = Snapshot(path=str(path), image=self.image.name, layers=(*below, str(path / "upper")))
+        made.save()
+        return made
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def _host_request(self, request: dict[str, Any], descriptor: int | None = None) -> None:
+        limits = {"wall_seconds": FOLDER_SECONDS, "cpu_seconds": 10 * FOLDER_SECONDS, "output_bytes": 4096}
+        answer = await self._ask({**request, **limits, "flood_bytes": MIB}, descriptor=descriptor)
+        if answer["outcome"] != "ok":
+            code, path = answer["exit"] or 0, request.get("path")
+            detail = answer["detail"] or (os.strerror(code) if code > 0 else answer["outcome"])
+            raise OSError(code if code > 0 else errno.EIO, detail, path)
+
+    async def _start_process(self) -> SandboxProcess:
+        self._folder = await default_threads.run(make_folder)
+        layers = (self.image.root, *(() if self.snapshot_below is None else self.snapshot_below.layers))
+        launch = ImageLaunch(
+            limits=self.limits,
+            layers=layers,
+            folder=self._folder,
+            work=self.workdir,
+            code_user=self.user,
+            environment=self.environment,
+            network=self.network,
+            processors=self.cpus,
+            binds=self._binds,
+        )
+        try:
+            return await SandboxProcess.start(launch)
+        except BaseException:
+            await self._clear()
+            raise
+
+    async def _end(self) -> None:
+        try:
+            await super()._end()
+        finally:
+            await self._clear()
+
+    async def _clear(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await default_threads.run(remove_folder, folder)
+
+    async def _after_cancel(self, process: SandboxProcess) -> None:
+        try:
+            await process.take_back()
+        except (EOFError, OSError, TimeoutError, SandboxError):
+            await self._end()
+
+
+def _pack(source: str, archive: Any) -> None:
+    if not os.path.isdir(source):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", source)
+
+    def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.uid = member.gid = 0
+        return None if member.isdev() else member
+
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(source, arcname=".", filter=owned_by_root)
+    archive.flush()
+    archive.seek(0)
+
+
+def _unpack(archive: io.BufferedIOBase, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    with tarfile.open(fileobj=archive, mode="r:") as tar:
+        for member in tar:
+            try:
+                safe = tarfile.data_filter(member, target)
+            except tarfile.FilterError:
+                continue  # a link that leaves the folder, or a path that does
+            tar.extract(safe, target, filter="data")
+
+
+__all__ = ["DEFAULT_IMAGE_LIMITS", "FILE_SECONDS", "ImageSandbox"]
