@@ -132,6 +132,10 @@ class WorkCancelledError(Exception):
         return f"{self.where} was cancelled from inside"
 
 
+class TaskTimeLimitReachedError(Exception):
+    """The task's own time for its agent is over: the episode is graded for what it has done."""
+
+
 class TerminationReason(StrEnum):
     """Why an episode ended. Exactly one applies."""
 
@@ -154,6 +158,9 @@ class TerminationReason(StrEnum):
 
     PROGRAM_FAILED = "program_failed"
     """The agent program of a harness crashed, was killed, or broke a limit of its sandbox: its own doing, so scored."""
+
+    TASK_TIME_LIMIT_REACHED = "task_time_limit_reached"
+    """The task gives its agent so much time, and it was used up: graded for what was done."""
 
     TIMEOUT = "timeout"
     """A deadline passed, ours or a client's; the error record says where."""
@@ -237,6 +244,7 @@ _LIMITS = frozenset(
         TerminationReason.TOKEN_BUDGET_REACHED,
         TerminationReason.CONTEXT_WINDOW_OVERFLOW,
         TerminationReason.PROGRAM_FAILED,
+        TerminationReason.TASK_TIME_LIMIT_REACHED,
     }
 )
 
@@ -266,6 +274,7 @@ _BY_LENGTH_LIMIT: dict[str, TerminationReason] = {
 
 # Read from the top: the first reason any link of the chain stands for.
 _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] = (
+    (TerminationReason.TASK_TIME_LIMIT_REACHED, (TaskTimeLimitReachedError,)),
     (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, (MaxToolIterationsReachedError,)),
     (TerminationReason.MAX_TOOL_CALLS_REACHED, (MaxToolCallsReachedError,)),
     (TerminationReason.TOKEN_BUDGET_REACHED, (TokenBudgetReachedError, MaxTotalTokensReachedError)),

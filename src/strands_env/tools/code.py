@@ -14,14 +14,13 @@ DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""
 
 
-class CodeTools:
-    """`execute_code` and `execute_command` over one sandbox.
+class SandboxTools:
+    """What tools over one sandbox share: results, and failures of the sandbox itself.
 
     Whatever code does is a tool result. When the sandbox itself fails, the result says so, and
     `failure` keeps the error for the environment.
 
     Args:
-        sandbox: The sandbox that runs the code. For `execute_code` its Python interpreter must last.
         max_output_chars: Characters of each output stream in a result; a longer one keeps its beginning and end.
 
     Attributes:
@@ -32,8 +31,6 @@ class CodeTools:
         if max_output_chars is not None and not max_output_chars > 0:
             raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
         self.sandbox = sandbox
-        lasts = sandbox.capabilities.lasting_python
-        self._python = sandbox if lasts and isinstance(sandbox, PythonSandbox) else None
         self.max_output_chars = max_output_chars
         self.forget()
 
@@ -41,6 +38,32 @@ class CodeTools:
         """Begin another episode."""
         self.failure: SandboxError | None = None
         self.lost = 0
+
+    async def _run(self, call: Awaitable[ExecResult]) -> dict[str, Any]:
+        try:
+            result = await call
+        except SandboxError as error:
+            self.failure = error
+            return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}
+        except asyncio.CancelledError:
+            if getattr(self.sandbox, "is_waiting", False):
+                self.failure = SandboxUnavailableError(
+                    "no sandbox became free in the time of the tool call: allow more of them at the same time "
+                    "(SandboxSlots), or fewer episodes"
+                )
+            raise
+        self.lost += result.outcome is Outcome.SANDBOX_LOST
+        text = result.to_text(self.max_output_chars)
+        return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}
+
+
+class CodeTools(SandboxTools):
+    """`execute_code` and `execute_command` over one sandbox; for `execute_code` its Python interpreter must last."""
+
+    def __init__(self, sandbox: Sandbox, *, max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS) -> None:
+        super().__init__(sandbox, max_output_chars=max_output_chars)
+        lasts = sandbox.capabilities.lasting_python
+        self._python = sandbox if lasts and isinstance(sandbox, PythonSandbox) else None
 
     @property
     def has_python(self) -> bool:
@@ -72,20 +95,3 @@ class CodeTools:
             command: The shell command to run.
         """
         return await self._run(self.sandbox.exec(command))
-
-    async def _run(self, call: Awaitable[ExecResult]) -> dict[str, Any]:
-        try:
-            result = await call
-        except SandboxError as error:
-            self.failure = error
-            return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}
-        except asyncio.CancelledError:
-            if getattr(self.sandbox, "is_waiting", False):
-                self.failure = SandboxUnavailableError(
-                    "no sandbox became free in the time of the tool call: allow more of them at the same time "
-                    "(SandboxSlots), or fewer episodes"
-                )
-            raise
-        self.lost += result.outcome is Outcome.SANDBOX_LOST
-        text = result.to_text(self.max_output_chars)
-        return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}

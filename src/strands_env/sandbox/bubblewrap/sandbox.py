@@ -136,12 +136,17 @@ class SupervisedSandbox:
         }
         return await self._run(request, timeout, limits, refused)
 
-    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """Contents of a file; see `Sandbox`."""
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, user: str | int | None = None) -> bytes:
+        """Contents of a file; see `Sandbox`.
+
+        Args:
+            user: User to read as, where the sandbox has several.
+        """
         data = bytearray()
         async with self._lock:
             while True:
-                answer = await self._file_request(path, {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES})
+                request = {"kind": "read", "offset": len(data), "size": FILE_CHUNK_BYTES, "user": user}
+                answer = await self._file_request(path, request)
                 part = b"".join(base64.b64decode(answer["stdout"][name]) for name in ("head", "tail"))
                 data += part
                 if len(data) > max_bytes:
@@ -149,13 +154,17 @@ class SupervisedSandbox:
                 if len(part) < FILE_CHUNK_BYTES:
                     return bytes(data)
 
-    async def write_file(self, path: str, content: str | bytes) -> None:
-        """Make a file, or replace it; see `Sandbox`."""
+    async def write_file(self, path: str, content: str | bytes, *, user: str | int | None = None) -> None:
+        """Make a file, or replace it; see `Sandbox`.
+
+        Args:
+            user: User to write as, where the sandbox has several.
+        """
         data = content.encode() if isinstance(content, str) else content
         async with self._lock:
             for start in range(0, max(1, len(data)), FILE_CHUNK_BYTES):
                 part = base64.b64encode(data[start : start + FILE_CHUNK_BYTES]).decode()
-                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part})
+                await self._file_request(path, {"kind": "write", "append": start > 0, "data": part, "user": user})
 
     async def close(self) -> None:
         """End all its processes and forget its state. Leaves nothing behind; may be called twice."""

@@ -35,6 +35,7 @@ from ..contract import (
 )
 from .launch import ImageLaunch, image_mode
 from .layers import Snapshot, copy_upper, make_folder, remove_folder
+from .programs import find_tampering
 from .store import Image, ImageStore
 
 MIB = 1 << 20
@@ -195,6 +196,22 @@ class ImageSandbox(SupervisedSandbox):
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
         async with self._lock:
             await self._host_request({"kind": "reset", "paths": list(paths), "mode": mode})
+
+    async def restore_programs(self) -> list[str]:
+        """Undo what code has changed among the programs that run tests; see `programs`. Returns what that was.
+
+        Where the sandbox stands on a snapshot, changes below it are not looked at.
+        """
+        async with self._lock:
+            await self._ready()
+            path = self.environment.get("PATH", "")
+            found = await default_threads.run(find_tampering, self.image.root, f"{self._folder}/upper", path)
+            if not found:
+                return []
+            with tempfile.TemporaryFile() as archive:
+                await default_threads.run(found.pack, self.image.root, archive)
+                await self._host_request({"kind": "restore", "removed": found.removed}, archive.fileno())
+        return [*found.restored, *found.removed]
 
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a folder of this machine into a folder of the sandbox, as root."""

@@ -120,7 +120,7 @@ class ImageSupervisor(Supervisor):
                 case _:
                     return super().run(request)
         except UnknownUserError as error:
-            return {**self._plain(request), "outcome": "refused", "detail": str(error)}
+            return {**self._plain(request), "outcome": "refused", "exit": None, "detail": str(error)}
         except OSError as error:
             return {**self._plain(request), "outcome": "error", "exit": error.errno or errno.EIO, "detail": str(error)}
 
@@ -134,16 +134,20 @@ class ImageSupervisor(Supervisor):
         match request["kind"]:
             case "exec":
                 return self._start_command(request), None
-            case "pack" | "unpack":
+            case "pack" | "unpack" | "restore":
                 archive = self._received(request["nonce"])
                 try:
-                    work = pack if request["kind"] == "pack" else unpack
+                    work = {"pack": pack, "unpack": unpack, "restore": restore}[request["kind"]]
                     return self.spawn(partial(work, request), stdin=archive, dumpable=False), None
                 finally:
                     os.close(archive)
             case "reset":
                 return self.spawn(partial(reset_folders, request), dumpable=False), None
-        return self.spawn(partial(access_file, request), dumpable=False), None
+        user = self._user(request)
+        return self.spawn(partial(access_as, user, request), dumpable=False), None
+
+    def _user(self, request: dict[str, Any]) -> dict[str, Any]:
+        return find_user(request["user"] if request["user"] is not None else self.image["user"])
 
     def _received(self, nonce: str) -> int:
         """The descriptor that the host sent for this request."""
@@ -155,7 +159,7 @@ class ImageSupervisor(Supervisor):
                 os.close(descriptor)
 
     def _start_command(self, request: dict[str, Any]) -> Child:
-        user = find_user(request["user"] if request["user"] is not None else self.image["user"])
+        user = self._user(request)
         given = request["command"]
         command = [*_shell(), "-c", given] if isinstance(given, str) else given
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
@@ -333,6 +337,21 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(text)
 
 
+def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:
+    """Read or write a part of a file as a user; a file that is replaced keeps its owner and permissions."""
+    try:
+        _become_user(user)
+        os.umask(0o022)
+        path, replaces = request["path"], request["kind"] == "write" and not request["append"]
+        if replaces and os.path.isfile(path) and not os.path.islink(path):
+            with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
+                file.write(_decoded(request["data"]))
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno or errno.EIO)
+    access_file(request)
+
+
 # ---- folders; these run as processes of their own, as root ----------------------------------------------------------
 
 
@@ -369,6 +388,36 @@ def pack(request: dict[str, Any]) -> Never:
         code = error.errno or errno.EIO
     finally:
         os._exit(code)
+
+
+def restore(request: dict[str, Any]) -> Never:
+    """Remove files, then put the files of the archive at descriptor 0 in place of whatever is there."""
+    code = 0
+    try:
+        os.umask(0o022)
+        for path in request["removed"]:
+            _clear("/" + path)
+        with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            tar.extraction_filter = staticmethod(lambda member, path: member)
+            for member in tar:
+                if not member.isdir():
+                    _clear("/" + member.name)
+                    tar.extract(member, "/", numeric_owner=True)
+                elif os.path.islink("/" + member.name):
+                    os.unlink("/" + member.name)
+                    os.mkdir("/" + member.name, 0o755)
+    except OSError as error:
+        code = error.errno or errno.EIO
+    finally:
+        os._exit(code)
+
+
+def _clear(path: str) -> None:
+    """Remove what is at a path."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def _copy_file(path: str, left: int) -> None:

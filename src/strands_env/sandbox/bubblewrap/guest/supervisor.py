@@ -381,7 +381,7 @@ def _write_part(path: str, data: bytes, *, append: bool) -> None:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 raise IsADirectoryError(errno.EISDIR, "a folder")
             os.unlink(path)
-    write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o600), data)
+    write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o666), data)
 
 
 def unnamed_file(data: bytes) -> int:

@@ -1,0 +1,53 @@
+"""Tasks in Harbor's format (Terminal-Bench, SWE-bench and others); needs the package `harbor` and Python 3.12."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+from strands_sglang.installation import install_command
+
+if TYPE_CHECKING:
+    from .backend import BubblewrapEnvironment
+    from .environment import HarborEnv
+    from .results import NotMeasuredError, TaskFailedError, TaskReward
+    from .trial import TaskTrial
+
+__all__ = ["BubblewrapEnvironment", "HarborEnv", "NotMeasuredError", "TaskFailedError", "TaskReward", "TaskTrial"]
+
+_HOMES = {
+    "BubblewrapEnvironment": "backend",
+    "HarborEnv": "environment",
+    "NotMeasuredError": "results",
+    "TaskFailedError": "results",
+    "TaskReward": "results",
+    "TaskTrial": "trial",
+}
+
+
+def check_harbor() -> None:
+    """Check that tasks can be run here.
+
+    Raises:
+        ImportError: Python is too old, or the package is missing; the message says what to do.
+    """
+    running = tuple(sys.version_info[:2])
+    if running < (3, 12):
+        raise ImportError(
+            f"tasks in Harbor's format need the package harbor, which needs Python 3.12 or later; this is Python "
+            f"{running[0]}.{running[1]}"
+        )
+    if importlib.util.find_spec("harbor") is None:
+        raise ImportError(f"tasks in Harbor's format need the package harbor: {install_command('harbor')}")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOMES[name] != "results":
+        check_harbor()
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

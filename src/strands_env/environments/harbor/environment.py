@@ -1,0 +1,176 @@
+"""`HarborEnv`: tasks in Harbor's format, with our agent, or any program, in the task's container."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TerminationReason
+from strands_env.core.termination import TaskTimeLimitReachedError
+from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
+from strands_env.tools.container import ContainerTools
+
+from .sandbox import HarborSandbox
+from .trial import Part, TaskTrial
+
+
+class HarborEnv(Environment):
+    """A task in Harbor's format: its container, its instruction, its tests.
+
+    The agent is ours, with a shell and an editor in the container; with `harness` it is a program in there, whose model
+    calls go through a session of the gateway. The reward is the verifier's. What the verifier cannot say is no reward:
+    a broken, silent or slow verifier ends the step as `REWARD_ERROR`, with the error and without a reward. An agent
+    that uses up the task's time is graded for what it has done, and the step ends as `TASK_TIME_LIMIT_REACHED`.
+
+    Args:
+        task_dir: Folder of the task; None takes `task_dir` of the action's context.
+        backend: Where containers run: `bubblewrap`, on this machine and without a daemon, or a backend of Harbor's,
+            such as `docker`.
+        backend_options: Options of that backend: arguments of `BubblewrapEnvironment`, or fields of Harbor's
+            `EnvironmentConfig`.
+        verifier: "task" grades as the task says; "separate" always in a container of its own, to which only declared
+            artifacts are copied.
+        keep_processes: Let what the agent has started live on while the tests run, for tasks that ask for a server. The
+            agent's programs can then forge the reward.
+        reward_key: Name of the reward, where the verifier gives several.
+        max_output_chars: Characters of each output stream in a tool result.
+        command_seconds: Seconds of a command for which the agent names none.
+        **options: Further arguments of `Environment`. With `reward_fn` that function scores instead of the verifier.
+
+    Raises:
+        ValueError: An option is out of range.
+    """
+
+    default_system_prompt_path = Path(__file__).parents[1] / "prompts" / "harbor.md"
+
+    def __init__(
+        self,
+        *,
+        task_dir: str | Path | None = None,
+        backend: str = "bubblewrap",
+        backend_options: Mapping[str, Any] | None = None,
+        verifier: str = "task",
+        keep_processes: bool = False,
+        reward_key: str | None = None,
+        max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+        command_seconds: float = 180.0,
+        **options: Any,
+    ) -> None:
+        if verifier not in ("task", "separate"):
+            raise ValueError(f"verifier must be 'task' or 'separate', got {verifier!r}")
+        options = {"reward_fn": _VerifierReward(self), "tool_timeout": None, "cleanup_timeout": 300.0, **options}
+        super().__init__(**options)
+        self.task_dir = None if task_dir is None else Path(task_dir)
+        self.reward_key = reward_key
+        self._trial_options: dict[str, Any] = {
+            "backend": backend,
+            "backend_options": backend_options,
+            "separate": verifier == "separate",
+            "keep_processes": keep_processes,
+        }
+        self.sandbox = HarborSandbox(None)
+        self._tools = ContainerTools(self.sandbox, max_output_chars=max_output_chars, command_seconds=command_seconds)
+        self.trial: TaskTrial | None = None
+        self._seconds: dict[str, float] = {}
+
+    def get_tools(self) -> list[Any]:
+        """A shell and an editor in the container."""
+        return [self._tools.execute_command, self._tools.edit_file]
+
+    async def reset(self) -> None:
+        """Start the task's container."""
+        await self.cleanup()
+        self._tools.forget()
+        if self.task_dir is not None:
+            await self._start(self.task_dir)
+
+    async def cleanup(self) -> None:
+        """End the trial and its container."""
+        trial, self.trial = self.trial, None
+        if trial is not None:
+            await trial.close()
+
+    async def _start(self, task_dir: Path) -> TaskTrial:
+        started = time.perf_counter()
+        self.trial = TaskTrial(task_dir, **self._trial_options)
+        await self.trial.start()
+        self._seconds = {"start_s": round(time.perf_counter() - started, 4)}
+        return self.trial
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Do the task: one conversation over all its steps."""
+        trial = self.trial
+        if trial is None:
+            task_dir = getattr(action.task_context, "task_dir", None)
+            if task_dir is None:
+                raise ValueError("HarborEnv needs a task: give task_dir, or an action whose context has it")
+            trial = await self._start(Path(task_dir))
+        result: AgentResult | None = None
+        limit: Exception | None = None
+        async for part in trial.each_part():
+            if limit is not None:  # what is left of the task goes by without the agent
+                part.finish()
+                continue
+            self.sandbox.bind(part.environment)
+            try:
+                result = await self._take_part(agent, part)
+            except Exception as error:
+                if not TerminationReason.from_error(error).is_limit:
+                    part.finish(error)
+                    raise self._tools.failure or error from None
+                limit = error
+            if self._tools.failure is not None:
+                part.finish(self._tools.failure)
+                raise self._tools.failure
+            part.finish()
+        if limit is not None:
+            raise limit
+        if result is None:
+            await trial.reward()  # says why there was nothing to do
+            raise RuntimeError("the task had no part for the agent")
+        return result
+
+    async def _take_part(self, agent: Agent, part: Part) -> AgentResult:
+        """Work on one instruction, until the task's time is over."""
+        work = asyncio.ensure_future(self.act(agent, part))
+        clock = asyncio.ensure_future(part.expired.wait())
+        try:
+            await asyncio.wait({work, clock}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            work.cancel()
+            await asyncio.wait({work})
+            raise TaskTimeLimitReachedError("the task's time for the agent is over")
+        finally:
+            for future in (work, clock):
+                future.cancel()
+            await asyncio.gather(work, clock, return_exceptions=True)
+
+    async def act(self, agent: Agent, part: Part) -> AgentResult:
+        """Follow one instruction. The default asks the agent; override it for another way to act."""
+        return await self.invoke(agent, part.instruction)
+
+    def compute_metrics(
+        self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """The usual metrics, and `container`: seconds to start it."""
+        return {**super().compute_metrics(event_loop_metrics, tool_parse_errors), "container": dict(self._seconds)}
+
+
+class _VerifierReward(RewardFunction):
+    """The reward of the task's verifier."""
+
+    def __init__(self, env: HarborEnv) -> None:
+        self._env = env
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        trial = self._env.trial
+        assert trial is not None
+        rewards = await trial.reward()
+        return RewardResult(reward=rewards.value(self._env.reward_key), info={"rewards": dict(rewards.rewards)})
