@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 SRC = ROOT / "src"
 HEAVY = (
-    "accelerate", "boto3", "datasets", "gguf", "math_verify", "openai", "pandas", "pyarrow", "ray", "tiktoken",
+    "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray", "tiktoken",
     "tokenizers", "torch", "transformers", "xgrammar",
 )  # fmt: skip
 
@@ -161,6 +161,11 @@ def stands_on_torch(name: str) -> bool:
     return ".engine." in name and name.rpartition(".")[2] not in LIGHT_ENGINE
 
 
+def stands_on_harbor(name: str) -> bool:
+    """Whether a module is a part of Harbor's machinery, and imports its package."""
+    return ".environments.harbor." in name and not name.endswith(".results")
+
+
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
 
@@ -176,7 +181,12 @@ def modules_after(code: str) -> set[str]:
 
 def test_importing_any_module_loads_nothing_heavy() -> None:
     # What the SDK loads by itself (its default model brings boto3) is not ours to avoid.
-    names = [name for package in LAYERS for name, _ in modules(package) if not stands_on_torch(name)]
+    names = [
+        name
+        for package in LAYERS
+        for name, _ in modules(package)
+        if not (stands_on_torch(name) or stands_on_harbor(name))
+    ]
     loaded = modules_after(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
     assert sorted({name.partition(".")[0] for name in loaded} & {*HEAVY, *NEVER_FOR_A_NAME}) == []
 
@@ -218,7 +228,12 @@ def test_help_does_without_the_sdk(command: str, arguments: list[str]) -> None:
 
 
 def test_every_module_can_be_imported_without_the_extras() -> None:
-    names = [name for package in LAYERS for name, _ in modules(package) if not stands_on_torch(name)]
+    names = [
+        name
+        for package in LAYERS
+        for name, _ in modules(package)
+        if not (stands_on_torch(name) or stands_on_harbor(name))
+    ]
     result = run_python(
         "import importlib, sys\n"
         "import strands\n"
