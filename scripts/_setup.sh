@@ -4,18 +4,19 @@
 #   setup EXTRAS     EXTRAS as in pip's brackets: "local,math,dev"
 #
 # Needs Python 3.11 or newer with venv, and a package index; everything else is installed here, by uv where it is
-# installed or can be, else by pip. The environment is `.venv` in the repository; a stamp in it remembers what is
-# installed, so the next run starts at once.
+# installed or can be, else by pip, in the versions of `uv.lock`. The environment is `.venv` in the repository; a stamp in
+# it remembers what is installed, so the next run starts at once.
 #
+#   STRANDS_ROLLOUT_NEWEST=1  the newest versions that pyproject.toml allows, instead of those of uv.lock
 #   STRANDS_ROLLOUT_VENV      another place for the environment
 #   STRANDS_ROLLOUT_PYTHON    the interpreter to make it with
 #   CI=true with an active virtual environment: that one is used as it is, and filled
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# The release of PyTorch to install where it is needed. Indexes with CPU builds offer it as `2.13.0+cpu`, which pip
-# prefers to the plain one; an open range would take the newest build instead, on Linux with gigabytes of CUDA packages.
-# On such a machine name an index of CPU builds in PIP_EXTRA_INDEX_URL, or install torch into the environment first.
+# The release of PyTorch that uv.lock names too. Indexes with CPU builds offer it as `2.13.0+cpu`, which pip and uv prefer
+# to the plain one; without such an index, gigabytes of CUDA packages come along on Linux. On a machine without a GPU name
+# an index of CPU builds in PIP_EXTRA_INDEX_URL, or install torch into the environment first.
 TORCH="torch==2.13.0"
 
 die() {
@@ -49,9 +50,27 @@ phase() {
   echo "$((SECONDS - started)) s" >&2
 }
 
+# constraints: the versions of uv.lock as constraints that pip and uv read. Only versions: where the packages come from,
+# which may be a mirror or a folder of wheels, is for the index of this machine to say.
+constraints() {
+  python - "$ROOT/uv.lock" << 'END'
+import collections, sys, tomllib
+
+with open(sys.argv[1], "rb") as file:
+    found = collections.defaultdict(list)
+    for package in tomllib.load(file)["package"]:
+        if "registry" in package["source"]:
+            found[package["name"]].append(package)
+for name, versions in found.items():
+    for package in versions:
+        for marker in package.get("resolution-markers", [""]) if len(versions) > 1 else [""]:
+            print(f"{name}=={package['version']}" + (f" ; {marker}" if marker else ""))
+END
+}
+
 # Installs the project, editable, with the given extras (comma-separated), unless the stamp says that it is there.
 setup() {
-  local extras=$1 venv stamp key installed missing=() extra requirements=()
+  local extras=$1 venv stamp key installed missing=() extra requirements=() versions
   if [ -n "${STRANDS_ROLLOUT_VENV:-}" ]; then
     venv=$STRANDS_ROLLOUT_VENV
   elif [ -n "${CI:-}" ] && [ -n "${VIRTUAL_ENV:-}" ]; then
@@ -72,8 +91,9 @@ setup() {
   stamp=$venv/.strands-rollout
   key=$(python -c '
 import hashlib, pathlib, sys
-print(hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes() + "\0".join(sys.argv[1:]).encode()).hexdigest())
-' "$ROOT/pyproject.toml" "$TORCH")
+files = b"".join(pathlib.Path(file).read_bytes() for file in sys.argv[1:3])
+print(hashlib.sha256(files + "\0".join(sys.argv[1:]).encode()).hexdigest())
+' "$ROOT/pyproject.toml" "$ROOT/uv.lock" "${STRANDS_ROLLOUT_NEWEST:-}")
   installed=,
   if [ -f "$stamp" ] && [ "$(sed -n 1p "$stamp")" = "$key" ]; then
     installed=$(sed -n 2p "$stamp")
@@ -88,11 +108,13 @@ print(hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes() + "\0".join(sys.argv
     return
   fi
 
-  case ,$extras, in
-    *,local,* | *,train,* | *,all,*) requirements=("$TORCH") ;;
-  esac
+  versions="the newest versions"
+  if [ -z "${STRANDS_ROLLOUT_NEWEST:-}" ]; then
+    constraints > "$venv/.strands-rollout-constraints"
+    requirements=(--constraint "$venv/.strands-rollout-constraints") versions="the versions of uv.lock"
+  fi
   find_uv python
-  phase "installing strands-rollout[$extras] into $venv with $([ -n "$UV" ] && echo uv || echo pip)" \
+  phase "installing strands-rollout[$extras] into $venv with $([ -n "$UV" ] && echo uv || echo pip), $versions" \
     install_packages python ${requirements[@]+"${requirements[@]}"} --editable "$ROOT[$extras]"
   for extra in "${missing[@]}"; do
     installed=$installed$extra,
