@@ -29,7 +29,7 @@ class ToolLimitReachedError(StrandsSGLangError):
 
     WHAT: ClassVar[str] = "limit"
 
-    def __init__(self, limit: int, count: int | None = None) -> None:
+    def __init__(self, limit: float, count: int | None = None) -> None:
         super().__init__(limit, count)
         self.limit = limit
         self.count = count

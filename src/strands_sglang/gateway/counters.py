@@ -30,6 +30,7 @@ class Counters:
         ids_rewritten: Extended requests whose client had changed the ids of calls.
         malformed: Calls that could not be parsed.
         constrained: Turns sampled under a grammar.
+        final: Final answers that were asked for because a limit was reached.
         unknown_tools: Tools that were left out, by type.
         ignored: Fields without effect, by name.
         volatile: Volatile lines taken out of system prompts, by rule.
@@ -50,6 +51,7 @@ class Counters:
     ids_rewritten: int = 0
     malformed: int = 0
     constrained: int = 0
+    final: int = 0
     unknown_tools: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     volatile: Counter[str] = field(default_factory=Counter)

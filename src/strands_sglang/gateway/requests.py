@@ -19,7 +19,10 @@ BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
 
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
-_ORIGIN_HEADERS = ("User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-stainless-retry-count")
+_ORIGIN_HEADERS = (
+    "User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-parent-session-id", "x-session-affinity",
+    "x-stainless-retry-count",
+)  # fmt: skip
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def origin_of(request: web.Request) -> Origin:
             parsed = None
         name = parsed.get("agent_name") if isinstance(parsed, dict) else None
         agent = name if isinstance(name, str) and name else None
+    if agent is None and headers["x-parent-session-id"]:  # opencode: a session of its own, below the main one's
+        agent = headers["x-session-affinity"] or None
     retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
     is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
     return Origin(client=label(client) if client else "unknown", agent=agent, is_retry=is_retry)

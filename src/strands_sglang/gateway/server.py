@@ -13,6 +13,7 @@ import secrets
 import time
 import traceback
 import uuid
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
@@ -23,14 +24,15 @@ from aiohttp import web
 from ..backends.sglang.sampling import SAMPLING_KEYS
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS
-from ..exceptions import did_you_mean, refuse_unknown
+from ..exceptions import refuse_unknown
 from ..installation import install_command
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, QuietProtocol, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS
-from .dialects.reading import label, refuse_deep, want_count, want_object
+from .dialects.reading import label, refuse_deep, want_object
 from .dialects.wire import Refused, Route, WireDialect, WireRequest
 from .export import parquet_of, rows_of
+from .limits import Limits
 from .requests import (
     bytes_of,
     host_of,
@@ -43,17 +45,15 @@ from .requests import (
     printable,
     read_body,
 )
-from .session import GatewayPolicy, Limits, Session
+from .session import GatewayPolicy, Session
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
+_REMEMBERED_KEYS = 10_000  # of sessions that are gone, so that their programs are told so
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_SESSION_LIMITS = ("max_requests", "max_new_tokens")
-_CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
-_LIMITS = (*_SESSION_LIMITS, *_CONVERSATION_LIMITS)
 _AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 
 
@@ -133,6 +133,7 @@ class Gateway:
         )
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
+        self._dropped_keys: OrderedDict[bytes, None] = OrderedDict()
         self._options = options
         self._admin, self._admin_key = admin, admin_key
         self._host, self._port, self._unix_path = host, port, unix_path
@@ -218,8 +219,8 @@ class Gateway:
         Args:
             labels: Whatever identifies the rollout; JSON values, at most 100 levels deep.
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
-            limits: `max_requests`, `max_new_tokens` (of one reply), `max_sampled_tokens` (of the session),
-                `max_trajectory_tokens` (of one path), `context_window_limit`.
+            limits: Those of `Limits`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of one path),
+                `context_window_limit`.
             name: Name in paths; a random one by default.
             key: Its key; a random one of 128 bits by default.
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
@@ -239,18 +240,10 @@ class Gateway:
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
-        asked = dict(limits or {})
-        if conversation is not None and (sampling or asked.keys() & set(_CONVERSATION_LIMITS)):
+        own, budgets = Limits.of(limits or {})
+        if conversation is not None and (sampling or budgets):
             raise ValueError("a conversation that is given keeps its own sampling and budgets")
-        options = dict(self._options)
-        for limit in _CONVERSATION_LIMITS:
-            if asked.get(limit) is not None:
-                options[limit] = asked[limit]
-            asked.pop(limit, None)
-        own = {limit: _count(limit, asked.pop(limit, None)) for limit in _SESSION_LIMITS}
-        if asked:
-            wrong = min(asked)
-            raise ValueError(f"unknown limit {wrong!r}{did_you_mean(wrong, _LIMITS)}; there are {', '.join(_LIMITS)}")
+        options = {**self._options, **budgets}
         if sampling:
             options["sampling_params"] = {**(options.get("sampling_params") or {}), **sampling}
         session = Session(
@@ -258,7 +251,7 @@ class Gateway:
             key=key,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
             policy=self.policy,
-            limits=Limits(**own),
+            limits=own,
             labels=dict(labels or {}),
         )
         self.sessions[name] = self._by_key[key_digest(key)] = session
@@ -268,7 +261,11 @@ class Gateway:
     async def delete(self, session: Session) -> None:
         """Drop a session with its trajectories; what is in flight is aborted."""
         self.sessions.pop(session.id, None)
-        self._by_key.pop(key_digest(session.key), None)
+        key = key_digest(session.key)
+        self._by_key.pop(key, None)
+        self._dropped_keys[key] = None
+        if len(self._dropped_keys) > _REMEMBERED_KEYS:
+            self._dropped_keys.popitem(last=False)
         await session.drop()
 
     def _address(self, session: Session) -> None:
@@ -281,6 +278,8 @@ class Gateway:
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         by_key = self._by_key.get(key_digest(key)) if key else None
         named = by_key if name is None else self.sessions.get(name)
+        if key and key_digest(key) in self._dropped_keys:
+            raise Refused("the session of this key is closed", status=409, code="session_closed")
         if named is None and self.auto_sessions and key and by_key is None:
             name = name or key
             if name in self.sessions or not _AUTO_NAME.fullmatch(name) or not _AUTO_NAME.fullmatch(key):
@@ -493,13 +492,6 @@ class Gateway:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
-
-
-def _count(name: str, value: Any) -> int | None:
-    try:
-        return want_count(value, name)
-    except Refused as refused:
-        raise ValueError(refused.message) from None
 
 
 def _internal(error: Exception) -> Refused:

@@ -8,6 +8,7 @@ belongs to the session, not to the connection: it ends early only when no client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections import OrderedDict, defaultdict
@@ -20,24 +21,18 @@ import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
 from ..conversation.reply import MalformedCalls, ModelReply
-from ..tool_limiter import MaxToolIterationsReachedError
 from ..trajectory import Trajectory, Turn, digest
-from .canonical import VOLATILE_RULES, Message, Placement, Readings, without_volatile
+from .canonical import VOLATILE_RULES, Message, Placement, Readings, arrange, without_volatile
 from .counters import Counters, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
 from .dialects.wire import Origin, Refused, TokenLogprob, WireCall, WireReply, WireRequest
+from .limits import Limits, MaxSecondsReachedError
 from .receipts import Receipts
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
 _REMEMBERED_ANSWERS = 8  # of a session, that a client may say it did not get
 _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
-
-
-class MaxRequestsReachedError(MaxToolIterationsReachedError):
-    """`max_requests` of a session is reached."""
-
-    WHAT = "max_requests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +61,7 @@ class Answer:
         created: Unix time in seconds.
         waiters: Number of requests that wait or are being answered.
         is_discarded: The turn was discarded because no client got it.
+        is_final: The final answer, after which every request is refused.
     """
 
     key: bytes
@@ -77,14 +73,7 @@ class Answer:
     is_delivered: bool = False
     is_discarded: bool = False
     turn: Turn | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits beyond token budgets: most sampled turns; most tokens of one reply, whatever the client asks for."""
-
-    max_requests: int | None = None
-    max_new_tokens: int | None = None
+    is_final: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +113,13 @@ class Session:
     _histories: dict[str, tuple[Turn, list[Message]]] = field(default_factory=dict)
     _main_agents: dict[str, str | None] = field(default_factory=dict)
     _responses: OrderedDict[str, list[Message]] = field(default_factory=OrderedDict)
+    _began: float | None = None
+    _has_ended: bool = False
+    _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
+
+    def __post_init__(self) -> None:
+        if self.limits.max_parallel is not None:
+            self._slots = asyncio.Semaphore(self.limits.max_parallel)
 
     # ---- for its maker ------------------------------------------------
 
@@ -198,6 +194,7 @@ class Session:
         """
         self._check_open()
         self.last_used = time.monotonic()
+        self._began = self._began or self.last_used
         counters = (self.counters, counters_of(self.clients, origin.client))
         self._note_fields(request, counters)
         with self._failing():
@@ -213,8 +210,10 @@ class Session:
         elif (answer := self._again(key, origin)) is not None:
             _count(counters, "replayed")
         else:
-            self._check_limits()
-            answer = self._start(key, prepared, counters)
+            if is_final := self._must_end(request, origin):
+                with self._failing():
+                    prepared = self._prepare(request, origin, (), final=self.limits.final_words)
+            answer = self._start(key, prepared, counters, is_final=is_final)
         answer.waiters += 1
         return answer
 
@@ -271,11 +270,27 @@ class Session:
         if self.is_sealed:
             raise Refused(f"session {self.id} is closed", status=409, code="session_closed")
 
-    def _check_limits(self) -> None:
-        limit = self.limits.max_requests
-        if limit is not None and self.counters.sampled + len(self._tasks) >= limit:
-            self.failure = MaxRequestsReachedError(limit, self.counters.sampled)
-            raise Refused(str(self.failure), code="rollout_limit")
+    def _must_end(self, request: WireRequest, origin: Origin) -> bool:
+        """Whether the answer is to be the final one; a limit that leaves no answer is refused."""
+        limits = self.limits
+        reached = limits.reached(
+            requests=self.counters.sampled + len(self._tasks),
+            seconds=time.monotonic() - (self._began or 0.0),
+            sampled=self.conversation.forest.sampled_tokens,
+            budget=self.conversation.config["max_sampled_tokens"],
+        )
+        if reached is None:
+            return False
+        kind = "main" if request.tools or "main" in self._main_agents else "aside"
+        is_main = kind == self._kind_of(request) and origin.agent == self._main_agents.get(kind, origin.agent)
+        if limits.final_words is not None and is_main and not self._has_ended:
+            return True
+        self.failure = reached
+        raise Refused(str(reached), code="rollout_limit")
+
+    @staticmethod
+    def _kind_of(request: WireRequest | TurnRequest) -> str:
+        return "main" if request.tools else "aside"
 
     def _note_fields(self, request: WireRequest, counters: tuple[Counters, ...]) -> None:
         forced = request.tool_choice not in ("auto", "none")
@@ -296,10 +311,17 @@ class Session:
         ignored += [name for name in request.sampling if not honoured or name in configured]
         return ignored
 
-    def _prepare(self, request: WireRequest, origin: Origin, counters: tuple[Counters, ...]) -> PreparedTurn:
+    def _prepare(
+        self, request: WireRequest, origin: Origin, counters: tuple[Counters, ...], *, final: str | None = None
+    ) -> PreparedTurn:
+        """Locate and render a request, with the words that ask for a final answer at its end, if there are any."""
         system, rules = without_volatile(request.system, self.policy.volatile_rules)
         history = self._whole_history(request)
         arranged = request.reading.arrange(history, self._placement(request), self._call_ids)
+        if final is not None:
+            asked_to_end = [*history, {"role": "system", "content": [{"text": final}]}]
+            placement = self._placement(request)
+            arranged = arrange(asked_to_end, placement, self._call_ids, after=arranged, start=len(history))
         messages, moved, offset = arranged.messages, arranged.moved, len(history) - len(request.messages)
         if not messages or messages[-1]["role"] == "assistant":
             raise Refused("the last message must not be the assistant's: a reply is never prefilled", param="messages")
@@ -311,11 +333,11 @@ class Session:
             messages=messages,  # type: ignore[arg-type]
             system=system or None,
             tools=request.tools,  # type: ignore[arg-type]
-            params=self._params(request),
+            params=self._params(request, is_final=final is not None),
             constraints=request.constraints,
             agent=origin.agent,
             receipts=receipts,
-            read_calls=request.tool_choice != "none",
+            read_calls=request.tool_choice != "none" and final is None,
             trim_stop=True,
             malformed_calls=MalformedCalls.TEXT,
         )
@@ -345,12 +367,15 @@ class Session:
             self._placements[key] = Placement(lambda chat: self.conversation.render(chat, tools))  # type: ignore[arg-type]
         return self._placements[key]
 
-    def _params(self, request: WireRequest) -> dict[str, Any]:
+    def _params(self, request: WireRequest, *, is_final: bool) -> dict[str, Any]:
         configured = self.conversation.config["sampling_params"]
         params = {name: value for name, value in request.sampling.items() if name not in configured}
         if not self.policy.client_sampling:
             params = {}
         bounds = [request.max_tokens, self.limits.max_new_tokens, configured.get("max_new_tokens")]
+        budget = self.conversation.config["max_sampled_tokens"]
+        if budget is not None and not is_final and (kept := self.limits.final_tokens(budget)):
+            bounds.append(max(budget - kept - self.conversation.forest.sampled_tokens, 1))
         known = [bound for bound in bounds if bound is not None]
         if known:
             params["max_new_tokens"] = min(known)
@@ -359,11 +384,12 @@ class Session:
             params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
         return params
 
-    def _start(self, key: bytes, prepared: PreparedTurn, counters: tuple[Counters, ...]) -> Answer:
+    def _start(self, key: bytes, prepared: PreparedTurn, counters: tuple[Counters, ...], *, is_final: bool) -> Answer:
+        self._has_ended |= is_final
         is_sibling = key in self._answered
         answer: Answer
         task = asyncio.create_task(self._sample(prepared, lambda turn: setattr(answer, "turn", turn)))
-        answer = self._in_flight[key] = Answer(key=key, task=task, counters=counters)
+        answer = self._in_flight[key] = Answer(key=key, task=task, counters=counters, is_final=is_final)
         self._tasks.add(task)
 
         def ended(done: asyncio.Task[SampledTurn]) -> None:
@@ -371,8 +397,11 @@ class Session:
             if not done.cancelled():
                 done.exception()  # retrieved, even if no client waits any more
             if answer.turn is None:
+                self._has_ended &= not is_final
                 self._land(answer)
                 return
+            for counts in counters:
+                counts.final += is_final
             self._answered.add(key)
             self._count_turn(prepared, answer.turn, counters, is_sibling=is_sibling)
             if not answer.waiters:
@@ -383,16 +412,28 @@ class Session:
 
     async def _sample(self, prepared: PreparedTurn, note: Callable[[Turn], None]) -> SampledTurn:
         request = prepared.request
-        kind = "main" if request.tools else "aside"
+        kind = self._kind_of(request)
         main = self._main_agents.setdefault(kind, request.agent)  # the agent that began, whatever its name
         with self._failing():
-            sampled = await self.conversation.sample(prepared)
+            try:
+                async with asyncio.timeout(self._seconds_left()) as time_limit, self._slots:
+                    sampled = await self.conversation.sample(prepared)
+            except TimeoutError:
+                if not time_limit.expired():
+                    raise
+                raise MaxSecondsReachedError(self.limits.max_seconds or 0.0) from None
         self.failure = None
         note(sampled.turn)
         if request.agent == main:
             messages: list[Any] = [*request.messages, _message_of(sampled.reply)]
             self._histories[kind] = (sampled.turn, messages)
         return sampled
+
+    def _seconds_left(self) -> float | None:
+        """Time after which a reply is aborted, or None."""
+        if self.limits.max_seconds is None or self.limits.final_words is not None:
+            return None
+        return self.limits.max_seconds - (time.monotonic() - (self._began or 0.0))
 
     def _set_aside(self, answer: Answer) -> None:
         """Keep an answer that no client got, for a retry."""

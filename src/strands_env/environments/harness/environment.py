@@ -86,6 +86,10 @@ class HarnessEnvironment(Environment):
             `shared_folder` for the gateway's socket. None makes a `BubblewrapSandbox` of the options below.
         max_requests: Most model calls of an episode; the program is refused further ones.
         max_new_tokens: Most tokens of one reply, whatever the program asks for.
+        max_seconds: Seconds from the first model call, after which the program is refused further ones.
+        max_parallel: Most replies that are sampled at a time; further calls wait.
+        final_answer: Ask for a final answer, without tool calls, before a limit or the model's `max_sampled_tokens`
+            leads to a refusal: True, or the words to ask with. It is one of the calls of `max_requests`.
         score_failures: Score the episode of a program that failed. False ends it as a failure, without a reward and
             out of training; a policy can then hide its bad episodes by crashing.
         limits: The program's limits; `DEFAULT_LIMITS` if None. `wall_seconds` bounds the run.
@@ -107,6 +111,9 @@ class HarnessEnvironment(Environment):
         sandbox: Sandbox | None = None,
         max_requests: int | None = None,
         max_new_tokens: int | None = None,
+        max_seconds: float | None = None,
+        max_parallel: int | None = None,
+        final_answer: bool | str = False,
         score_failures: bool = True,
         limits: SandboxLimits | None = None,
         isolation: Isolation | str = Isolation.BUBBLEWRAP,
@@ -122,7 +129,13 @@ class HarnessEnvironment(Environment):
             raise ValueError(f"{', '.join(given)}: the program has its own prompt and tools; max_requests bounds it")
         super().__init__(**options)
         self.harness = harness
-        self.max_requests, self.max_new_tokens = max_requests, max_new_tokens
+        self.session_limits = {
+            "max_requests": max_requests, "max_new_tokens": max_new_tokens, "max_seconds": max_seconds,
+            "max_parallel": max_parallel, "final_answer": final_answer,
+        }  # fmt: skip
+        from strands_sglang.gateway.limits import Limits
+
+        Limits.of(self.session_limits)  # a wrong one fails here
         self.score_failures = score_failures
         self._gateway_options = dict(gateway_options or {})
         self._environment = dict(environment or {})
@@ -189,8 +202,7 @@ class HarnessEnvironment(Environment):
         options = {"host": None if path else "127.0.0.1", "model_name": "policy", **self._gateway_options}
         options |= {"unix_path": path, "admin": False}
         async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
-            limits = {"max_requests": self.max_requests, "max_new_tokens": self.max_new_tokens}
-            session = gateway.open(conversation=conversation, limits=limits)
+            session = gateway.open(conversation=conversation, limits=self.session_limits)
             done = await self._launch(session, action, path)
             await session.close()
         self._conclude(agent, session, done)

@@ -20,6 +20,7 @@ from ...exceptions import (
     TokenBudgetReachedError,
     ToolParserError,
 )
+from ...tool_limiter import ToolLimitReachedError
 from ..canonical import Message, Reading, Readings
 
 
@@ -53,7 +54,7 @@ class Refused(StrandsSGLangError):
         if isinstance(error, ContextOverflowError):
             prompt = (error.tokens, error.limit)
             return cls(str(error), code="context_length_exceeded", param="messages", prompt=prompt)
-        if isinstance(error, TokenBudgetReachedError):
+        if isinstance(error, TokenBudgetReachedError | ToolLimitReachedError):
             return cls(str(error), code="rollout_limit")
         if isinstance(error, TemplateError | MessageConversionError | ToolParserError | BackendRequestError):
             return cls(str(error), code="unsupported")

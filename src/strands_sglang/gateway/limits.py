@@ -1,0 +1,110 @@
+"""Limits of a session beyond the token budgets of its conversation: requests, lengths, time, parallel replies.
+
+Step limits of most programs do not work, so the gateway has its own. With `final_answer`, the main agent is asked for a
+last answer, without calls, before it is refused: an end that programs understand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from ..exceptions import TokenBudgetReachedError, did_you_mean
+from ..tool_limiter import MaxToolIterationsReachedError
+from .dialects.reading import shown, want_count
+from .dialects.wire import Refused
+
+FINAL_ANSWER = (
+    "This is your last reply: a limit of this session is reached. Do not call tools any more; "
+    "give your final answer now."
+)
+"""The request for a final answer if `final_answer` is True."""
+
+CONVERSATION_LIMITS = ("max_sampled_tokens", "max_trajectory_tokens", "context_window_limit")
+_FINAL_TOKENS = 1024  # kept of `max_sampled_tokens` for the final answer; at most a quarter of it
+
+
+class MaxRequestsReachedError(MaxToolIterationsReachedError):
+    """`max_requests` of a session is reached."""
+
+    WHAT = "max_requests"
+
+
+class MaxSecondsReachedError(MaxToolIterationsReachedError):
+    """`max_seconds` of a session have passed."""
+
+    WHAT = "max_seconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a session.
+
+    Attributes:
+        max_requests: Most sampled turns.
+        max_new_tokens: Most tokens of one reply, whatever the client asks for.
+        max_seconds: Seconds from the first request, after which requests are refused. A reply in flight is aborted
+            then, unless a final answer follows.
+        max_parallel: Most replies that are sampled at a time; further requests wait.
+        final_answer: Ask the main agent for a final answer before it is refused: True, or the words to ask with.
+    """
+
+    max_requests: int | None = None
+    max_new_tokens: int | None = None
+    max_seconds: float | None = None
+    max_parallel: int | None = None
+    final_answer: bool | str = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_new_tokens", "max_parallel"):
+            try:
+                want_count(getattr(self, name), name)
+            except Refused as refused:
+                raise ValueError(refused.message) from None
+        seconds, final = self.max_seconds, self.final_answer
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds < float("inf")):
+            raise ValueError(f"max_seconds must be a positive number, got {shown(seconds)}")
+        if not isinstance(final, bool | str) or (isinstance(final, str) and not final.strip()):
+            raise ValueError(f"final_answer must be true, false or the words to ask with, got {shown(final)}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Limits by name: the session's own, and those of its conversation; None stands for no limit."""
+        known = [*(field.name for field in fields(cls)), *CONVERSATION_LIMITS]
+        if unknown := sorted(given.keys() - set(known), key=str):
+            wrong = unknown[0]
+            raise ValueError(f"unknown limit {wrong!r}{did_you_mean(str(wrong), known)}; there are {', '.join(known)}")
+        values = {name: value for name, value in given.items() if value is not None}
+        budgets = {name: values.pop(name) for name in CONVERSATION_LIMITS if name in values}
+        return cls(**values), budgets
+
+    @property
+    def final_words(self) -> str | None:
+        """The request for a final answer, or None for a refusal without one."""
+        if isinstance(self.final_answer, str):
+            return self.final_answer
+        return FINAL_ANSWER if self.final_answer else None
+
+    def final_tokens(self, budget: int | None) -> int:
+        """Tokens of a budget that are kept for the final answer."""
+        return 0 if budget is None or self.final_words is None else min(_FINAL_TOKENS, budget // 4)
+
+    def reached(self, *, requests: int, seconds: float, sampled: int, budget: int | None) -> Exception | None:
+        """The limit that a further request would break, or None.
+
+        Args:
+            requests: Turns sampled or in flight.
+            seconds: Time since the first request.
+            sampled: Sampled tokens.
+            budget: Most sampled tokens of the conversation.
+        """
+        last = self.final_words is not None
+        if self.max_requests is not None and requests >= self.max_requests - last:
+            return MaxRequestsReachedError(self.max_requests, requests)
+        if self.max_seconds is not None and seconds >= self.max_seconds:
+            return MaxSecondsReachedError(self.max_seconds)
+        if last and budget is not None and sampled >= budget - self.final_tokens(budget):
+            return TokenBudgetReachedError("max_sampled_tokens", budget, sampled)
+        return None
