@@ -21,8 +21,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangConnectionError, SGLangThrottledError
-from strands_sglang.gateway import Gateway, command
+from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.dialects.wire import Origin
 from strands_sglang.testing import Reply
@@ -350,6 +351,7 @@ async def test_session_routes_need_the_admin_key_where_one_is_set() -> None:
             made = await response.json()
         assert made["base_urls"] == {
             "openai": f"{r.gateway.url}/s/{made['id']}/v1", "anthropic": f"{r.gateway.url}/s/{made['id']}",
+            "google": f"{r.gateway.url}/s/{made['id']}",
         }  # fmt: skip
         assert r.gateway.sessions[made["id"]].key == made["key"]
 
