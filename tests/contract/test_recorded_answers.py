@@ -11,8 +11,8 @@ from strands_sglang.backends.http.aborts import worker_urls
 from strands_sglang.backends.http.retry import RetryClass
 from strands_sglang.backends.prompt import validate_input_ids
 from strands_sglang.backends.sglang import SGLangClient
-from strands_sglang.backends.sglang.answer import parse_answer, read_answer
-from strands_sglang.backends.sglang.errors import classify, http_error
+from strands_sglang.backends.sglang.answer import read_answer
+from strands_sglang.backends.sglang.errors import classify, http_error, parse_answer
 from strands_sglang.backends.sglang.sampling import validate_sampling_params
 from strands_sglang.exceptions import (
     SGLangContextLengthError,

@@ -8,44 +8,15 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from ...exceptions import BackendAnswerError, BackendError
 from ...trajectory import Finish, FinishType, SamplingMask
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
-from .errors import embedded_error, http_error
+from .errors import http_error
 from .request import WireRequest
 
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
-_EXCERPT = 200
-
-
-def parse_answer(body: bytes) -> Any:
-    """The JSON of a 200 answer.
-
-    Raises:
-        BackendAnswerError: It is not JSON (half-written, or not SGLang).
-        BackendHTTPError: It is an error object or an error event.
-    """
-    try:
-        parsed = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if body.lstrip().startswith(b"data:") and (failure := _stream_error(body)) is not None:
-            raise failure from None
-        raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {_excerpt(body)}") from error
-    if (failure := embedded_error(body, parsed)) is not None:
-        raise failure
-    return parsed
-
-
-def _stream_error(body: bytes) -> Exception | None:
-    first = body.lstrip().splitlines()[0].removeprefix(b"data:").strip()
-    try:
-        return embedded_error(body, orjson.loads(first))
-    except orjson.JSONDecodeError:
-        return None
 
 
 def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None) -> GenerateAnswer:
@@ -191,8 +162,3 @@ def check_belongs(
         raise BackendAnswerError(
             f"meta_info.completion_tokens={count}, but the answer has {len(answer.output_ids)} output_ids"
         )
-
-
-def _excerpt(body: bytes) -> str:
-    text = body[:_EXCERPT].decode("utf-8", "replace")
-    return repr(text) + ("..." if len(body) > _EXCERPT else "")

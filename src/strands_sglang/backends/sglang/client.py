@@ -20,8 +20,8 @@ from ..http.retry import RetryClass
 from ..http.server import ServerClient
 from ..prompt import PromptIds, check_vocabulary
 from . import server_info
-from .answer import check_belongs, parse_answer, read_answer
-from .errors import classify, http_error
+from .answer import check_belongs, read_answer
+from .errors import classify, http_error, parse_answer
 from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
 from .routers import ROUTING_KEY_HEADER, dropped_fields
 

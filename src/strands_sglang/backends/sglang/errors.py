@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
-from ...exceptions import SGLangContextLengthError, SGLangHTTPError, SGLangThrottledError
+from ...exceptions import BackendAnswerError, SGLangContextLengthError, SGLangHTTPError, SGLangThrottledError
 from ..http.retry import RetryClass, classify_failure, classify_status
 
+_EXCERPT = 200
 THROTTLED_STATUS_CODES = frozenset({429, 503})
 """Statuses that become `SGLangThrottledError`: the server is full, or asks to slow down."""
 
@@ -133,6 +134,32 @@ def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
         return None
     code = str(parse_error_body(payload).code)
     return http_error(int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200, payload)
+
+
+def parse_answer(body: bytes) -> Any:
+    """The JSON of an answer of status 200.
+
+    Raises:
+        BackendAnswerError: It is not JSON (half-written, or not SGLang).
+        BackendHTTPError: It is an error object or an error event.
+    """
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if body.lstrip().startswith(b"data:") and (failure := _stream_error(body)) is not None:
+            raise failure from None
+        raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body[:_EXCERPT]!r}") from error
+    if (failure := embedded_error(body, parsed)) is not None:
+        raise failure
+    return parsed
+
+
+def _stream_error(body: bytes) -> Exception | None:
+    first = body.lstrip().splitlines()[0].removeprefix(b"data:").strip()
+    try:
+        return embedded_error(body, orjson.loads(first))
+    except orjson.JSONDecodeError:
+        return None
 
 
 def classify(error: BaseException) -> RetryClass:

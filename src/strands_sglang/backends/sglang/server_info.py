@@ -19,8 +19,7 @@ from ..http.attempts import FAILURES, Attempt, Failures
 from ..http.closing import closed_error
 from ..http.retry import RetryBudget, RetryPolicy
 from ..http.transport import LoopTransport
-from .answer import parse_answer
-from .errors import http_error
+from .errors import http_error, parse_answer
 from .routers import NOT_ROUTED
 
 logger = logging.getLogger(__name__)
