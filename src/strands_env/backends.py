@@ -122,7 +122,7 @@ BACKENDS: Mapping[str, ModelBackend] = {
         ),
     )
 }
-"""By name; the first is the default."""
+"""Backends by name; the first is the default."""
 
 
 def model_factory_from_args(

@@ -1,4 +1,4 @@
-"""How this copy was installed: the command that adds an extra to it, and a warning of upstream's distributions."""
+"""This installation: the command that adds an extra to it, and a warning of upstream's distributions."""
 
 from __future__ import annotations
 

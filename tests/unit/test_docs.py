@@ -127,6 +127,15 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(
+        r"`([\w/]+(?:\.py|/))(?::\w+)?`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    )
+    roots = [ROOT, ROOT / "src" / "strands_sglang", ROOT / "src" / "strands_env"]
+    missing = [name for name in named if "NAME" not in name and not any((root / name).exists() for root in roots)]
+    assert len(named) > 30 and not missing
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
 

@@ -198,7 +198,7 @@ def _is_valid_name(name: str) -> bool:
 # ---- flat_loop ------------------------------------------------------------------------------------------------------
 
 _waiting: WeakKeyDictionary[Any, list[Trace]] = WeakKeyDictionary()
-"""Of each running loop, by the context the SDK makes for it: the trace of the turn that comes next, if any."""
+"""Trace of the next turn, if any, by the context the SDK makes for each running loop."""
 
 
 async def _next_turns(

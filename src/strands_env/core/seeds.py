@@ -17,7 +17,7 @@ from strands_sglang.trajectory import FinishType
 FIELD = "rollout_seed"
 """Field of the task context that takes the seed to wherever the rollout runs, and into the results."""
 _BITS = 53
-"""Of a seed: SGLang takes 63, JavaScript shows 53 as they are."""
+"""Bits of a seed: SGLang takes 63, JavaScript shows 53 as they are."""
 
 
 def derive_seed(*parts: int | str | bytes) -> int:
@@ -41,7 +41,7 @@ class RolloutSeed:
 
     @staticmethod
     def current() -> RolloutSeed | None:
-        """That of the rollout the calling code runs in; threads and tasks started by it included."""
+        """The seed of the rollout that runs the calling code, threads and tasks it started included."""
         return _current.get()
 
     @contextmanager
@@ -93,5 +93,5 @@ class SeededBackend(BackendWrapper):
 
 
 def _digest(prompt: PromptIds) -> bytes:
-    """Of the ids, not of how they are held: a run with the same seeds samples the same in every version."""
+    """Digest of the ids, not of their representation: the same seeds sample the same in every version."""
     return hashlib.blake2b(array("q", prompt.tolist()).tobytes(), digest_size=16).digest()

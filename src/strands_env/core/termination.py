@@ -1,4 +1,4 @@
-"""Why an episode ended, as a type, and the record of the error where there was one."""
+"""Termination: the end of an episode as a type, and the record of its error."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TaskTimeLimitReachedError(Exception):
 
 
 class TerminationReason(StrEnum):
-    """Why an episode ended. Exactly one applies."""
+    """The end of an episode. Exactly one applies."""
 
     NOT_TERMINATED = "not_terminated"
     """No episode has run."""

@@ -63,7 +63,7 @@ class Aggregate(StrEnum):
     SUM = "sum"
     """Their sum."""
     LAST = "last"
-    """That of the last scored turn."""
+    """The reward of the last scored turn."""
 
 
 class TurnReward(RewardFunction):

@@ -1,4 +1,4 @@
-"""For code that uses sandboxes, and for sandboxes of your own: `FolderSandbox` and `SandboxContract`.
+"""Tests of code that uses sandboxes, and of sandboxes of your own: `FolderSandbox` and `SandboxContract`.
 
 ```python
 from strands_env.testing import SandboxContract

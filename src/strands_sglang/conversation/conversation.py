@@ -104,7 +104,7 @@ class PreparedTurn:
 
     @property
     def location(self) -> Location:
-        """Where the call belongs."""
+        """The place of the call in the forest."""
         return self.call.location
 
     @property

@@ -125,7 +125,7 @@ def format_tool_specs(tool_specs: Iterable[Mapping[str, Any]]) -> list[dict[str,
 
 @dataclass(slots=True)
 class _Place:
-    """Where a block is, for error messages."""
+    """The place of a block, for error messages."""
 
     index: int
     role: str

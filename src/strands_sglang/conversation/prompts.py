@@ -1,4 +1,4 @@
-"""From a history to the ids a call appends: one renderer and one tool parser per (tools, template arguments)."""
+"""The ids a call appends to its history: one renderer and one tool parser per (tools, template arguments)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class PromptBuilder:
         self._dialects: dict[bytes, Dialect] = {}
         self.calls = CallIds()
         self._heads: dict[bytes, list[ChatMessage]] = {}
-        """For the input of every call its leading system messages and the latest user message: what a delta needs."""
+        """The leading system messages and the latest user message of each call's input, which a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
         self.max_image_pixels: int | None = None

@@ -1,4 +1,4 @@
-"""From sampled ids to a reply: reasoning, visible text, tool calls."""
+"""Reads sampled ids as a reply: reasoning, visible text, tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a rendered call to its completion: what is sent besides the prompt, and how long the turn may become."""
+"""Samples a rendered call: the fields sent beside the prompt, the bounds on its length, and its completion."""
 
 from __future__ import annotations
 

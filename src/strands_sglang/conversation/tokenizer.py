@@ -279,7 +279,7 @@ def codec_of(tokenizer: Any) -> Codec:
 
 
 class _Plain(Codec):
-    """For a tokenizer that cannot be referenced weakly; it is no Rust tokenizer then."""
+    """The codec of a tokenizer that cannot be referenced weakly, so is not a Rust tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = lambda: tokenizer  # type: ignore[assignment]

@@ -293,7 +293,7 @@ _SAFE_FILTERS: Final = frozenset(
 )
 """Filters that do nothing with their value but take elements, print, or ask questions that a traced text answers."""
 _PRINTED_ARGUMENTS: Final = frozenset({"join", "default", "d"})
-"""Those of them that do nothing with their arguments but print them."""
+"""The ones that only print their arguments."""
 
 _TYPE_TESTS: Final = {"string": True, "defined": True, "sequence": True, "iterable": True} | dict.fromkeys(
     ["none", "mapping", "number", "integer", "float", "boolean", "undefined", "callable", "true", "false"], False

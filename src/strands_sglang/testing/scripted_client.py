@@ -120,11 +120,11 @@ class ScriptedClient:
         return True
 
     async def max_model_len(self) -> int | None:
-        """As given."""
+        """The context length it was given."""
         return self._max_model_len
 
     async def vocab_size(self) -> int | None:
-        """As given."""
+        """The vocabulary size it was given."""
         return self._vocab_size
 
     async def health(self) -> bool:

@@ -60,7 +60,7 @@ _LOST = frozenset({_Fate.UNDELIVERED, _Fate.DISCARDED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a call belongs.
+    """The place of a call in the forest.
 
     Attributes:
         key: Digest of the whole input.
@@ -371,15 +371,15 @@ class _Follower:
     samples: set[int] = field(default_factory=set)
     """Indices of the messages that are such a reply at its place."""
 
-    def follow_from_memory(self, asker: Hashable, messages: Sequence[Mapping[str, Any]]) -> Walk:
-        """Where a history leads; only what `asker` did not follow before is followed."""
+    def follow_from_memory(self, caller: Hashable, messages: Sequence[Mapping[str, Any]]) -> Walk:
+        """Follow a history from where the last one of `caller` ended."""
         if not FastPath.HISTORY_MEMORY.is_on:
             return self.follow(Walk(key=self.context), messages, 0)
         memory, history = self.records.memory, list(messages)
-        known = memory.recall(asker, history)
+        known = memory.recall(caller, history)
         before, done = (known.walk, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
         walk = self.follow(before, history, done)
-        memory.remember(asker, history, walk, recalled=known, samples=self.samples)
+        memory.remember(caller, history, walk, recalled=known, samples=self.samples)
         return walk
 
     def follow(self, walk: Walk, messages: Sequence[Mapping[str, Any]], start: int) -> Walk:
@@ -417,7 +417,7 @@ class _Follower:
         return self._likeliest(own, observed)
 
     def _likeliest(self, turns: Sequence[Turn], observed: ReplyPrint) -> Turn | None:
-        """Of equal samples of one agent: with the same reasoning, not thrown away, and the latest."""
+        """The best match among equal samples of one agent: same reasoning, not discarded, and the latest."""
         if len(turns) == 1:
             return turns[0]
         fates = self.records.fates
@@ -432,7 +432,7 @@ class _Follower:
         )
 
     def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
-        """Why an assistant message is no turn at its place; a sample of its agent that stands in it has been used."""
+        """The reason an assistant message is no turn at its place; marks a sample of its agent found in it as used."""
         observed = ReplyPrint.observed(message)
         known = [] if observed is None else self.records.with_reply(observed)
         own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]

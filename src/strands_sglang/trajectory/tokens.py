@@ -169,7 +169,7 @@ class TokenSequence:
 
     @property
     def turn_index(self) -> list[int]:
-        """For every token the index of the model call it belongs to; a prompt belongs to the call it prepares."""
+        """Index of the model call each token belongs to; a prompt belongs to the call it prepares."""
         turns = np.zeros(len(self._ids), dtype=np.int32)
         for segment in self._segments:
             turns[segment.start : segment.end] = segment.turn

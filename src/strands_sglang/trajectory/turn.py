@@ -15,7 +15,7 @@ from .packed import SamplingMask, TokenRun, WeightSpan
 
 
 class FinishType(StrEnum):
-    """Why the engine stopped sampling."""
+    """The reason the engine stopped sampling."""
 
     STOP = "stop"
     """A stop token, stop string or stop pattern."""
@@ -65,7 +65,7 @@ class Finish:
 
     @classmethod
     def from_meta(cls, reason: Any) -> Finish:
-        """From the server's `meta_info["finish_reason"]` (an object, a plain string, or None)."""
+        """Read the server's `meta_info["finish_reason"]` (an object, a plain string, or None)."""
         if isinstance(reason, str):
             reason = {"type": reason}
         if not isinstance(reason, dict):

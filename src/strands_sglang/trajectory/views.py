@@ -61,7 +61,7 @@ class TokenView:
 
     @property
     def turn_indices(self) -> list[int]:
-        """For every token the index of the model call it belongs to; a prompt belongs to the call it prepares."""
+        """Index of the model call each token belongs to; a prompt belongs to the call it prepares."""
         return self.sequence.turn_index
 
     @property

@@ -206,7 +206,7 @@ def _check(entry: dict[str, Any], calls: list[list[list[str]]], expected: list[l
 def calls_by_request(
     messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]]
 ) -> list[list[list[str]]]:
-    """For each request the replies with calls, each a list of calls as Python text."""
+    """Replies with calls, by request: each reply a list of calls as Python text."""
     requests: list[list[list[str]]] = []
     for message in messages:
         if message["role"] == "user":

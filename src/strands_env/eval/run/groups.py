@@ -33,7 +33,7 @@ class Grouping:
     n_samples: int = 1
 
     def to_about(self) -> dict[str, Any]:
-        """As it is saved beside the results, under `about`."""
+        """Its form beside the results, under `about`."""
         return {"n_samples_per_prompt": self.n_samples, "group_policy": self.policy.value}
 
     @classmethod
@@ -59,7 +59,7 @@ class Grouping:
         return table
 
     def counting(self, results: Mapping[str, Sequence[EvalSample]]) -> dict[str, Sequence[EvalSample]]:
-        """Of samples by prompt id those that count; samples that are still in their file are not read."""
+        """The samples that count, by prompt id; those still in their file are not read."""
         if self.policy is GroupPolicy.KEEP:
             return dict(results)
         left_out = self.apply(ScoreTable.from_results(results)).left_out

@@ -154,7 +154,7 @@ class Run:
             await self._writer.run(lambda: self._config.check_environment(description))
 
     async def _check_environments(self, executor: Any) -> None:
-        """Those that an executor made elsewhere, before a sample of theirs is saved."""
+        """Check the environments that an executor made elsewhere, before a sample of theirs is saved."""
         described = getattr(executor, "environments", ())
         while self._checked < len(described):
             checked = self._checked + 1

@@ -76,7 +76,7 @@ _END = _End()
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Where a data set is made or read: `sys.exit` in it fails the run with a `DatasetError`, not the program."""
+    """Surrounds the reading of a data set: `sys.exit` in it fails the run with a `DatasetError`, not the program."""
     try:
         yield
     except (Exception, asyncio.CancelledError, KeyboardInterrupt):

@@ -61,7 +61,7 @@ def open_for_append(path: Path) -> tuple[int, bool]:
 
 
 def read_at(fd: int, offset: int, length: int) -> bytes:
-    """So many bytes from an offset, fewer at the end of the file."""
+    """`length` bytes from an offset, fewer at the end of the file."""
     parts: list[bytes] = []
     while length > 0 and (part := os.pread(fd, length, offset)):
         parts.append(part)

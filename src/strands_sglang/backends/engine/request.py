@@ -282,7 +282,7 @@ class Request:
     output_top: list[list[tuple[float, int]]] = field(default_factory=list)
     output_ids_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)
     input_logprobs: list[float] = field(default_factory=list)
-    """Of prompt positions `logprob_start + 1` and on."""
+    """Log-probabilities of prompt positions `logprob_start + 1` and on."""
     input_top: list[list[tuple[float, int]]] = field(default_factory=list)
     input_ids_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)
     versions: list[tuple[str, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""From logits to tokens and logprobs, with the server's meaning of a logprob.
+"""Samples tokens and their logprobs from logits, with the server's meaning of a logprob.
 
 A logprob is that of the distribution after penalties, grammar, logit bias and temperature, but before top-k, top-p and
 min-p: those are not renormalised.

@@ -106,9 +106,9 @@ class ServerClient(Backend):
     """
 
     generate_path: ClassVar[str]
-    """Where calls go, behind the address."""
+    """Path of generate calls."""
     abort_path: ClassVar[str]
-    """Where aborts go."""
+    """Path of abort calls."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""
 
