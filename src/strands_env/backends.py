@@ -78,7 +78,7 @@ def _no_tokens(name: str) -> dict[str, str]:
 
 
 def _no_server(name: str) -> dict[str, str]:
-    return {"base_url": f"the backend {name!r} has no server to name"}
+    return {"base_url": f"the backend {name!r} has no server to name (--backend sglang, vllm and openai have one)"}
 
 
 BACKENDS: Mapping[str, ModelBackend] = {

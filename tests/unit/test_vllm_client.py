@@ -7,13 +7,17 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from email.message import Message
 from typing import Any
+from unittest.mock import patch
+from urllib.error import HTTPError
 
 import pytest
 
 from strands_env.backends import BACKENDS, model_factory_from_args
-from strands_sglang import TokenModel, get_client, get_tokenizer
+from strands_sglang import SGLangClient, TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
+from strands_sglang.backends.http import served
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.backends.vllm.answer import read_answer
 from strands_sglang.backends.vllm.request import WireRequest
@@ -294,3 +298,58 @@ async def test_an_address_alone_makes_a_model_over_vllm() -> None:
     model = TokenModel(tokenizer=get_tokenizer("tiny"), base_url="vllm+http://localhost:1")
     assert isinstance(model.conversation.client, VLLMClient)
     assert isinstance(get_client("vllm+http://localhost:1"), VLLMClient)
+
+
+# ---- a start with wrong settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [VLLMClient, SGLangClient])
+def test_the_address_for_openai_clients_is_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match="leave out /v1"):
+        kind("http://localhost:8000/v1/")
+
+
+async def test_a_server_of_the_other_kind_is_named_before_anything_is_sent() -> None:
+    async with FaultyServer(protocol="vllm") as server:
+        client = SGLangClient(server.url)
+        with pytest.raises(BackendConnectionError, match=r"a server of vLLM, not of SGLang: choose --backend vllm"):
+            await asyncio.to_thread(client.served_tokenizer, is_optional=True)
+
+
+async def test_a_key_comes_from_the_environment_and_a_wrong_one_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "SECRET-KEY-123")
+    async with serving(faults.status(401, {"error": "Unauthorized"})) as (server, client):
+        with pytest.raises(BackendHTTPError, match="VLLM_API_KEY"):
+            await client.ask(request())
+        assert server.requests[0].headers["authorization"] == "Bearer SECRET-KEY-123"
+        with pytest.raises(BackendConnectionError, match=r"HTTP 401.*VLLM_API_KEY"):
+            await asyncio.to_thread(refused_everywhere, client)
+
+
+def refused_everywhere(client: VLLMClient) -> None:
+    """Ask a server that refuses every question."""
+    with patch.object(served, "_ask", side_effect=HTTPError("u", 401, "Unauthorized", Message(), None)):
+        client.served_tokenizer()
+
+
+def test_a_tokenizer_that_is_not_the_servers_is_named() -> None:
+    client, tokenizer = VLLMClient("http://localhost:1"), get_tokenizer("tiny")
+    with patch.object(served, "_ask", side_effect=lambda *_: {"tokens": tokenizer.encode(served.PROBE)}):
+        client.check_tokenizer(tokenizer, "tiny")
+    with (
+        patch.object(served, "_ask", side_effect=lambda *_: {"tokens": [1, 2]}),
+        pytest.raises(ValueError, match=r"'tiny' is not that of the model.*--tokenizer"),
+    ):
+        client.check_tokenizer(tokenizer, "tiny")
+
+
+async def test_a_server_restarted_with_raw_logprobs_is_noticed() -> None:
+    async with serving() as (server, client):
+        await client.ask(request(sampling_params={"temperature": 0.7}))
+        await server.stop()
+        call = asyncio.create_task(client.ask(request(sampling_params={"temperature": 0.7})))
+        await asyncio.sleep(0.1)
+        server.raw_logprobs = True
+        await server.start()
+        with pytest.raises(BackendRequestError, match="--logprobs-mode processed_logprobs"):
+            await call

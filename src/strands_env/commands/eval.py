@@ -248,8 +248,18 @@ def _ending(
                 "them again"
             )
         return Exit.INCOMPLETE, f"{lost} lost, the last one: {evaluator.last_loss}; try again with --resume"
+    if list(summary.terminations) == [TerminationReason.CONTEXT_WINDOW_OVERFLOW] and not _sampled(summary):
+        return Exit.INCOMPLETE, (
+            "no first prompt left room in the model's context, so nothing was sampled: start the server with a longer "
+            "one (vLLM: --max-model-len, SGLang: --context-length)"
+        )
     assert evaluator.paths is not None
     return (Exit.OK, None) if summary.scored else nothing_scored(evaluator.paths.results, summary.samples)
+
+
+def _sampled(summary: RunSummary) -> float:
+    """Sampled tokens of all samples."""
+    return summary.totals.get("output_tokens", 0)
 
 
 def _may_pass(summary: RunSummary) -> bool:

@@ -73,8 +73,10 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
 
 def _client(args: argparse.Namespace) -> Any:
     if args.server is not None:
-        client, address = client_class(args.server)
-        return client(address, max_retries=3)
+        make, address = client_class(args.server)
+        client = make(address, max_retries=3)
+        client.served_tokenizer(is_optional=True)  # says what is wrong with an address
+        return client
     check_model_name(args.model)  # before the engine loads torch
     from strands_sglang.backends.engine import EmbeddedEngine
 

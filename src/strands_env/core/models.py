@@ -7,7 +7,6 @@ Their `**options` go to the model, or to the factory they call.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from strands.models import Model
 
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
+from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.installation import install_command
@@ -206,21 +206,30 @@ def bedrock_model_factory(
     return factory
 
 
-def sglang_from_args(*, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any) -> ModelFactory:
-    """`sglang_model_factory` for a server, whose tokenizer is asked for where none is given."""
-    path = _served_tokenizer(base_url, given=tokenizer)
-    return sglang_model_factory(
-        tokenizer=_tokenizer(path), client=get_client(base_url), model_id=model_id or path, **options
-    )
+def sglang_from_args(**options: Any) -> ModelFactory:
+    """`sglang_model_factory` for an SGLang server."""
+    return _server_from_args("sglang", **options)
 
 
-def vllm_from_args(*, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any) -> ModelFactory:
-    """`sglang_model_factory` for a vLLM server, whose tokenizer is that of its model where none is given."""
-    address = base_url.removeprefix("vllm+")
-    path = _vllm_tokenizer(address, given=tokenizer)
-    return sglang_model_factory(
-        tokenizer=_tokenizer(path), client=get_client(f"vllm+{address}"), model_id=model_id or path, **options
-    )
+def vllm_from_args(**options: Any) -> ModelFactory:
+    """`sglang_model_factory` for a vLLM server."""
+    return _server_from_args("vllm", **options)
+
+
+def _server_from_args(
+    kind: str, *, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any
+) -> ModelFactory:
+    """The factory for a server, whose tokenizer is asked for where none is given."""
+    address = base_url if "+http" in base_url else f"{kind}+{base_url}"
+    client = get_client(address)
+    if client.kind != kind:
+        server = SERVERS[client.kind]
+        raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
+    served = client.served_tokenizer(is_optional=tokenizer is not None)
+    path = tokenizer or str(served)
+    loaded = _tokenizer(path)
+    client.check_tokenizer(loaded, path)
+    return sglang_model_factory(tokenizer=loaded, client=client, model_id=model_id or path, **options)
 
 
 def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **options: Any) -> ModelFactory:
@@ -263,64 +272,3 @@ def _check_listens(base_url: str) -> None:
     """Refuse an address where nothing accepts connections: every sample would fail alike."""
     if (why := why_no_answer(base_url, 10.0)) is not None:
         raise BackendConnectionError(f"no server answers at {base_url!r} ({why}); start one, or correct the address")
-
-
-def _vllm_tokenizer(base_url: str, *, given: str | None) -> str:
-    """The tokenizer that is given, else the model folder or hub id that the server names."""
-    info = _asked(base_url, "/v1/models", "vLLM", is_optional=given is not None)
-    if given is not None:
-        return given
-    models = info.get("data") if isinstance(info, dict) else None
-    model = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
-    if model.get("owned_by") == "sglang":
-        raise BackendConnectionError(f"what answers at {base_url!r} is an SGLang server: use --backend sglang")
-    path = model.get("root") or model.get("id")
-    if not path:
-        raise ValueError(f"{base_url}/v1/models names no model; give a tokenizer with --tokenizer (tokenizer=)")
-    return str(path)
-
-
-def _served_tokenizer(base_url: str, *, given: str | None = None) -> str:
-    """The tokenizer that is given, else the server's in its own words; a server that is down shows here, either way."""
-    if base_url.startswith("vllm+"):
-        raise ValueError(f"{base_url!r} is the address of a vLLM server: choose --backend vllm")
-    info = _asked(base_url, "/get_model_info", "SGLang", is_optional=given is not None)
-    if given is not None:
-        return given
-    if not isinstance(info, dict):
-        raise BackendConnectionError(f"what answers at {base_url!r} is not an SGLang server; correct the address")
-    path = info.get("tokenizer_path") or info.get("model_path")
-    if not path:
-        raise ValueError(f"{base_url}/get_model_info names no tokenizer; give one with --tokenizer (tokenizer=)")
-    return str(path)
-
-
-def _asked(base_url: str, path: str, server: str, *, is_optional: bool) -> Any:
-    """The answer of a server at a path.
-
-    Args:
-        server: The kind of server that is expected, for errors.
-        is_optional: An answer that is not JSON will do: a proxy may serve nothing but the calls.
-
-    Raises:
-        BackendConnectionError: Nothing answers, or another kind of server.
-    """
-    import urllib.error
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(f"{base_url.rstrip('/')}{path}", timeout=10.0) as answer:
-            return json.load(answer)
-    except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
-        if is_optional:
-            return None
-        other = next(name for name in ("vllm", "sglang") if name != server.lower())
-        raise BackendConnectionError(
-            f"what answers at {base_url!r} is not a server of {server}: GET {path} gives {error}; correct the address, "
-            f"or choose another backend (--backend {other})"
-        ) from error
-    except OSError as error:
-        raise BackendConnectionError(
-            f"no {server} server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct "
-            "the address"
-        ) from error

@@ -1,4 +1,4 @@
-"""`strands-sglang gateway`: the gateway in front of an SGLang server or of the embedded engine."""
+"""`strands-sglang gateway`: the gateway in front of a model server or of the embedded engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--base-url", metavar="URL", help="SGLang server")
+    source.add_argument("--base-url", metavar="URL", help="SGLang server, or vllm+http://...")
     source.add_argument("--model", metavar="NAME", help="embedded engine: smollm2, tiny, a Hugging Face id or a folder")
     parser.add_argument("--tokenizer", metavar="PATH", help="tokenizer of the served model (with --base-url)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def _misused(args: argparse.Namespace) -> str | None:
     """The complaint about options that contradict each other, or None; nothing is loaded."""
     if not args.base_url and not args.model:
-        return "name what answers: --base-url URL --tokenizer PATH for an SGLang server, --model NAME for a model here"
+        return "name what answers: --base-url URL --tokenizer PATH for a server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:
         return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
     from ..gateway.requests import is_loopback
@@ -133,6 +133,8 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     kind, address = client_class(args.base_url if "+" in args.base_url else f"{args.backend}+{args.base_url}")
     tokenizer = get_tokenizer(args.tokenizer)
     client = await stack.enter_async_context(kind(address))
+    await asyncio.to_thread(client.served_tokenizer, is_optional=True)  # says what is wrong with an address
+    await asyncio.to_thread(client.check_tokenizer, tokenizer, args.tokenizer)
     return client, tokenizer, args.tokenizer
 
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from ...exceptions import BackendConnectionError, BackendHTTPError
 from ..contract import Backend, GenerateAnswer
+from . import served
 from .attempts import FAILURES, Attempt, FailedAttempt, Failures, client_closed
 from .connections import Target
 from .options import (
@@ -83,7 +84,7 @@ class ServerClient(Backend):
         retry_deadline: Seconds after a call's first attempt when no further one begins; None means no deadline.
         retry_policy: The whole table, instead of the four options above.
         headers: Further headers of every request.
-        api_key: Sent as `Authorization: Bearer`.
+        api_key: Sent as `Authorization: Bearer`. None: that of the environment variable `key_variable`, if it is set.
         admin_api_key: Sent instead of `api_key` with abort calls, the only ones that a server with both keys takes
             with this one alone.
         session_affinity_header: Header that carries `routing_key`; None for the one that the server's routers read.
@@ -111,6 +112,10 @@ class ServerClient(Backend):
     """Path of abort calls."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""
+    kind: ClassVar[str]
+    """Its name on command lines and in addresses, a key of `served.SERVERS`."""
+    key_variable: ClassVar[str]
+    """Environment variable that may hold the server's key."""
 
     def __init__(
         self,
@@ -135,6 +140,8 @@ class ServerClient(Backend):
         transport: Transport | None = None,
     ) -> None:
         self.base_url = checked_url("base_url", base_url)
+        if self.base_url.endswith("/v1"):
+            raise ValueError(f"base_url={base_url!r}: leave out /v1, under which the server answers OpenAI's clients")
         self.timeout = checked_seconds("timeout", timeout)
         self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
         if isinstance(worker_urls, str):
@@ -148,6 +155,8 @@ class ServerClient(Backend):
         self.max_connections = max_connections
         self._affinity_header = session_affinity_header or self.affinity_header
         self._extra_sampling_keys = frozenset(extra_sampling_keys)
+        if api_key is None and "authorization" not in map(str.lower, headers or ()):
+            api_key = os.environ.get(self.key_variable) or None
         self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
         checked_headers({self._affinity_header: ""})
         self._failures = Failures(classify=self._classify, secrets=Secrets(self._headers, bearer(admin_api_key)))
@@ -185,6 +194,16 @@ class ServerClient(Backend):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r}, max_connections={self.max_connections})"
+
+    def served_tokenizer(self, *, is_optional: bool = False) -> str | None:
+        """The tokenizer that the server names, as `served.served_tokenizer`, with its errors. Blocks."""
+        return served.served_tokenizer(
+            self.base_url, self.kind, self._headers, key_variable=self.key_variable, is_optional=is_optional
+        )
+
+    def check_tokenizer(self, tokenizer: Any, name: str) -> None:
+        """`ValueError` if a tokenizer is not the server's, as far as the server shows its own. Blocks."""
+        served.check_tokenizer(self.base_url, self._headers, tokenizer, name)
 
     # ------------------------------------------------------------ of the server
 

@@ -31,7 +31,10 @@ NON_RETRYABLE_STATUS_CODES = frozenset({401, 403, 404, 405, 409, 410, 411, 413, 
 """Statuses that are never retried, whatever the body says. 400 is one too, but for a duplicate request id."""
 
 
-_NO_SGLANG = "an SGLang server has /generate; a vLLM server is reached with VLLMClient, or --backend vllm"
+_HINTS = {
+    401: "give api_key, or set SGLANG_API_KEY, to the key that the server was started with",
+    404: "an SGLang server has /generate; a vLLM server is reached with VLLMClient, or --backend vllm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class SGLangClient(ServerClient):
     generate_path = "/generate"
     abort_path = "/abort_request"
     affinity_header = ROUTING_KEY_HEADER
+    kind = "sglang"
+    key_variable = "SGLANG_API_KEY"
 
     @override
     def _set_up(self) -> None:
@@ -155,7 +160,7 @@ class SGLangClient(ServerClient):
 
     @override
     def _http_error(self, status: int, body: bytes) -> BackendHTTPError:
-        return http_error(status, body, hint=_NO_SGLANG if status == 404 else "")
+        return http_error(status, body, hint=_HINTS.get(status, ""))
 
     @staticmethod
     def _classify_http_error(status: int, body: str) -> BackendHTTPError:

@@ -22,9 +22,10 @@ from ...exceptions import (
     BackendRequestError,
 )
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
-from ..http.attempts import FAILURES, Attempt
+from ..http.attempts import FAILURES, Attempt, FailedAttempt
 from ..http.retry import RetryClass
 from ..http.server import ServerClient
+from ..http.transport import LoopTransport
 from ..prompt import PromptIds, check_vocabulary
 from .answer import RID_PREFIX, read_answer
 from .errors import classify, embedded_error, http_error
@@ -66,8 +67,8 @@ class _Call:
 class VLLMClient(ServerClient):
     """Client of a vLLM server or router; its options are those of `ServerClient`.
 
-    Which log-probabilities the server returns is asked of it once, by two samples of one token, before the first call
-    that wants them. Raw ones, vLLM's default, are refused where they are not those of the sampling.
+    Which log-probabilities the server returns is asked of it by two samples of one token, before the first call that
+    wants them and after a restart. Raw ones, vLLM's default, are refused where they are not those of the sampling.
 
     ```python
     async with VLLMClient("http://localhost:8000") as client:
@@ -78,6 +79,8 @@ class VLLMClient(ServerClient):
     generate_path = "/inference/v1/generate"
     abort_path = "/inference/v1/abort_requests"
     affinity_header = "X-Session-ID"
+    kind = "vllm"
+    key_variable = "VLLM_API_KEY"
 
     @override
     def _set_up(self) -> None:
@@ -161,12 +164,23 @@ class VLLMClient(ServerClient):
                 status=400,
                 body="",
             )
-        if request.logprobs and not is_plain(request.sampling_params):
+        in_question = request.logprobs and not is_plain(request.sampling_params)
+        if in_question:
             await self._check_logprobs(request)
-        return await self._answer_to(_Call(WireRequest.of(request), request.vocab_size or info.vocab_size))
+        answer = await self._answer_to(_Call(WireRequest.of(request), request.vocab_size or info.vocab_size))
+        if in_question:  # the server may have been restarted meanwhile
+            await self._check_logprobs(request)
+        return answer
+
+    @override
+    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> FailedAttempt:
+        failure = super()._failed(transport, attempt, error)
+        if failure.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
+            self._info = self._logprobs = None
+        return failure
 
     async def _check_logprobs(self, request: GenerateRequest) -> None:
-        """Ask once which log-probabilities the server returns, and refuse raw ones."""
+        """Ask which log-probabilities the server returns, unless it is known, and refuse raw ones."""
         if self._logprobs is None:
             self._logprobs = await self._probed_logprobs(request)
             logger.debug("base_url=<%s>, logprobs=<%s> | asked for the mode", self.base_url, self._logprobs)

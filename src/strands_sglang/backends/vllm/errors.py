@@ -16,7 +16,9 @@ _OVERFLOW: Final = re.compile(
     r"|^This model's maximum context length is \d+ tokens",
     re.IGNORECASE,
 )
+_OTHER_VOCABULARY: Final = re.compile(r"^Token id \d+ is out of vocabulary")
 _HINTS: Final = {
+    401: "give api_key, or set VLLM_API_KEY, to the key that the server was started with",
     403: "start vLLM with --enable-scale-out; --tokens-only opens the endpoint too, but takes no stop strings",
     404: "vLLM has /inference/v1/generate from 0.20 on; an SGLang server is reached with SGLangClient, or "
     "--backend sglang",
@@ -38,9 +40,11 @@ def http_error(status: int, body: bytes) -> BackendHTTPError:
         cls = BackendContextLengthError
     elif status in (429, 503):
         cls = BackendThrottledError
+    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
+    if _OTHER_VOCABULARY.search(words):
+        hint = "the tokenizer is not that of the served model"
     if len(words) > _LONGEST_MESSAGE:
         words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
-    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
     return cls(f"HTTP {status}: {words or '(empty body)'}{f' ({hint})' if hint else ''}", status=status, body=text)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from ...backends import client_class
 from ...backends.sglang import get_tokenizer
 from ...exceptions import MediaError, StrandsSGLangError, TemplateError
 from ...template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
-    parser.add_argument("--server", metavar="URL", help="server that runs the model, for --vision")
+    parser.add_argument("--server", metavar="URL", help="server that runs the model: its tokenizer must be this one")
     parser.add_argument(
         "--replay",
         metavar="NATS",
@@ -115,7 +116,22 @@ def check_template(args: argparse.Namespace) -> int:
     else:
         text = "\n".join(_as_text(report, source, printed, with_tools=not args.no_tools))
     sys.stdout.write(text + "\n")
+    if args.server is not None and (wrong := wrong_server(args.server, args.source)) is not None:
+        sys.stderr.write(f"strands-sglang doctor: {wrong}\n")
+        return Exit.FAILED
     return Exit.FAILED if report.verdict is Verdict.UNSUPPORTED else Exit.OK
+
+
+def wrong_server(server: str, source: str) -> Exception | None:
+    """The reason why a server does not run this model; None where it may."""
+    try:
+        make_client, address = client_class(server)
+        client = make_client(address)
+        client.served_tokenizer(is_optional=True)
+        client.check_tokenizer(get_tokenizer(source), source)
+    except (StrandsSGLangError, OSError, ValueError) as error:
+        return error
+    return None
 
 
 def check_vision(args: argparse.Namespace) -> int:
@@ -123,6 +139,9 @@ def check_vision(args: argparse.Namespace) -> int:
     if args.server is None:
         sys.stderr.write("strands-sglang doctor: --vision needs --server URL, a server that runs the model\n")
         return Exit.USAGE
+    if (wrong := wrong_server(args.server, args.source)) is not None:
+        sys.stderr.write(f"strands-sglang doctor: {wrong}\n")
+        return Exit.FAILED
     try:
         expander = ProcessorExpander.of_model(args.source, unproved=True)
         model = None if args.replay is None else _load_model(args.source)

@@ -1,0 +1,107 @@
+"""The server at an address, asked before anything is sampled: its kind, its model, its tokenizer. Blocks."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...exceptions import BackendConnectionError
+
+SECONDS: Final = 10.0
+"""Time limit of each question."""
+SERVERS: Final = {"sglang": "SGLang", "vllm": "vLLM"}
+"""Kinds of servers, by their names on command lines."""
+
+PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call><|im_end|>\t\u4f60\u597d \U0001f642'
+"""Text by which tokenizers are compared."""
+
+
+def served_tokenizer(
+    base_url: str, kind: str, headers: Mapping[str, str], *, key_variable: str, is_optional: bool = False
+) -> str | None:
+    """The folder or hub id that a server names as its tokenizer.
+
+    Args:
+        base_url: Its address.
+        kind: Expected kind, a key of `SERVERS`.
+        headers: Headers of every request, a key among them.
+        key_variable: Environment variable with the key, for errors.
+        is_optional: None if the server does not say: a proxy may serve nothing but the calls.
+
+    Raises:
+        BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
+    """
+    name = SERVERS[kind]
+
+    def ask(path: str) -> Any:
+        try:
+            return _ask(f"{base_url}{path}", headers)
+        except (urllib.error.HTTPError, ValueError) as error:  # a status, or what is not JSON
+            if isinstance(error, urllib.error.HTTPError) and error.code == 401:
+                raise BackendConnectionError(
+                    f"the server at {base_url!r} refuses the key, or misses one (HTTP 401): set {key_variable} to the "
+                    "key that it was started with (--api-key)"
+                ) from error
+            return error
+        except OSError as error:
+            raise BackendConnectionError(
+                f"no {name} server answers at {base_url!r} ({getattr(error, 'reason', error)}); start one, or correct "
+                "the address"
+            ) from error
+
+    models = ask("/v1/models")
+    listed = models.get("data") if isinstance(models, dict) else None
+    model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    owner = model.get("owned_by")
+    if owner in SERVERS and owner != kind:
+        raise BackendConnectionError(
+            f"what answers at {base_url!r} is a server of {SERVERS[owner]}, not of {name}: choose --backend {owner}, "
+            f"or write the address {owner}+{base_url}"
+        )
+    path, info = ("/v1/models", models) if kind == "vllm" else ("/get_model_info", ask("/get_model_info"))
+    if isinstance(info, Exception) and not is_optional:
+        other = next(each for each in SERVERS if each != kind)
+        raise BackendConnectionError(
+            f"what answers at {base_url!r} is not a server of {name}: GET {path} gives {info}; correct the address, or "
+            f"choose another backend (--backend {other})"
+        )
+    if kind == "vllm":
+        found = model.get("root") or model.get("id")
+    else:
+        info = info if isinstance(info, dict) else {}
+        found = info.get("tokenizer_path") or info.get("model_path")
+    if not found and not is_optional:
+        raise BackendConnectionError(f"{base_url}{path} names no tokenizer; give one with --tokenizer (tokenizer=)")
+    return str(found) if found else None
+
+
+def check_tokenizer(base_url: str, headers: Mapping[str, str], tokenizer: Any, name: str) -> None:
+    """Compare a tokenizer with the server's own, where the server shows it (`POST /tokenize`).
+
+    Args:
+        name: What the tokenizer was named, for the error.
+
+    Raises:
+        ValueError: They encode a text differently.
+    """
+    body = json.dumps({"prompt": PROBE, "add_special_tokens": False}).encode()
+    try:
+        found = _ask(f"{base_url}/tokenize", {**headers, "Content-Type": "application/json"}, body)
+    except (OSError, ValueError):
+        return
+    theirs = found.get("tokens") if isinstance(found, dict) else None
+    if not isinstance(theirs, list) or theirs == (ours := tokenizer.encode(PROBE, add_special_tokens=False)):
+        return
+    raise ValueError(
+        f"the tokenizer {name!r} is not that of the model at {base_url!r}: a text of {len(PROBE)} characters is "
+        f"{len(theirs)} tokens there and {len(ours)} here, or other ones; give the model's own with --tokenizer"
+    )
+
+
+def _ask(url: str, headers: Mapping[str, str], body: bytes | None = None) -> Any:
+    request = urllib.request.Request(url, data=body, headers=dict(headers))
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        return json.load(answer)
