@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from email.message import Message
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.error import HTTPError
@@ -28,7 +29,7 @@ from strands_sglang.exceptions import (
     BackendHTTPError,
     BackendRequestError,
 )
-from strands_sglang.testing import FaultyServer, faults
+from strands_sglang.testing import FaultyServer, HTTPAnswer, MockTransport, faults
 from strands_sglang.trajectory import FinishType
 
 PROMPT = [1, 2, 3]
@@ -353,3 +354,13 @@ async def test_a_server_restarted_with_raw_logprobs_is_noticed() -> None:
         await server.start()
         with pytest.raises(BackendRequestError, match="--logprobs-mode processed_logprobs"):
             await call
+
+
+async def test_the_vocabulary_is_that_of_the_servers_model_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 50}', encoding="utf-8")
+    body = {"data": [{"id": "m", "owned_by": "vllm", "root": str(tmp_path), "max_model_len": 4096}]}
+    client = VLLMClient("http://localhost:1", transport=MockTransport(lambda _: HTTPAnswer.of_json(body)))
+    async with client:
+        assert (await client.info()).vocab_size == 50
+        with pytest.raises(BackendRequestError, match="50"):
+            await client.ask(request(prompt=[49, 50]))

@@ -1,4 +1,4 @@
-"""The server at an address, asked before anything is sampled: its kind, its model, its tokenizer. Blocks."""
+"""The server at an address: its kind, its tokenizer and its vocabulary. Blocks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from ...exceptions import BackendConnectionError
+from ..answer import is_count
 
 SECONDS: Final = 10.0
 """Time limit of each question."""
@@ -105,3 +107,22 @@ def _ask(url: str, headers: Mapping[str, str], body: bytes | None = None) -> Any
     request = urllib.request.Request(url, data=body, headers=dict(headers))
     with urllib.request.urlopen(request, timeout=SECONDS) as answer:
         return json.load(answer)
+
+
+def vocab_size_of(info: Any) -> int | None:
+    """Rows of the embedding in an info answer or a model configuration, or None."""
+    if not isinstance(info, Mapping):
+        return None
+    for config in (info, info.get("model_config"), info.get("text_config")):
+        size = config.get("vocab_size") if isinstance(config, Mapping) else None
+        if is_count(size) and size > 0:
+            return size
+    return None
+
+
+def vocab_size_of_folder(path: Any) -> int | None:
+    """Rows of the embedding of a model folder on this machine, or None."""
+    try:
+        return vocab_size_of(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError):
+        return None

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ...exceptions import BackendAnswerError, BackendError
-from ..answer import is_count
 from ..http.attempts import FAILURES, Attempt, Failures
 from ..http.closing import closed_error
 from ..http.retry import RetryBudget, RetryPolicy
+from ..http.served import vocab_size_of, vocab_size_of_folder
 from ..http.transport import LoopTransport
 from .errors import http_error, parse_answer
 from .routers import NOT_ROUTED
@@ -140,22 +137,3 @@ class Probes:
                         self._base_url,
                     )
         return self.vocab_size
-
-
-def vocab_size_of(info: Any) -> int | None:
-    """Rows of the embedding in an info answer or a model configuration, or None."""
-    if not isinstance(info, Mapping):
-        return None
-    for config in (info, info.get("model_config"), info.get("text_config")):
-        size = config.get("vocab_size") if isinstance(config, Mapping) else None
-        if is_count(size) and size > 0:
-            return size
-    return None
-
-
-def vocab_size_of_folder(path: Any) -> int | None:
-    """Rows of the embedding of a model folder on this machine, or None."""
-    try:
-        return vocab_size_of(json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError):
-        return None

@@ -6,6 +6,7 @@ answers and errors means is written down in `docs/servers-and-routers.md`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from ...exceptions import (
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
 from ..http.attempts import FAILURES, Attempt, FailedAttempt
 from ..http.retry import RetryClass
+from ..http.served import vocab_size_of_folder
 from ..http.server import ServerClient
 from ..http.transport import LoopTransport
 from ..prompt import PromptIds, check_vocabulary
@@ -106,7 +108,7 @@ class VLLMClient(ServerClient):
         if self._info is None:
             path = "/v1/models"
             try:
-                self._info = self._read_models(*await self._get(path))
+                self._info = await asyncio.to_thread(self._read_models, *await self._get(path))
             except BackendRequestError:
                 raise
             except FAILURES as error:
@@ -135,7 +137,9 @@ class VLLMClient(ServerClient):
             name,
         )
         return BackendInfo(
-            model=name, context_length=length if isinstance(length, int) else None, vocab_size=self._vocab_size
+            model=name,
+            context_length=length if isinstance(length, int) else None,
+            vocab_size=self._vocab_size or vocab_size_of_folder(model.get("root")),
         )
 
     async def health(self, timeout: float = 25.0) -> bool:

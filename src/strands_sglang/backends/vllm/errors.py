@@ -19,7 +19,7 @@ _OVERFLOW: Final = re.compile(
 _OTHER_VOCABULARY: Final = re.compile(r"^Token id \d+ is out of vocabulary")
 _HINTS: Final = {
     401: "give api_key, or set VLLM_API_KEY, to the key that the server was started with",
-    403: "start vLLM with --enable-scale-out; --tokens-only opens the endpoint too, but takes no stop strings",
+    403: "start vLLM with --enable-scale-out",
     404: "vLLM has /inference/v1/generate from 0.20 on; an SGLang server is reached with SGLangClient, or "
     "--backend sglang",
 }
@@ -41,6 +41,8 @@ def http_error(status: int, body: bytes) -> BackendHTTPError:
     elif status in (429, 503):
         cls = BackendThrottledError
     hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
+    if hint is not None and "--enable-scale-out" in words:
+        hint = None  # newer servers name the flag themselves
     if _OTHER_VOCABULARY.search(words):
         hint = "the tokenizer is not that of the served model"
     if len(words) > _LONGEST_MESSAGE:
