@@ -17,6 +17,9 @@ if TYPE_CHECKING:
         ContextOverflowError,
         ControlTokenError,
         LostContentError,
+        MaxToolCallsReachedError,
+        MaxToolIterationsReachedError,
+        MaxTotalTokensReachedError,
         MessageConversionError,
         SGLangAbortedError,
         SGLangAnswerLimitError,
@@ -31,19 +34,14 @@ if TYPE_CHECKING:
         StructuredOutputError,
         TemplateError,
         TokenBudgetReachedError,
+        ToolLimitReachedError,
         ToolParserError,
         TrajectoryError,
     )
+    from .exceptions import ToolLimitReachedError as LoopLimitReachedError
     from .model import SGLangModel, TokenModel
-    from .tool_limiter import (
-        MaxToolCallsReachedError,
-        MaxToolIterationsReachedError,
-        MaxTotalTokensReachedError,
-        ToolLimiter,
-        ToolLimitReachedError,
-    )
+    from .tool_limiter import ToolLimiter
     from .tool_limiter import ToolLimiter as LoopLimiter
-    from .tool_limiter import ToolLimitReachedError as LoopLimitReachedError
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
     from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
     from .trajectory import TokenManager as Rollout
@@ -101,13 +99,7 @@ _MODULES = {
     "trajectory.packed": ("decode_routed_experts",),
     "backends.vllm": ("VLLMClient",),
     "model": ("SGLangModel", "TokenModel"),
-    "tool_limiter": (
-        "MaxToolCallsReachedError",
-        "MaxToolIterationsReachedError",
-        "MaxTotalTokensReachedError",
-        "ToolLimiter",
-        "ToolLimitReachedError",
-    ),
+    "tool_limiter": ("ToolLimiter",),
     "tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
     "trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
 }

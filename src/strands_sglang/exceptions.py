@@ -20,6 +20,10 @@ StrandsSGLangError
 ├── TrajectoryError (RuntimeError)         the token trajectory would become inexact
 ├── ContextOverflowError                   no room in the context (also the SDK's ContextWindowOverflowException)
 ├── TokenBudgetReachedError                a token budget is used up (also the SDK's MaxTokensReachedException)
+├── ToolLimitReachedError                  a limit of `ToolLimiter` is reached
+│   ├── MaxToolIterationsReachedError
+│   ├── MaxToolCallsReachedError
+│   └── MaxTotalTokensReachedError
 └── StructuredOutputError                  constrained output was truncated or does not validate
 ```
 
@@ -32,7 +36,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
@@ -191,6 +195,43 @@ class ContextOverflowError(StrandsSGLangError, ContextWindowOverflowException):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.tokens, self.limit, str(self))
+
+
+class ToolLimitReachedError(StrandsSGLangError):
+    """A limit of `ToolLimiter` is reached; the history ends with the tool results.
+
+    Attributes:
+        count: The count when it was checked; None when not given.
+    """
+
+    WHAT: ClassVar[str] = "limit"
+
+    def __init__(self, limit: float, count: int | None = None) -> None:
+        super().__init__(limit, count)
+        self.limit = limit
+        self.count = count
+
+    def __str__(self) -> str:
+        counted = "" if self.count is None else f" ({self.count} counted)"
+        return f"{self.WHAT}={self.limit} is reached{counted}"
+
+
+class MaxToolIterationsReachedError(ToolLimitReachedError):
+    """`max_tool_iters` is reached."""
+
+    WHAT = "max_tool_iters"
+
+
+class MaxToolCallsReachedError(ToolLimitReachedError):
+    """`max_tool_calls` is reached."""
+
+    WHAT = "max_tool_calls"
+
+
+class MaxTotalTokensReachedError(ToolLimitReachedError):
+    """`max_total_tokens` is reached."""
+
+    WHAT = "max_total_tokens"
 
 
 class StructuredOutputError(StrandsSGLangError):

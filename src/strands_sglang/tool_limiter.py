@@ -10,51 +10,28 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar, Never
+from typing import Any, Never
 
 from strands.hooks import HookProvider, HookRegistry
 from strands.hooks.events import BeforeToolCallEvent, MessageAddedEvent
 
-from strands_sglang.exceptions import StrandsSGLangError, refuse_unknown
+from .exceptions import (
+    MaxToolCallsReachedError,
+    MaxToolIterationsReachedError,
+    MaxTotalTokensReachedError,
+    ToolLimitReachedError,
+    refuse_unknown,
+)
+
+__all__ = [
+    "MaxToolCallsReachedError",
+    "MaxToolIterationsReachedError",
+    "MaxTotalTokensReachedError",
+    "ToolLimitReachedError",
+    "ToolLimiter",
+]
 
 logger = logging.getLogger(__name__)
-
-
-class ToolLimitReachedError(StrandsSGLangError):
-    """A limit of `ToolLimiter` is reached; the history ends with the tool results.
-
-    Attributes:
-        count: The count when it was checked; None when not given.
-    """
-
-    WHAT: ClassVar[str] = "limit"
-
-    def __init__(self, limit: float, count: int | None = None) -> None:
-        super().__init__(limit, count)
-        self.limit = limit
-        self.count = count
-
-    def __str__(self) -> str:
-        counted = "" if self.count is None else f" ({self.count} counted)"
-        return f"{self.WHAT}={self.limit} is reached{counted}"
-
-
-class MaxToolIterationsReachedError(ToolLimitReachedError):
-    """`max_tool_iters` is reached."""
-
-    WHAT = "max_tool_iters"
-
-
-class MaxToolCallsReachedError(ToolLimitReachedError):
-    """`max_tool_calls` is reached."""
-
-    WHAT = "max_tool_calls"
-
-
-class MaxTotalTokensReachedError(ToolLimitReachedError):
-    """`max_total_tokens` is reached."""
-
-    WHAT = "max_total_tokens"
 
 
 class ToolLimiter(HookProvider):

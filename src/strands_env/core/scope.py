@@ -25,7 +25,8 @@ from strands.hooks import (
 )
 from strands.models import Model
 
-from strands_sglang.tool_limiter import ToolLimiter, ToolLimitReachedError
+from strands_sglang.exceptions import ToolLimitReachedError
+from strands_sglang.tool_limiter import ToolLimiter
 
 from .sdk_patches import only_reads
 from .tokens import trajectories_of

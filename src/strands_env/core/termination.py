@@ -27,13 +27,11 @@ from strands_sglang.exceptions import (
     BackendConnectionError,
     BackendContextLengthError,
     BackendThrottledError,
-    StrandsSGLangError,
-    TokenBudgetReachedError,
-)
-from strands_sglang.tool_limiter import (
     MaxToolCallsReachedError,
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
+    StrandsSGLangError,
+    TokenBudgetReachedError,
 )
 from strands_sglang.trajectory import LengthLimit
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from ..exceptions import TokenBudgetReachedError, did_you_mean
-from ..tool_limiter import MaxToolIterationsReachedError
+from ..exceptions import MaxToolIterationsReachedError, TokenBudgetReachedError, did_you_mean
 from .dialects.reading import shown, want_count
 from .dialects.wire import Refused
 

@@ -18,9 +18,9 @@ from ...exceptions import (
     StrandsSGLangError,
     TemplateError,
     TokenBudgetReachedError,
+    ToolLimitReachedError,
     ToolParserError,
 )
-from ...tool_limiter import ToolLimitReachedError
 from ..canonical import Message, Reading, Readings
 
 
