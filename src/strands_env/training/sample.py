@@ -119,7 +119,10 @@ class TrainingSample:
         mask, values = self.loss_mask[response], self.logprobs[response]
         if np.isnan(values[mask == 1]).any():
             raise InvalidSampleError(no_logprob(self))
-        filled: list[float] = np.where(mask == 1, values, 0.0).tolist()
+        filled = [0.0] * len(values)  # no object for each token: most are results of tools
+        edges = np.flatnonzero(np.diff(mask, prepend=0, append=0)).tolist()
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            filled[start:end] = values[start:end].tolist()
         return filled
 
     def truncated(self, max_tokens: int) -> TrainingSample:
@@ -227,7 +230,7 @@ def no_logprob(sample: TrainingSample) -> str:
 
 
 def _mask_problems(sample: TrainingSample) -> Iterator[str]:
-    if not np.isin(sample.loss_mask, (0, 1)).all():
+    if ((sample.loss_mask != 0) & (sample.loss_mask != 1)).any():
         yield "loss_mask must hold 0 and 1 only"
     if sample.loss_mask[: sample.prompt_length].any():
         yield f"loss_mask is 1 inside the prompt, at token {_first(sample.loss_mask)}"

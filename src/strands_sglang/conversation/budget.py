@@ -114,12 +114,12 @@ class SharedBudget:
 
     def _hold(self, reservation: Reservation, wanted: int | None, left: Callable[[], int]) -> Reserved | Future[None]:
         with self._lock:
-            # Made before the look at the others: a collection in its making may end the last one, who would wake us.
-            future: Future[None] = Future()
             rest = left()
-            free = rest - sum(self._held.values())
-            if self._held and (wanted is None or wanted > free):
-                self._waiting.append(future)
-                return future
+            if self._held and (wanted is None or wanted > rest - sum(self._held.values())):
+                future: Future[None] = Future()
+                if self._held:  # still: a collection in the making of the future may end the last one, who wakes us
+                    self._waiting.append(future)
+                    return future
+                rest = left()
             granted = self._held[reservation] = rest if wanted is None else min(wanted, rest)
             return Reserved(tokens=granted, is_rest=granted == rest)

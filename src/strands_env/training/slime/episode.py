@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,9 +57,13 @@ class RolloutControl:
     resumptions: int = 0
     held: list[list[int]] = field(default_factory=list)
 
+    def is_held(self) -> bool:
+        """Whether no call may start."""
+        return self.paused or self.is_aborted()
+
     def check(self) -> None:
         """Raise where a call may not be started."""
-        if self.paused or self.is_aborted():
+        if self.is_held():
             raise _HeldError
 
     def left_to_sample(self) -> int | None:
@@ -74,16 +78,12 @@ class RolloutControl:
             raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, self.sampled)
         return self.sampled_limit - self.sampled
 
-    async def gate(self, prompt: Callable[[], Sequence[int]]) -> None:
-        """Pass, wait for the resumption, or raise `BackendAbortedError`.
-
-        Args:
-            prompt: Gives the ids of the call, which are noted where it waits.
-        """
-        while self.paused or self.is_aborted():
+    async def wait(self, prompt: Sequence[int]) -> None:
+        """Wait for the resumption, and note the ids of the call that waits; `BackendAbortedError` if none will come."""
+        while self.is_held():
             if not self.suspends:
                 raise BackendAbortedError("slime ended the rollout step; no further turn is started")
-            self.held.append(list(prompt()))
+            self.held.append(list(prompt))
             self.resume.clear()
             self.stopping.set()
             await self.resume.wait()
@@ -96,11 +96,8 @@ class RolloutControl:
         self.resume.set()
 
 
-_COUNTED = (
-    *("prompt_tokens", "cached_tokens", "completion_tokens"),
-    *("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct"),
-)
-"""Fields of `meta_info` that are summed up over the answers of a rollout."""
+_SPECULATIVE = ("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct")
+"""Fields of SGLang's `meta_info` that are summed up over the answers of a rollout."""
 
 
 class RolloutBackend(BackendWrapper):
@@ -109,8 +106,8 @@ class RolloutBackend(BackendWrapper):
     Args:
         inner: The client that all rollouts share.
         control: State of the rollout.
-        records: Where answers with top-p data are kept.
-        counters: Where `meta_info` is summed up.
+        records: Where answers with top-p data are kept; None where the trainer replays none.
+        counters: Where tokens and speculative steps are summed up.
         pictures: What expands the images of prompts, for a vision model.
     """
 
@@ -118,7 +115,7 @@ class RolloutBackend(BackendWrapper):
         self,
         inner: Any,
         control: RolloutControl,
-        records: list[CallRecord],
+        records: list[CallRecord] | None,
         counters: Counter[str],
         pictures: Pictures | None = None,
     ) -> None:
@@ -136,9 +133,12 @@ class RolloutBackend(BackendWrapper):
             TokenBudgetReachedError: All paths together have sampled what a rollout may.
         """
         while True:
-            await self._control.gate(lambda: self._seen(request))
-            with contextlib.suppress(_HeldError):  # stopped before a token came: it starts over after the resumption
+            if self._control.is_held():
+                await self._control.wait(self._seen(request))
+            try:
                 return await self._ask(request)
+            except _HeldError:  # stopped before a token came: it starts over after the resumption
+                continue
 
     def _seen(self, request: GenerateRequest) -> Sequence[int]:
         """The prompt as the model sees it and trajectories hold it, images expanded."""
@@ -148,41 +148,36 @@ class RolloutBackend(BackendWrapper):
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
         control = self._control
         left = control.left_to_sample()
-        request = replace(request if left is None else request.limited_to(left), before_attempt=control.check)
+        if left is not None and left < (request.max_new_tokens or sys.maxsize):
+            request = request.limited_to(left)
+        request = replace(request, before_attempt=control.check)
         resumptions = control.resumptions
-        with _traced(control.sample, request) as note:
-            answer = await self.inner.ask(request)
-            meta = answer.payload.get("meta_info") or {}
-            note(meta)
+        trace: Any = sys.modules.get("slime.observability.trace_utils")  # slime has imported it where it runs
+        answer = await (self.inner.ask(request) if trace is None else self._traced(trace, request))
+        meta = answer.payload.get("meta_info") or {}
         if not answer.output_ids and answer.finish.type is FinishType.ABORT:
             control.check()  # stopped before its first token: asked again later, and no abort to the model
-        for name in _COUNTED:
-            value = meta.get(name)
-            self._counters[name] += int(value) if isinstance(value, int | float) else 0
         control.sampled += len(answer.output_ids)
+        counters = self._counters
+        counters["prompt_tokens"] += answer.prompt_tokens or 0
+        counters["cached_tokens"] += answer.cached_tokens or 0
+        counters["completion_tokens"] += len(answer.output_ids)
+        if "spec_verify_ct" in meta:
+            counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
         if resumptions != control.resumptions:  # begun before the suspension, ended after it
             control.held.append([*self._seen(request), *answer.output_ids])
-        kept = kept_sets_of(meta, len(answer.output_ids))
-        if kept is not None:
+        if self._records is not None and (kept := kept_sets_of(meta, len(answer.output_ids))) is not None:
             self._records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, kept=kept))
         return answer
 
-
-@contextlib.contextmanager
-def _traced(sample: Any, request: GenerateRequest) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
-    """A span `sglang_generate` in slime's trace of the sample, from which slime makes its `perf/*` metrics of requests.
-
-    Yields:
-        Takes the `meta_info` of the answer.
-    """
-    trace: Any = sys.modules.get("slime.observability.trace_utils")  # slime has imported it where it runs
-    if trace is None:
-        yield lambda meta: None
-        return
-    with trace.trace_span(sample, "sglang_generate", attrs={"max_new_tokens": request.max_new_tokens}) as span:
-        # slime yields its target instead of a span where it cannot trace.
-        update = getattr(span, "update", lambda attrs: None)
-        yield lambda meta: update(trace.build_sglang_meta_trace_attrs(meta))
+    async def _traced(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
+        """A call in a span of slime's trace of the sample, from which slime makes its `perf/*` metrics of requests."""
+        attrs = {"max_new_tokens": request.max_new_tokens}
+        with trace.trace_span(self._control.sample, "sglang_generate", attrs=attrs) as span:
+            answer = await self.inner.ask(request)
+            if hasattr(span, "update"):  # slime yields its target instead of a span where it cannot trace
+                span.update(trace.build_sglang_meta_trace_attrs(answer.payload.get("meta_info") or {}))
+        return answer
 
 
 POLL_SECONDS = 0.2

@@ -186,7 +186,7 @@ def _make(call: Call, episode: Episode, params: Mapping[str, Any], tokenizer: An
     client = RolloutBackend(
         get_client_from_slime_args(args, **settings.client_options),
         episode.control,
-        episode.records,
+        episode.records if call.needs.top_p else None,
         episode.counters,
         pictures,
     )
@@ -305,8 +305,7 @@ def _finished(call: Call, result: StepResult, episode: Episode) -> Any:
     scored = result.reward is not None or episode.scores
     for target, source in zip(samples, sources, strict=True):
         try:
-            response = _text(episode, source.token_ids[source.prompt_length :].tolist(), _final_text(result))
-            _sample.fill(target, source, call.needs, response=response)
+            _sample.fill(target, source, call.needs, lambda ids: _text(episode, ids, _final_text(result)))
             if source.media and (pictures := Pictures.of(call)) is not None:
                 target.multimodal_train_inputs = pictures.train_inputs(source)
         except (InvalidSampleError, ValueError) as error:

@@ -9,7 +9,7 @@ import logging
 import math
 import uuid
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,8 +253,11 @@ def set_status(sample: Any, status: SampleStatus) -> None:
     sample.status = getattr(type(sample).Status, status.name)
 
 
-def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) -> None:
+def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[list[int]], str]) -> None:
     """Write a training sample into slime's sample. Which fields are set depends on `needs` alone.
+
+    Args:
+        text_of: Decodes the response, for logs: nothing is ever encoded again from it.
 
     Raises:
         InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data of a trained token.
@@ -278,7 +281,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, *, response: str) ->
         experts=experts,
         kept=kept,
     )
-    sample.response = response
+    sample.response = text_of(sample.tokens[source.prompt_length :])
     sample.weight_versions = versions_of(source)
     set_status(sample, source.status)
 
@@ -458,7 +461,7 @@ def _set_arrays(
 ) -> None:
     sample.tokens = token_ids.tolist()
     sample.response_length = len(token_ids) - prompt_length
-    sample.loss_mask = mask.tolist()
+    sample.loss_mask = list(mask.tobytes())
     sample.rollout_log_probs = logprobs
     if experts is not None:
         sample.rollout_routed_experts = experts
