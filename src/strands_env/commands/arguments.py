@@ -228,6 +228,14 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="URL", help="server to ask, vllm+URL for vLLM (repeatable)"
+    )
+    parser.add_argument("--tokenizer", metavar="ID", help="model whose chat template is proved: a hub id or a folder")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
 
@@ -245,6 +253,7 @@ ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "check": _check,
     "init": _init,
     "demo": _demo,
+    "doctor": _doctor,
     "list": _list,
 }
 """The function that adds a subcommand's arguments, by the subcommand's name."""

@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": ("strands_env.commands.check", "try an environment: its tools, its first prompt, its reward"),
     "init": ("strands_env.commands.init", "make a folder with an environment, a reward, tasks and a test"),
     "demo": ("strands_env.commands.demo", "sample rollouts of a small model, and see what re-tokenising would change"),
+    "doctor": ("strands_env.commands.doctor", "say what is fit on this machine, and what to do about the rest"),
     "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
 }
 _SHOWING = ("report", "view", "list", "watch", "drift")

@@ -1,0 +1,111 @@
+"""`strands-env doctor`: what is fit on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from strands_env.commands import doctor
+from strands_env.commands.cli import main as command_line
+from strands_env.sandbox import SandboxUnavailableError
+
+
+class Server(BaseHTTPRequestHandler):
+    """An SGLang server whose clock stands still in 2020."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"model_path": "org/model"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return "Wed, 01 Jan 2020 00:00:00 GMT"
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    running = HTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=running.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+def one(part: str, state: doctor.State, findings: list[doctor.Finding]) -> doctor.Finding:
+    (found,) = [finding for finding in findings if (finding.part, finding.state) == (part, state)]
+    return found
+
+
+def test_every_part_is_looked_at_and_the_answer_can_be_read_by_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    status = command_line(["doctor", "--tokenizer", "tiny", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    parts = {finding["part"] for finding in shown["findings"]}
+    assert {"python", "package", "extras", "machine", "sandbox", "images", "clocks", "model", "template"} <= parts
+    assert shown["fit"] == (status == 0) == all(finding["state"] != "broken" for finding in shown["findings"])
+
+
+def test_a_server_is_asked_for_its_model_and_its_time(server: str) -> None:
+    findings = list(doctor._server(server))
+    assert "org/model" in one("server", doctor.State.FIT, findings).found
+    assert "off this machine's clock" in one("clocks", doctor.State.MISSING, findings).found
+
+
+def test_a_server_that_does_not_answer_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    (finding,) = doctor._server("vllm+http://127.0.0.1:1")
+    assert finding.state is doctor.State.BROKEN and "vLLM" in (finding.advice or "")
+    assert all(line.isprintable() for line in doctor._lines(finding, colour=False))
+
+
+def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: ["here>=1; extra == 'a'", "gone[x]>=1 ; extra == 'b'", "core"])
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gone" else "1")
+    findings = list(doctor._extras())
+    assert one("extras", doctor.State.FIT, findings).found == "a"
+    missing = one("extras", doctor.State.MISSING, findings)
+    assert missing.found == "b: without gone" and "[b]" in (missing.advice or "")
+
+
+def test_upstream_beside_this_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.6.2" if name == "strands-sglang" else None)
+    (finding,) = doctor._package()
+    assert finding.state is doctor.State.BROKEN and "pip uninstall strands-sglang" in (finding.advice or "")
+
+
+def test_a_file_system_with_another_clock_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "touch", lambda self: (self.write_text(""), os.utime(self, (1, 1))))
+    (finding,) = doctor._clocks()
+    assert finding.state is doctor.State.BROKEN
+
+
+def test_without_a_sandbox_the_reason_is_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise SandboxUnavailableError("bubblewrap is missing: install it")
+
+    monkeypatch.setattr("strands_env.sandbox.BubblewrapSandbox.__aenter__", refuse)
+    (finding,) = doctor._sandbox()
+    assert (finding.state, finding.advice) == (doctor.State.MISSING, "bubblewrap is missing: install it")
+
+
+def test_a_part_that_raises_does_not_end_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[doctor.Finding]:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(doctor, "_machine", broken)
+    monkeypatch.setattr(doctor, "_containers", lambda: iter(()))
+    findings = list(doctor.examine(servers=[], tokenizer=None))
+    assert "no such device" in one("machine", doctor.State.BROKEN, findings).found
+    assert findings[-1].part == "model"
