@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
+from strands_env.commands import cli as env_cli
 from strands_sglang.commands import cli
 
 
@@ -76,3 +79,48 @@ def test_help_lists_the_subcommands_without_importing_them() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert {"doctor", "serve", "drift"} <= set(result.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_knows_commands_options_and_choices(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    assert env_cli.main(["--print-completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("eval", "rescore", "max-concurrency", "dr_grpo"))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    env_cli.main(["--print-completion", "bash"])
+    file = tmp_path / "completion"
+    file.write_text(capsys.readouterr().out)
+    asked = f'. {file}; COMP_WORDS=(strands-env resc); COMP_CWORD=1; _shtab_strands_env; echo "${{COMPREPLY[*]}}"'
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["rescore"], done.stderr
+
+
+def test_an_unknown_shell_is_refused_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as stop:
+        env_cli.main(["--print-completion", "nosh"])
+    assert stop.value.code == 2
+    assert "bash" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["eval", "report", "demo", "doctor"])
+def test_the_help_of_a_command_loads_nothing_but_its_arguments(command: str) -> None:
+    code = (
+        "import sys\nfrom strands_env.commands.cli import main\n"
+        f"try:\n    main([{command!r}, '--help'])\nexcept SystemExit:\n    pass\n"
+        "known = {*sys.stdlib_module_names, 'strands_env', 'strands_sglang', '__main__', '_distutils_hack'}\n"
+        "others = {name.partition('.')[0] for name in sys.modules} - known\n"
+        "own = [name for name in sys.modules if name.startswith('strands_')]\n"
+        "others = sorted(name for name in others if not name.startswith(('_', 'sitecustomize')))\n"
+        "print(others, len(own), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    others, _, count = done.stderr.strip().rpartition(" ")
+    assert others == "[]" and int(count) <= 16, done.stderr

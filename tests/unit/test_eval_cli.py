@@ -233,6 +233,21 @@ def two_runs(tmp_path):
     return str(tmp_path / "a"), str(tmp_path / "b")
 
 
+def test_runs_and_samples_can_be_read_by_a_program(two_runs, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["list", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(Path(entry["run"]).parent.name, entry["mean_reward"]) for entry in listed] == [("a", 0.0), ("b", 1.0)]
+    assert main(["list", "--json"]) == 0
+    assert "arithmetic" in [info["name"] for info in json.loads(capsys.readouterr().out)]
+    assert main(["view", two_runs[1], "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    prompt = shown["prompts_shown"][0]
+    assert (prompt["mean"], len(shown["prompts_shown"])) == (1.0, 3)
+    assert main(["view", two_runs[1], f"{prompt['prompt']}/0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_result"]["reward"]["reward"] == 1.0
+
+
 def test_compare_says_which_is_better(two_runs, capsys):
     capsys.readouterr()
     assert main(["compare", *two_runs]) == 0
@@ -352,6 +367,22 @@ def test_the_live_display_shows_rate_reward_and_failures():
     display.finish(state)
     assert "bench" in stream.getvalue()
     assert "throttled 3" in stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [30, 50, 80, 200])
+def test_the_live_display_keeps_within_the_terminal_and_shows_its_figures(columns, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")  # a bar of other characters would raise
+    display = LiveDisplay(stream)
+    display.start(ProgressState(name="my-own-benchmark", total=1000, done=417, scored=4, reward_sum=1.0))
+    display.finish(ProgressState(name="my-own-benchmark", total=1000, done=417, scored=4, reward_sum=1.0))
+    stream.flush()
+    lines = stream.buffer.getvalue().decode("ascii").splitlines()
+    assert lines and max(len(line.rstrip()) for line in lines) <= columns
+    text = " ".join(" ".join(lines).split())
+    assert "417/1000" in text and "mean reward 0.250" in text
 
 
 def test_quiet_has_no_display():

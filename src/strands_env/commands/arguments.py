@@ -113,6 +113,7 @@ def _view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=non_negative, default=50, metavar="N", help="prompts to list (default: 50)")
     _prices(parser)
     parser.add_argument("--failed", action="store_true", help="list only prompts with unscored samples")
+    parser.add_argument("--json", action="store_true", help="as JSON; samples as in the results, one a line")
 
 
 def _rescore(parser: argparse.ArgumentParser) -> None:
@@ -238,6 +239,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, describe_benchmarks, summarize
@@ -15,6 +19,9 @@ def run(args: argparse.Namespace) -> int:
     """List."""
     if args.folder is None:
         infos = describe_benchmarks()
+        if args.json:
+            say(json.dumps([asdict(info) for info in infos]))
+            return Exit.OK
         width = max(len(info.name) for info in infos)
         for info in infos:
             text = info.description if info.is_available else f"cannot be loaded: {info.description}"
@@ -30,13 +37,26 @@ def run(args: argparse.Namespace) -> int:
     runs = [path for path in found if path.exists()]
     if not runs:
         complain("list", f"there are no runs in {args.folder!r}")
+    listed: list[dict[str, Any]] = []
     for path in runs:
         try:
-            table = read_scores(path)
+            summary = summarize(read_scores(path), k_values=[1])
         except EvalError as error:
-            say(f"{path}  {error}")
-            continue
-        summary = summarize(table, k_values=[1])
-        reward = format_number(summary.mean_reward.value)
-        say(f"{path}  {summary.samples} samples of {summary.prompts} prompts, reward {reward}")
+            listed.append({"run": str(path), "error": str(error)})
+            line = str(error)
+        else:
+            mean = summary.mean_reward.value
+            listed.append(
+                {
+                    "run": str(path),
+                    "samples": summary.samples,
+                    "prompts": summary.prompts,
+                    "mean_reward": None if math.isnan(mean) else mean,
+                }
+            )
+            line = f"{summary.samples} samples of {summary.prompts} prompts, reward {format_number(mean)}"
+        if not args.json:
+            say(f"{path}  {line}")
+    if args.json:
+        say(json.dumps(listed))
     return Exit.OK

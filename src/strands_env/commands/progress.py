@@ -16,6 +16,8 @@ PLAIN_SECONDS = 5.0
 """Seconds between plain lines."""
 LIVE_PER_SECOND = 8
 """Redraws of the live display a second."""
+BAR, MIN_BAR = 30, 6
+"""Columns of the bar: as a rule, and on a narrow terminal, where the figures go into a line of their own."""
 
 
 def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progress | None:
@@ -183,19 +185,31 @@ class LiveDisplay:
         from rich.text import Text
 
         finished = state.resumed + state.done
-        line = Table.grid(padding=(0, 2))
-        line.add_row(
-            Text(state.name or "evaluation", style="bold"),
-            ProgressBar(total=state.total, completed=finished, width=30, pulse=state.total is None),
-            Text(f"{finished}/{'?' if state.total is None else state.total}"),
-            Text(f"{state.rate:.2f}/s", style="cyan"),
-            Text(f"eta {format_seconds(state.eta)}", style="cyan"),
-            Text(f"mean reward {format_number(state.mean_reward)}", style="green"),
-            Text(f"{state.running} running", style="dim"),
+        width = self._console.width - 1
+        name = Text(state.name or "evaluation", style="bold")
+        count = Text(f"{finished}/{'?' if state.total is None else state.total}")
+        figures = Text("  ").join(
+            (
+                Text(f"{state.rate:.2f}/s", style="cyan"),
+                Text(f"eta {format_seconds(state.eta)}", style="cyan"),
+                Text(f"mean reward {format_number(state.mean_reward)}", style="green"),
+                Text(f"{state.running} running", style="dim"),
+            )
         )
+        in_one_line = len(name) + len(count) + len(figures) + BAR + 6 <= width
+        name.truncate(max(8, width - len(count) - 4 - MIN_BAR))
+        bar = BAR if in_one_line else max(MIN_BAR, min(BAR, width - len(name) - len(count) - 4))
+        line = Table.grid(padding=(0, 2))
+        cells: list[Any] = [
+            name,
+            ProgressBar(total=state.total, completed=finished, width=bar, pulse=state.total is None),
+            count,
+        ]
+        line.add_row(*cells, figures) if in_one_line else line.add_row(*cells)
         notes = [f"{reason} {count}" for reason, count in state.failures.most_common(6)]
         if state.retries:
             notes.append(f"{state.retries} retried")
         if state.stopping:
             notes.append("stopping: waiting for samples under way (Ctrl-C again to cancel them)")
-        return Group(line, Text("  " + "   ".join(notes), style="yellow")) if notes else Group(line)
+        below = [] if in_one_line else [figures]
+        return Group(line, *below, *([Text("  " + "   ".join(notes), style="yellow")] if notes else []))

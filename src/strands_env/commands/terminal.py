@@ -17,6 +17,15 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 """Characters that move the cursor, change colours or text direction, or cannot be encoded."""
 
 
+def shows(text: str, stream: TextIO | None) -> bool:
+    """The encoding of the stream has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def paints(stream: TextIO | None) -> bool:
     """The stream is a terminal that shows colours, and the user has not turned them off (https://no-color.org)."""
     if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

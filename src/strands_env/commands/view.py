@@ -12,6 +12,7 @@ from strands_env.commands.runs import SavedRun
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
+from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
@@ -42,13 +43,20 @@ def _overview(args: argparse.Namespace) -> int:
     saved = SavedRun.of(args.run)
     Grouping.of(saved.document).apply(table)
     summary = summarize(table, reward_threshold=saved.threshold(None), prices=saved.prices(vars(args)))
-    say("\n".join(summary_lines(summary, title=str(args.run), wall_s=saved.wall_s)))
-    say()
     listed = [
         (name, score)
         for name, score in zip(table.prompt_ids, table.by_prompt(), strict=True)
         if not args.failed or score.n < len(prompts[name])
     ]
+    if args.json:
+        shown_prompts = [
+            {"prompt": name, "samples": dict(sorted(prompts[name])), **without_nan({"mean": score.mean})}
+            for name, score in listed[: args.limit]
+        ]
+        say(json.dumps({**summary.to_dict(), "prompts_shown": shown_prompts}))
+        return Exit.OK
+    say("\n".join(summary_lines(summary, title=str(args.run), wall_s=saved.wall_s)))
+    say()
     width = max((len(one_line(name)) for name, _ in listed[: args.limit]), default=0)
     for name, score in listed[: args.limit]:
         rewards = " ".join(shown for _, shown in sorted(prompts[name]))
@@ -79,6 +87,10 @@ def _sample(args: argparse.Namespace) -> int:
             hint = did_you_mean(name or args.sample, known) or (f" (there is {min(known)!r})" if known else "")
         complain("view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index")
         return Exit.USAGE
+    if args.json:
+        for sample in sorted(wanted, key=lambda sample: sample.index):
+            say(sample.model_dump_json())
+        return Exit.OK
     system_prompt = SavedRun.of(args.run).system_prompt
     for sample in sorted(wanted, key=lambda sample: sample.index):
         say("\n".join(_lines(sample, system_prompt)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import cannot_read, format_number, format_seconds, one_line, safe, say
+from strands_env.commands.terminal import cannot_read, format_number, format_seconds, one_line, safe, say, shows
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import naming_errors
 from strands_env.eval.store.records import LineError, decode, to_sample
@@ -28,6 +28,7 @@ LATEST = 5
 CURVE = 48
 """Characters of a curve."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-~=+*#"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -219,4 +220,5 @@ def curve(values: list[float]) -> str:
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(0.0, *means), max(1.0, *means)
     span = (high - low) or 1.0
-    return "".join(_BLOCKS[min(7, int(8 * (mean - low) / span))] for mean in means) + f"  {low:g} to {high:g}"
+    blocks = _BLOCKS if shows(_BLOCKS, sys.stdout) else _ASCII_BLOCKS
+    return "".join(blocks[min(7, int(8 * (mean - low) / span))] for mean in means) + f"  {low:g} to {high:g}"
