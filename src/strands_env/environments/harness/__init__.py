@@ -1,7 +1,18 @@
 """Episodes of agents of any make: a command with the address and the key of a gateway session."""
 
 from .environment import HarnessEnvironment, HarnessFailedError
-from .recipes import Harness, claude_code, codex, mini_swe_agent, opencode
+from .recipes import (
+    Harness,
+    claude_code,
+    codex,
+    gemini_cli,
+    mini_swe_agent,
+    mistral_vibe,
+    opencode,
+    openhands,
+    pi,
+    qwen_code,
+)
 
 __all__ = [
     "Harness",
@@ -9,6 +20,11 @@ __all__ = [
     "HarnessFailedError",
     "claude_code",
     "codex",
+    "gemini_cli",
     "mini_swe_agent",
+    "mistral_vibe",
     "opencode",
+    "openhands",
+    "pi",
+    "qwen_code",
 ]

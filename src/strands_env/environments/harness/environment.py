@@ -229,8 +229,8 @@ class HarnessEnvironment(Environment):
         url = f"{origin}/s/{session.id}"
         home = (await self.sandbox.exec("pwd")).stdout.strip()
         values = {
-            "prompt": str(action.message), "base_url": f"{url}/v1", "anthropic_url": url, "key": session.key,
-            "home": home,
+            "prompt": str(action.message), "base_url": f"{url}/v1", "anthropic_url": url, "google_url": url,
+            "key": session.key, "home": home,
         }  # fmt: skip
         harness = (self.harness(action) if callable(self.harness) else self.harness).filled(values)
         for name, text in harness.files.items():

@@ -1,8 +1,11 @@
 """Starting agent programs without a person in front of them.
 
 A recipe holds a command line, environment variables and configuration files with placeholders: `{prompt}`,
-`{base_url}` (OpenAI, `/v1` included), `{anthropic_url}`, `{key}`, `{model}` and `{home}`. The switches keep a program
-from phoning home, from updating itself, and from asking for permissions: run it in a sandbox.
+`{base_url}` (OpenAI, `/v1` included), `{anthropic_url}`, `{google_url}`, `{key}`, `{model}` and `{home}`. The switches
+keep a program from phoning home, from updating itself, and from asking for permissions: run it in a sandbox. Keys stand
+in environment variables alone, never in a command line or a file, so that they end with the program.
+
+`program` is its name or path, or several words: `("/opt/node22/bin/node", "/opt/qwen-code/cli.js")`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-_PLACEHOLDER = re.compile(r"\{(prompt|base_url|anthropic_url|key|model|home)\}")
+Program = str | Sequence[str]
+
+# WebAssembly in Node reserves 10 GiB of addresses for every memory, which no limit on memory grants.
+_NODE = {"NODE_OPTIONS": "--disable-wasm-trap-handler"}
+
+_PLACEHOLDER = re.compile(r"\{(prompt|base_url|anthropic_url|google_url|key|model|home)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,11 @@ class Harness:
         )
 
 
-def claude_code(program: str = "claude", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
+def _words(program: Program) -> tuple[str, ...]:
+    return (program,) if isinstance(program, str) else tuple(program)
+
+
+def claude_code(program: Program = "claude", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
     """Claude Code (npm `@anthropic-ai/claude-code`), whose binary runs without Node.
 
     Args:
@@ -52,7 +64,8 @@ def claude_code(program: str = "claude", *, model: str = "policy", arguments: Se
     """
     return Harness(
         command=(
-            program, "-p", "{prompt}", "--output-format", "json", "--permission-mode", "bypassPermissions", *arguments,
+            *_words(program), "-p", "{prompt}", "--output-format", "json", "--permission-mode", "bypassPermissions",
+            *arguments,
         ),
         environment={
             "ANTHROPIC_BASE_URL": "{anthropic_url}",
@@ -69,7 +82,7 @@ def claude_code(program: str = "claude", *, model: str = "policy", arguments: Se
     )  # fmt: skip
 
 
-def codex(program: str = "codex", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
+def codex(program: Program = "codex", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
     """Codex CLI (npm `@openai/codex`); `arguments` go to `codex exec`."""
     config = """\
 model = "{model}"
@@ -83,7 +96,7 @@ wire_api = "responses"
 """
     return Harness(
         command=(
-            program, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *arguments,
+            *_words(program), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *arguments,
             "{prompt}",
         ),
         environment={"CODEX_HOME": "{home}/.codex", "GATEWAY_KEY": "{key}"},
@@ -93,7 +106,7 @@ wire_api = "responses"
 
 
 def opencode(
-    program: str = "opencode", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
+    program: Program = "opencode", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
 ) -> Harness:
     """Opencode (npm `opencode-ai`); `arguments` go to `opencode run`. It compacts by `context`, in tokens."""
     config = {
@@ -103,7 +116,7 @@ def opencode(
         "provider": {
             "gateway": {
                 "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": "{base_url}", "apiKey": "{key}"},
+                "options": {"baseURL": "{base_url}", "apiKey": "{env:GATEWAY_KEY}"},
                 "models": {
                     "{model}": {
                         "reasoning": True,
@@ -115,19 +128,20 @@ def opencode(
         },
     }
     return Harness(
-        command=(program, "run", "-m", "gateway/{model}", *arguments, "{prompt}"),
+        command=(*_words(program), "run", "-m", "gateway/{model}", *arguments, "{prompt}"),
+        environment={"GATEWAY_KEY": "{key}"},
         files={".config/opencode/opencode.json": json.dumps(config)},
         model=model,
     )
 
 
 def mini_swe_agent(
-    program: str = "mini", *, model: str = "policy", step_limit: int = 30, arguments: Sequence[str] = ()
+    program: Program = "mini", *, model: str = "policy", step_limit: int = 30, arguments: Sequence[str] = ()
 ) -> Harness:
     """mini-swe-agent (PyPI `mini-swe-agent`), with at most `step_limit` model calls."""
     return Harness(
         command=(
-            program, "--yolo", "--exit-immediately", "--model", "openai/{model}", "--task", "{prompt}",
+            *_words(program), "--yolo", "--exit-immediately", "--model", "openai/{model}", "--task", "{prompt}",
             "--cost-limit", "0", "-c", "mini.yaml", "-c", f"agent.step_limit={step_limit}",
             "-o", "{home}/trajectory.json", *arguments,
         ),
@@ -142,3 +156,109 @@ def mini_swe_agent(
         },
         model=model,
     )  # fmt: skip
+
+
+def gemini_cli(program: Program = "gemini", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
+    """gemini-cli (npm `@google/gemini-cli`)."""
+    settings = {
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+    }
+    return Harness(
+        command=(*_words(program), "--yolo", "--model", "{model}", *arguments, "-p", "{prompt}"),
+        environment={"GOOGLE_GEMINI_BASE_URL": "{google_url}", "GEMINI_API_KEY": "{key}", **_NODE},
+        files={".gemini/settings.json": json.dumps(settings)},
+        model=model,
+    )
+
+
+def qwen_code(program: Program = "qwen", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
+    """Qwen Code (npm `@qwen-code/qwen-code`; Node 22)."""
+    settings = {"general": {"enableAutoUpdate": False}, "privacy": {"usageStatisticsEnabled": False}}
+    return Harness(
+        command=(*_words(program), "--yolo", "--auth-type", "openai", *arguments, "-p", "{prompt}"),
+        environment={"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}", **_NODE},
+        files={".qwen/settings.json": json.dumps(settings)},
+        model=model,
+    )
+
+
+def pi(
+    program: Program = "pi", *, model: str = "policy", context: int = 32_768, arguments: Sequence[str] = ()
+) -> Harness:
+    """Pi (npm `@earendil-works/pi-coding-agent`). It compacts by `context`, in tokens."""
+    described = {"id": "{model}", "reasoning": True, "contextWindow": context, "maxTokens": context // 4}
+    provider = {"baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "GATEWAY_KEY", "models": [described]}
+    return Harness(
+        command=(
+            *_words(program), "--provider", "gateway", "--model", "{model}", "--no-session", "--offline", *arguments,
+            "-p", "{prompt}",
+        ),
+        environment={"GATEWAY_KEY": "{key}", **_NODE},
+        files={".pi/agent/models.json": json.dumps({"providers": {"gateway": provider}})},
+        model=model,
+    )  # fmt: skip
+
+
+_OPENHANDS = """\
+import os, sys
+from openhands.sdk import LLM, Agent, Conversation, Tool
+from openhands.tools.file_editor import FileEditorTool
+from openhands.tools.terminal import TerminalTool
+
+llm = LLM(model=sys.argv[1], base_url=os.environ["LLM_BASE_URL"], api_key=os.environ["LLM_API_KEY"])
+tools = [Tool(name=TerminalTool.name), Tool(name=FileEditorTool.name)]
+conversation = Conversation(agent=Agent(llm=llm, tools=tools), workspace=os.getcwd(), visualizer=None)
+conversation.send_message(sys.argv[2])
+conversation.run()
+"""
+
+
+def openhands(python: Program = "python3", *, model: str = "policy", source: str = _OPENHANDS) -> Harness:
+    """OpenHands (PyPI `openhands-sdk openhands-tools`), with a terminal and a file editor.
+
+    Args:
+        python: Interpreter of its environment.
+        source: A program in place of ours, called with model and prompt.
+    """
+    return Harness(
+        command=(*_words(python), "-c", source, "openai/{model}", "{prompt}"),
+        environment={
+            "LLM_API_KEY": "{key}",
+            "LLM_BASE_URL": "{base_url}",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENHANDS_SUPPRESS_BANNER": "1",
+        },
+        model=model,
+    )
+
+
+def mistral_vibe(program: Program = "vibe", *, model: str = "policy", arguments: Sequence[str] = ()) -> Harness:
+    """Mistral Vibe (PyPI `mistral-vibe`)."""
+    config = """\
+active_model = "{model}"
+enable_auto_update = false
+enable_notifications = false
+enable_telemetry = false
+enable_update_checks = false
+
+[[providers]]
+name = "gateway"
+api_base = "{base_url}"
+api_key_env_var = "GATEWAY_KEY"
+backend = "generic"
+api_style = "openai"
+
+[[models]]
+name = "{model}"
+alias = "{model}"
+provider = "gateway"
+"""
+    return Harness(
+        command=(*_words(program), "--auto-approve", "--trust", "--output", "text", *arguments, "--prompt={prompt}"),
+        environment={"GATEWAY_KEY": "{key}", "VIBE_HOME": "{home}/.vibe"},
+        files={".vibe/config.toml": config},
+        model=model,
+    )
