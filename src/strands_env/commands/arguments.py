@@ -237,6 +237,39 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _images(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    pull = actions.add_parser("pull", help="fetch an image from a registry, with skopeo, podman or docker")
+    pull.add_argument("image", help="its reference, as in debian:bookworm-slim")
+    pull.add_argument("--name", metavar="NAME", help="another name for it here")
+    taken = actions.add_parser("import", help="take in an image that is on this machine")
+    taken.add_argument(
+        "source",
+        help="podman:NAME, docker:NAME, oci:FOLDER[:TAG], or the path of an OCI or docker archive or layout",
+    )
+    taken.add_argument("--name", metavar="NAME", help="its name here, such as the docker_image of a task")
+    build = actions.add_parser("build", help="build the Dockerfile of a task with podman or docker")
+    build.add_argument("folder", help="folder of the task, or one with a Dockerfile")
+    build.add_argument("--name", metavar="NAME", help="its name here (default: the one its task looks for)")
+    actions.add_parser("list", help="list the images on this machine")
+    remove = actions.add_parser("remove", help="remove an image")
+    remove.add_argument("image", help="its reference")
+
+
+def _validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="folder of tasks in Harbor's format, or one task")
+    parser.add_argument("-n", "--repeats", type=positive, default=2, metavar="N", help="trials of each kind (2)")
+    parser.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
+    parser.add_argument("--backend-options", type=json_object, metavar="JSON", help="options of the backend")
+    parser.add_argument("--verifier", choices=["task", "separate"], default="task", help="where tests run")
+    parser.add_argument("--keep-processes", action="store_true", help="leave servers of the solution running for tests")
+    parser.add_argument("--cheats", action="store_true", help="also try our own cheats on every task")
+    parser.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
+    parser.add_argument("--limit", type=positive, metavar="N", help="first N tasks only")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="write report.json and tasks.txt, the sound tasks")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="list the runs in this folder instead of the benchmarks")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -257,6 +290,8 @@ ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "demo": _demo,
     "doctor": _doctor,
     "list": _list,
+    "images": _images,
+    "validate": _validate,
 }
 """The function that adds a subcommand's arguments, by the subcommand's name."""
 

@@ -22,6 +22,8 @@ _COMMANDS = {
     "init": ("strands_env.commands.init", "make a folder with an environment, a reward, tasks and a test"),
     "demo": ("strands_env.commands.demo", "sample rollouts of a small model, and see what re-tokenising would change"),
     "doctor": ("strands_env.commands.doctor", "say what is fit on this machine, and what to do about the rest"),
+    "images": ("strands_env.commands.images", "the container images of sandboxes without a daemon"),
+    "validate": ("strands_env.commands.validate", "try container tasks: solution 1, nothing 0, cheats 0"),
     "list": ("strands_env.commands.list", "list benchmarks, or the runs in a folder"),
 }
 _SHOWING = ("report", "view", "list", "watch", "drift")

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import time
 import traceback
 import uuid
@@ -72,6 +73,7 @@ class Gateway:
         tokenizer: Hugging Face style tokenizer of the served model.
         host: Address to listen on, or None for the socket file alone. Anything but loopback needs an `admin_key`.
         port: Port to listen on; 0 takes a free one.
+        listener: Listening socket to serve as well, such as one in the network of a sandbox; the gateway closes it.
         unix_path: Path of a socket file to listen on as well, for clients without a network.
         admin: False leaves out the routes that make, read and close sessions: only sessions opened in process, with
             `open`, are served. For programs that must not leave the limits of their session.
@@ -100,6 +102,7 @@ class Gateway:
         host: str | None = "127.0.0.1",
         port: int = 0,
         unix_path: str | None = None,
+        listener: socket.socket | None = None,
         admin: bool = True,
         admin_key: str | None = None,
         auto_sessions: bool = False,
@@ -115,7 +118,7 @@ class Gateway:
         **options: Any,
     ) -> None:
         refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # `Conversation` says where these go
-        if host is None and unix_path is None:
+        if host is None and unix_path is None and listener is None:
             raise ValueError("host=None leaves only a socket file to listen on; give unix_path")
         if not admin and (auto_sessions or admin_key is not None):
             raise ValueError(
@@ -136,7 +139,7 @@ class Gateway:
         self._dropped_keys: OrderedDict[bytes, None] = OrderedDict()
         self._options = options
         self._admin, self._admin_key = admin, admin_key
-        self._host, self._port, self._unix_path = host, port, unix_path
+        self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
         self._hosts = frozenset({host or "localhost", "localhost", *hosts})
         self._runner: web.AppRunner | None = None
         self._listeners: list[asyncio.Server] = []
@@ -171,6 +174,9 @@ class Gateway:
                 self._listeners.append(listener)
                 host, port = listener.sockets[0].getsockname()[:2]
                 self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if self._listener is not None:
+                self._listener.setblocking(False)
+                self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
             if self._unix_path is not None:
                 self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
                 os.chmod(self._unix_path, 0o666)  # what opens a session is its key

@@ -1,6 +1,7 @@
 """Episodes of agents of any make: a command with the address and the key of a gateway session."""
 
-from .environment import HarnessEnvironment, HarnessFailedError
+from .environment import HarnessEnvironment
+from .program import HarnessFailedError, ProgramRun
 from .recipes import (
     Harness,
     claude_code,
@@ -18,6 +19,7 @@ __all__ = [
     "Harness",
     "HarnessEnvironment",
     "HarnessFailedError",
+    "ProgramRun",
     "claude_code",
     "codex",
     "gemini_cli",

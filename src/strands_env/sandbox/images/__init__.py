@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from .layers import Snapshot
+from .pool import ImagePool
 from .sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
+from .sources import ImageSourceError, build_image, import_image, pull_image
 from .store import Image, ImageStore, UnknownImageError
 
-__all__ = ["DEFAULT_IMAGE_LIMITS", "Image", "ImageSandbox", "ImageStore", "Snapshot", "UnknownImageError"]
+__all__ = [
+    "DEFAULT_IMAGE_LIMITS",
+    "Image",
+    "ImagePool",
+    "ImageSandbox",
+    "ImageSourceError",
+    "ImageStore",
+    "Snapshot",
+    "UnknownImageError",
+    "build_image",
+    "import_image",
+    "pull_image",
+]

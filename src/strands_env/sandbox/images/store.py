@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from strands_sglang.exceptions import did_you_mean
 from strands_sglang.installation import cache_folder
 
 from ..contract import SandboxUnavailableError
+from .layers import remove_folder
 
 _RECORD = "image.json"
 
@@ -145,13 +145,5 @@ def full_name(reference: str) -> str:
 
 
 def _remove(folder: Path) -> None:
-    def allow(_: object, failed: str, __: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(failed), 0o700)
-            if os.path.isdir(failed) and not os.path.islink(failed):
-                os.chmod(failed, 0o700)
-                shutil.rmtree(failed, ignore_errors=True)
-            else:
-                os.unlink(failed)
-
-    shutil.rmtree(folder, onerror=allow)
+    if folder.exists():
+        remove_folder(str(folder))

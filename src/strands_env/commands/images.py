@@ -1,0 +1,57 @@
+"""`strands-env images`: the container images that sandboxes without a daemon stand on."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from strands_env.commands.terminal import complain, say
+from strands_env.sandbox.contract import SandboxError
+from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
+from strands_sglang.commands.command_line import Exit
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the second word says."""
+    store = ImageStore()
+    try:
+        match args.action:
+            case "pull":
+                _made(pull_image(args.image, store, name=args.name))
+            case "import":
+                _made(import_image(args.source, store, name=args.name))
+            case "build":
+                _made(build_image(_build_folder(args.folder), args.name or _task_image(args.folder), store))
+            case "remove":
+                say(f"removed {store.remove(args.image).name}")
+            case _:
+                _list(store)
+    except (SandboxError, OSError) as error:
+        complain("images", str(error))
+        return Exit.FAILED
+    return Exit.OK
+
+
+def _made(image: Image) -> None:
+    say(f"{image.name}  {image.root}")
+
+
+def _list(store: ImageStore) -> None:
+    images = store.list()
+    if not images:
+        say("there are no images here: strands-env images pull debian:bookworm-slim")
+    width = max((len(image.name) for image in images), default=0)
+    for image in images:
+        day = time.strftime("%Y-%m-%d", time.localtime(image.imported_at))
+        say(f"{image.name:{width}}  {day}  {image.workdir}  {image.source}")
+
+
+def _build_folder(folder: str) -> str:
+    """The folder with the Dockerfile: of a task in Harbor's format, its `environment`."""
+    inner = Path(folder, "environment")
+    return str(inner) if (inner / "Dockerfile").is_file() else folder
+
+
+def _task_image(folder: str) -> str:
+    return f"harbor.local/{Path(folder).resolve().name.lower()}:latest"

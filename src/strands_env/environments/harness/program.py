@@ -1,0 +1,196 @@
+"""`ProgramRun`: an agent program in a sandbox, against a session of the step's model."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+
+from strands_env.core import Action
+from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox
+from strands_sglang.exceptions import BackendRequestError, MessageConversionError, TemplateError
+
+from .recipes import Harness
+
+if TYPE_CHECKING:
+    from strands_sglang.gateway import Gateway, Session
+
+logger = logging.getLogger(__name__)
+
+# Requests refused for what is in them: a program must not be able to end its episode unscored by sending one.
+_OWN_REQUEST = (TemplateError, MessageConversionError, BackendRequestError)
+_PORT = 8080  # in the sandbox's own network, where every port is free
+_OUTPUT_BYTES = 200_000
+_SHOWN_CHARS = 2_000
+
+
+class HarnessFailedError(RuntimeError):
+    """The program made no model call, or failed and `score_failures` is False."""
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message, exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _is_own_request(failure: BaseException | None) -> bool:
+    """True if a request failed for what the program put into it, whoever refused it: the template or the gateway."""
+    from strands_sglang.gateway.dialects.wire import Refused
+
+    return isinstance(failure, _OWN_REQUEST) or (isinstance(failure, Refused) and failure.status < 500)
+
+
+class ProgramRun:
+    """Runs an agent program whose model calls go through a gateway session of the step's model.
+
+    Args:
+        limits: Limits of the session, by the names that `HarnessEnvironment` has for them.
+
+    The other arguments are those of `HarnessEnvironment`.
+
+    Attributes:
+        ended: How the last run ended, with the session's counters.
+    """
+
+    def __init__(
+        self,
+        harness: Harness | Callable[[Action], Harness],
+        *,
+        limits: Mapping[str, Any] | None = None,
+        score_failures: bool = True,
+        environment: Mapping[str, str] | None = None,
+        gateway_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.harness = harness
+        from strands_sglang.gateway.limits import Limits
+
+        self.limits = dict(limits or {})
+        Limits.of(self.limits)  # a wrong one fails here
+        self.score_failures = score_failures
+        self._environment = dict(environment or {})
+        self._gateway_options = dict(gateway_options or {})
+        self.ended: dict[str, Any] | None = None
+
+    async def run(
+        self, agent: Agent, action: Action, sandbox: Sandbox, *, prompt: str, home: str | None = None
+    ) -> AgentResult:
+        """Run the program and give the step the session's messages, tokens used, and counts.
+
+        Args:
+            prompt: The program's task.
+            home: Its home folder, where its configuration lies; the work directory if None.
+        """
+        self.ended = None
+        conversation = getattr(agent.model, "conversation", None)
+        if conversation is None:
+            raise TypeError(
+                f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
+            )
+        seen = len(conversation.forest.turns)
+        async with self._gateway(conversation, sandbox) as (gateway, origin, path):
+            session = gateway.open(conversation=conversation, limits=self.limits)
+            done = await self._launch(session, action, sandbox, prompt, home, origin, path)
+            await session.close()
+        return self._conclude(agent, session, done, seen)
+
+    @contextlib.asynccontextmanager
+    async def _gateway(
+        self, conversation: Any, sandbox: Sandbox
+    ) -> AsyncIterator[tuple[Gateway, str | None, str | None]]:
+        """A gateway that the sandbox reaches: its address from inside, where that is another, and its socket file."""
+        from strands_sglang.gateway import Gateway
+
+        way, path, origin = sandbox.capabilities, None, None
+        # The program sees one session and nothing that makes or closes others.
+        options = {"host": "127.0.0.1", "model_name": "policy", **self._gateway_options, "admin": False}
+        if way.listens and way.network is Network.NONE:
+            origin = f"http://127.0.0.1:{_PORT}"
+            options |= {"host": None, "listener": await sandbox.listen(_PORT)}  # type: ignore[attr-defined]
+        elif way.network is Network.NONE:
+            origin = f"http://127.0.0.1:{_PORT}"
+            path = os.path.join(str(way.shared_folder), f"gateway-{secrets.token_hex(4)}")
+            options |= {"host": None, "unix_path": path}
+        elif (host := getattr(sandbox, "gateway_host", None)) is not None:
+            options |= {"host": "0.0.0.0", "hosts": [host]}
+        async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
+            if host := getattr(sandbox, "gateway_host", None):
+                origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
+            yield gateway, origin, path
+
+    async def _launch(
+        self,
+        session: Session,
+        action: Action,
+        sandbox: Sandbox,
+        prompt: str,
+        home: str | None,
+        origin: str | None,
+        socket_path: str | None,
+    ) -> ExecResult:
+        """Write the harness' files and run its command."""
+        url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
+        work = None if home else (await sandbox.exec("pwd")).stdout.strip()
+        place = home or str(work)
+        values = {
+            "prompt": prompt, "base_url": f"{url}/v1", "anthropic_url": url, "google_url": url,
+            "key": session.key, "home": place,
+        }  # fmt: skip
+        harness = (self.harness(action) if callable(self.harness) else self.harness).filled(values)
+        for name, text in harness.files.items():
+            await sandbox.write_file(os.path.join(place, name), text)
+        command: list[str] = list(harness.command)
+        if socket_path is not None:
+            relay = Path(__file__).with_name("relay.py").read_text(encoding="utf-8")
+            command = [sandbox.capabilities.python, "-I", "-c", relay, socket_path, str(_PORT), *command]
+        return await sandbox.exec(
+            command,
+            cwd=work,
+            env={"HOME": place, **self._environment, **harness.environment},
+            limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
+        )
+
+    def _conclude(self, agent: Agent, session: Session, done: ExecResult, seen: int) -> AgentResult:
+        agent.messages.extend(session.history)  # type: ignore[arg-type]
+        if session.last_turn is not None:  # titles and sub-agents may have come after it
+            session.conversation.forest.show(session.last_turn)
+        metrics = agent.event_loop_metrics
+        for turn in session.conversation.forest.turns[seen:]:
+            prompt, sampled = turn.start + len(turn.prompt_ids), len(turn.completion.output_ids)
+            for name, tokens in (("inputTokens", prompt), ("outputTokens", sampled), ("totalTokens", prompt + sampled)):
+                metrics.accumulated_usage[name] += tokens  # type: ignore[literal-required]
+        metrics.cycle_count += session.counters.sampled
+        self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
+        failed = done.outcome is not Outcome.OK
+        if failed:
+            self.ended["failure"] = _explained(done)
+        if session.failure is not None:
+            self.ended["last_request"] = f"{type(session.failure).__name__}: {session.failure}"[:_SHOWN_CHARS]
+        refused = _is_own_request(session.failure) and agent.messages
+        if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
+            raise session.failure
+        if not session.counters.sampled or not agent.messages:
+            raise HarnessFailedError(f"the program made no model call: {_explained(done)}", done.exit_code)
+        if refused:
+            logger.warning("error=<%s> | the program's last request was refused", session.failure)
+        if failed and not self.score_failures:
+            raise HarnessFailedError(f"the program failed: {_explained(done)}", done.exit_code)
+        return AgentResult(
+            stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
+            message=agent.messages[-1],
+            metrics=agent.event_loop_metrics,
+            state={"harness": dict(self.ended)},
+        )
+
+
+def _explained(done: ExecResult) -> str:
+    how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
+    return f"{how}: {done.note} {(done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]}".strip()

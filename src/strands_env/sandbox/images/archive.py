@@ -1,0 +1,303 @@
+"""Images as files: OCI layouts and archives, `docker save` and `docker export` archives, unpacked into a root.
+
+Every path is resolved inside the root, links included, so that no layer can write outside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import posixpath
+import shutil
+import stat
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ..contract import SandboxError
+
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_MAX_LINKS = 40
+
+
+class ImageFormatError(SandboxError):
+    """A file is no image, or a damaged one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedConfig:
+    """What an image sets for the programs in it."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    user: str = ""
+    digest: str = ""
+
+
+class _Blobs:
+    """The files of a layout: a folder, or an archive of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path if path.is_dir() else None
+        self._tar = None if self._folder is not None else tarfile.open(path, "r:*")  # noqa: SIM115 - see close()
+
+    def names(self) -> set[str]:
+        """Names at the top."""
+        if self._folder is not None:
+            return set(os.listdir(self._folder))
+        assert self._tar is not None
+        return {posixpath.normpath(name) for name in self._tar.getnames()}
+
+    def open(self, name: str) -> IO[bytes]:
+        """An open file of it."""
+        try:
+            if self._folder is not None:
+                return open(self._folder / name, "rb")
+            assert self._tar is not None
+            for spelt in (name, f"./{name}"):
+                with contextlib.suppress(KeyError):
+                    if (found := self._tar.extractfile(spelt)) is not None:
+                        return found
+        except OSError as error:
+            raise ImageFormatError(f"the image lacks {name!r}: {error}") from error
+        raise ImageFormatError(f"the image lacks {name!r}")
+
+    def json(self, name: str) -> Any:
+        """A file of JSON."""
+        with self.open(name) as file:
+            return json.load(file)
+
+    def close(self) -> None:
+        """Close the archive."""
+        if self._tar is not None:
+            self._tar.close()
+
+
+def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> UnpackedConfig:
+    """Unpack an image into an empty folder.
+
+    Args:
+        source: OCI layout (folder or archive), an archive of `docker save`, or a plain archive of a root.
+        tag: Which image of a layout that holds several.
+
+    Raises:
+        ImageFormatError: It is none of these, or damaged.
+    """
+    try:
+        blobs = _Blobs(source)
+    except (OSError, tarfile.TarError) as error:
+        raise ImageFormatError(f"{str(source)!r} cannot be read as an image: {error}") from error
+    try:
+        names = blobs.names()
+        unpacker = _Unpacker(root)
+        if "index.json" in names:
+            config, layers, digest = _oci(blobs, tag)
+        elif "manifest.json" in names:
+            config, layers, digest = _docker(blobs, tag)
+        elif source.is_dir():
+            raise ImageFormatError(f"the folder {str(source)!r} is no OCI layout: it has no index.json")
+        else:
+            with open(source, "rb") as file:
+                unpacker.unpack(_decompressed(file))
+            unpacker.finish()
+            return UnpackedConfig()
+        for layer in layers:
+            with blobs.open(layer) as file:
+                unpacker.unpack(_decompressed(file))
+        unpacker.finish()
+    except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
+        raise ImageFormatError(f"{str(source)!r} cannot be unpacked: {type(error).__name__}: {error}") from error
+    finally:
+        blobs.close()
+    given = config.get("config") or {}
+    variables = dict(entry.split("=", 1) for entry in given.get("Env") or [] if "=" in entry)
+    return UnpackedConfig(
+        environment=variables, workdir=given.get("WorkingDir") or "/", user=given.get("User") or "", digest=digest
+    )
+
+
+def _oci(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
+    entry = _chosen(blobs.json("index.json")["manifests"], tag)
+    manifest = blobs.json(_blob(entry["digest"]))
+    while "manifests" in manifest:  # one for each machine
+        entry = _chosen(manifest["manifests"], None)
+        manifest = blobs.json(_blob(entry["digest"]))
+    layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
+    return blobs.json(_blob(manifest["config"]["digest"])), layers, entry["digest"]
+
+
+def _chosen(entries: list[dict[str, Any]], tag: str | None) -> dict[str, Any]:
+    if tag is not None:
+        for entry in entries:
+            name = (entry.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")
+            if name == tag or name.endswith(f":{tag}"):
+                return entry
+        raise ImageFormatError(f"the layout has no image {tag!r}")
+    machine = _MACHINES.get(os.uname().machine, os.uname().machine)
+    fitting = [
+        entry
+        for entry in entries
+        if "platform" not in entry
+        or (entry["platform"].get("architecture"), entry["platform"].get("os")) == (machine, "linux")
+    ]
+    if not fitting:
+        raise ImageFormatError(f"the image has no version for linux/{machine}")
+    return fitting[0]
+
+
+def _blob(digest: str) -> str:
+    kind, _, value = digest.partition(":")
+    if not kind.isalnum() or not value.isalnum():
+        raise ImageFormatError(f"{digest!r} is no digest")
+    return f"blobs/{kind}/{value}"
+
+
+def _docker(blobs: _Blobs, tag: str | None) -> tuple[dict[str, Any], list[str], str]:
+    entries = blobs.json("manifest.json")
+    if tag is not None:
+        entries = [one for one in entries if any(name.endswith(tag) for name in one.get("RepoTags") or [])]
+    if not entries:
+        raise ImageFormatError(f"the archive has no image {tag!r}")
+    return blobs.json(entries[0]["Config"]), list(entries[0]["Layers"]), ""
+
+
+@contextlib.contextmanager
+def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    if shutil.which("zstd") is None:
+        raise ImageFormatError("the image has a layer compressed with zstd: install the program zstd")
+    with subprocess.Popen(["zstd", "-dc"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        feeder = threading.Thread(target=_feed, args=(file, process.stdin), daemon=True)
+        feeder.start()
+        yield process.stdout
+        feeder.join(10)
+
+
+def _feed(file: IO[bytes], sink: IO[bytes]) -> None:
+    with contextlib.suppress(OSError), sink:
+        shutil.copyfileobj(file, sink)
+
+
+@contextlib.contextmanager
+def _decompressed(file: IO[bytes]) -> Iterator[Any]:
+    head = file.read(4)
+    file.seek(0)
+    if head.startswith(_ZSTD):
+        with _zstd(file) as plain:
+            yield plain
+    elif head.startswith(_GZIP):
+        with gzip.open(file) as unzipped:
+            yield unzipped
+    else:
+        yield file
+
+
+class _Unpacker:
+    """Applies layers to a root, one after the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        os.makedirs(self.root, exist_ok=True)
+        self._is_root = os.geteuid() == 0
+        self._modes: dict[str, int] = {}
+
+    def unpack(self, layer: contextlib.AbstractContextManager[Any]) -> None:
+        """Apply one layer: files, deletions, folders made anew."""
+        made: set[str] = set()
+        with layer as file, tarfile.open(fileobj=file, mode="r|") as tar:
+            for member in tar:
+                self._apply(tar, member, made)
+
+    def finish(self) -> None:
+        """Set the permissions of folders, which may forbid writing into them."""
+        for path, mode in sorted(self._modes.items(), reverse=True):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, mode if self._is_root else mode | 0o700)
+
+    def _apply(self, tar: tarfile.TarFile, member: tarfile.TarInfo, made: set[str]) -> None:
+        name = posixpath.normpath("/" + member.name)
+        if name == "/":
+            return
+        folder = self._inside(posixpath.dirname(name))
+        base = posixpath.basename(name)
+        if base == _OPAQUE:
+            for entry in os.listdir(folder) if os.path.isdir(folder) else ():
+                if os.path.join(folder, entry) not in made:
+                    self._remove(os.path.join(folder, entry))
+            return
+        if base.startswith(_WHITEOUT):
+            self._remove(os.path.join(folder, base.removeprefix(_WHITEOUT)))
+            return
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, base)
+        if member.isdir():
+            if not os.path.isdir(path) or os.path.islink(path):
+                self._remove(path)
+                os.mkdir(path)
+            self._modes[path] = member.mode & 0o7777
+        elif member.isreg() or member.islnk() or member.issym():
+            self._remove(path)
+            self._make(tar, member, path)
+        else:
+            return  # devices and pipes: a sandbox has its own
+        while path != self.root and path not in made:
+            made.add(path)
+            path = os.path.dirname(path)
+
+    def _make(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        if member.issym():
+            os.symlink(member.linkname, path)
+        elif member.islnk():
+            link = posixpath.normpath("/" + member.linkname)
+            os.link(
+                os.path.join(self._inside(posixpath.dirname(link)), posixpath.basename(link)),
+                path,
+                follow_symlinks=False,
+            )
+            return
+        else:
+            source = tar.extractfile(member)
+            assert source is not None
+            with open(path, "xb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        if self._is_root:
+            os.chown(path, member.uid, member.gid, follow_symlinks=False)
+        if not member.issym():
+            os.chmod(path, member.mode & 0o7777)
+            os.utime(path, (member.mtime, member.mtime))
+
+    def _remove(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
+
+    def _inside(self, path: str) -> str:
+        """The place of a folder of the image on this machine; links lead through the root, never out of it."""
+        pending, place, links = path.strip("/").split("/") if path != "/" else [], self.root, 0
+        while pending:
+            name = pending.pop(0)
+            if name in ("", "."):
+                continue
+            if name == "..":
+                place = place if place == self.root else os.path.dirname(place)
+                continue
+            inner = os.path.join(place, name)
+            if not os.path.lexists(inner) or not stat.S_ISLNK(os.lstat(inner).st_mode):
+                place = inner
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise ImageFormatError(f"the path {path!r} goes through too many links")
+            target = os.readlink(inner)
+            place = self.root if target.startswith("/") else place
+            pending = [*target.strip("/").split("/"), *pending]
+        return place

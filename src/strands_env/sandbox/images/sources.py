@@ -1,0 +1,127 @@
+"""Where images come from: a registry, a docker or podman on this machine, files, a Dockerfile built by one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..contract import SandboxError
+from .archive import ImageFormatError, unpack_image
+from .store import Image, ImageStore, full_name
+
+_ENGINES = ("podman", "docker")
+
+
+class ImageSourceError(SandboxError):
+    """An image could not be had: no program for it is here, or it failed."""
+
+
+def pull_image(reference: str, store: ImageStore, *, name: str | None = None) -> Image:
+    """Fetch an image from a registry, with skopeo, podman or docker, whichever is here.
+
+    Raises:
+        ImageSourceError: None is here, or it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="strands-image-") as folder:
+        if shutil.which("skopeo"):
+            layout = Path(folder, "layout")
+            _run(["skopeo", "copy", "--quiet", f"docker://{reference}", f"oci:{layout}:image"])
+            return _add(store, name or reference, layout, f"docker://{reference}")
+    engine = _engine("pulling an image", also="skopeo")
+    _run([engine, "pull", "--quiet", reference])
+    return import_image(f"{engine}:{reference}", store, name=name or reference)
+
+
+def import_image(source: str, store: ImageStore, *, name: str | None = None) -> Image:
+    """Take in an image that is on this machine.
+
+    Args:
+        source: `podman:NAME`, `docker:NAME`, `oci:FOLDER[:TAG]`, or the path of an OCI archive, of an archive of
+            `docker save` or `docker export`, or of an OCI layout.
+        name: Its name; that of the source if None, which a path has not.
+
+    Raises:
+        ImageSourceError: The source cannot be read, or has no name.
+    """
+    kind, colon, rest = source.partition(":")
+    if colon and kind in _ENGINES:
+        if shutil.which(kind) is None:
+            raise ImageSourceError(f"{source!r} needs the program {kind!r}, which is not here")
+        with tempfile.TemporaryDirectory(prefix="strands-image-") as folder:
+            archive = Path(folder, "image.tar")
+            _run([kind, "save", "-o", str(archive), rest])
+            return _add(store, name or rest, archive, source)
+    tag: str | None = None
+    if colon and kind in ("oci", "oci-archive", "docker-archive"):
+        path, more, found = rest.partition(":")
+        rest, tag = path, found if more else None
+        source_path = Path(rest)
+    else:
+        source_path = Path(source)
+    if not source_path.exists():
+        raise ImageSourceError(
+            f"{source!r} is neither a file nor of the form podman:NAME, docker:NAME or oci:FOLDER; 'images pull' "
+            "fetches from a registry"
+        )
+    if name is None and tag is None:
+        raise ImageSourceError(f"an image from {source!r} needs a name: give --name")
+    return _add(store, name or str(tag), source_path, source, tag=tag)
+
+
+def build_image(folder: str | Path, name: str, store: ImageStore) -> Image:
+    """Build the Dockerfile of a folder, with podman or docker, and take in the result.
+
+    Raises:
+        ImageSourceError: Neither is here, or it failed.
+    """
+    if not Path(folder, "Dockerfile").is_file():
+        raise ImageSourceError(f"{str(folder)!r} has no Dockerfile")
+    engine = _engine("building an image")
+    _run([engine, "build", "-t", name, str(folder)])
+    return import_image(f"{engine}:{name}", store, name=name)
+
+
+def _engine(doing: str, *, also: str = "") -> str:
+    for engine in _ENGINES:
+        if shutil.which(engine) and _works(engine):
+            return engine
+    more = f"{also}, " if also else ""
+    raise ImageSourceError(f"{doing} needs {more}podman or docker (with its daemon), and none of them works here")
+
+
+def _works(engine: str) -> bool:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run([engine, "info"], capture_output=True, timeout=60).returncode == 0
+    return False
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise ImageSourceError(f"{command[0]!r} cannot be run: {error}") from error
+    if done.returncode != 0:
+        raise ImageSourceError(f"{' '.join(command[:2])} failed: {(done.stderr or done.stdout).strip()[-1000:]}")
+
+
+def _add(store: ImageStore, name: str, path: Path, source: str, *, tag: str | None = None) -> Image:
+    with store.adding() as folder:
+        try:
+            config = unpack_image(path, folder / "root", tag=tag)
+        except ImageFormatError as error:
+            raise ImageSourceError(str(error)) from error
+        (folder / "root").chmod(0o755)
+        made = Image(
+            name=full_name(name),
+            root=str(folder / "root"),
+            environment=config.environment,
+            workdir=config.workdir,
+            user=config.user,
+            digest=config.digest,
+            source=source,
+        )
+        return store.add(folder, made)
