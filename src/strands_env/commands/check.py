@@ -22,7 +22,7 @@ from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.tasks import Tasks, contained, stream
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.models import check_named_models
-from strands_env.recipe.names import DATA
+from strands_env.recipe.names import benchmark_of_data
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing import ScriptedCall, ScriptedModel
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def benchmark_name(args: argparse.Namespace) -> str:
     """The benchmark whose environment is the default."""
-    return args.benchmark or (DATA if args.data is not None else "")
+    return args.benchmark or (benchmark_of_data(args.data) if args.data is not None else "")
 
 
 def first_action(args: argparse.Namespace) -> Action:

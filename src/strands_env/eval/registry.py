@@ -41,6 +41,9 @@ _BUILT_IN = {
     },
     "ifeval": "ifeval:IFEvalEvaluator",
     "harbor": "harbor:HarborEvaluator",
+    "terminal-bench-2": "harbor:TerminalBench2Evaluator",
+    "terminal-bench-2.1": "harbor:TerminalBench21Evaluator",
+    "swebench-verified": "harbor:SWEBenchVerifiedEvaluator",
 }
 
 EvaluatorType = TypeVar("EvaluatorType", bound=type[Evaluator])

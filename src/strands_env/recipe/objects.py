@@ -11,7 +11,7 @@ from typing import Any
 from strands_env.core.types import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
-from strands_env.recipe.names import DATA, REWARDS
+from strands_env.recipe.names import DATA, ENVIRONMENTS, REWARDS
 from strands_env.recipe.tasks import DataBenchmark, benchmark_of
 from strands_sglang.exceptions import did_you_mean
 
@@ -29,6 +29,8 @@ def load_object(path: str, default: str) -> Any:
     Raises:
         EvalError: There is no such module or attribute.
     """
+    if default == HOOK:
+        path = ENVIRONMENTS.get(path, path)
     module_name, _, attribute = path.partition(":")
     if Path(path).suffix in (".jsonl", ".json", ".parquet") and Path(path).exists():
         raise EvalError(f"{path!r} is a file of data: give it as --data {path}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths, load_run
-from strands_env.recipe.names import DATA
+from strands_env.recipe.names import DATA, benchmark_of_data
 
 PRICES = ("price_input", "price_output", "price_cached_input")
 DEFAULTS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
     if _is_same_file(options.get("data"), continued.get("data")):
         options["data"] = continued["data"]  # its spelling is part of the configuration
     if options.get("data") and not options.get("benchmark"):
-        options["benchmark"] = DATA
+        options["benchmark"] = benchmark_of_data(options["data"])
     for name in given:
         options.setdefault(name, None)
     if not options["benchmark"]:
@@ -75,7 +75,7 @@ def output_of(options: Mapping[str, Any]) -> Path | None:
     if options.get("output"):
         return Path(options["output"])
     name = options.get("benchmark")
-    if options.get("data") and name in (None, DATA):
+    if options.get("data") and name in (None, DATA, "harbor"):
         return Path("runs") / Path(options["data"]).stem
     return Path("runs") / str(name).replace(":", ".") if name else None
 

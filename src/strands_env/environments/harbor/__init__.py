@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from .results import NotMeasuredError, TaskFailedError, TaskReward
     from .trial import TaskTrial
 
-__all__ = ["BubblewrapEnvironment", "HarborEnv", "NotMeasuredError", "TaskFailedError", "TaskReward", "TaskTrial"]
+__all__ = [
+    "BubblewrapEnvironment",
+    "HarborEnv",
+    "NotMeasuredError",
+    "TaskFailedError",
+    "TaskReward",
+    "TaskTrial",
+    "create_env_factory",
+]
 
 _HOMES = {
     "BubblewrapEnvironment": "backend",
@@ -41,6 +49,18 @@ def check_harbor() -> None:
         )
     if importlib.util.find_spec("harbor") is None:
         raise ImportError(f"tasks in Harbor's format need the package harbor: {install_command('harbor')}")
+
+
+def create_env_factory(model_factory: Any, **options: Any) -> Any:
+    """The factory for `--env harbor`: an environment for each action, whose context has `task_dir`."""
+    check_harbor()
+    from .environment import HarborEnv
+
+    def make(action: Any) -> HarborEnv:
+        options_of_task = {"task_dir": getattr(action.task_context, "task_dir", None), **options}
+        return HarborEnv(model_factory=model_factory, **options_of_task)
+
+    return make
 
 
 def __getattr__(name: str) -> Any:

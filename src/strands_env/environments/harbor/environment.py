@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
 
-from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult, TerminationReason
+from strands_env.core import (
+    Action,
+    Environment,
+    RewardFunction,
+    RewardResult,
+    StepResult,
+    TaskContext,
+    TerminationReason,
+)
 from strands_env.core.termination import TaskTimeLimitReachedError
+from strands_env.environments.harness import Harness, ProgramRun
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
 
@@ -38,9 +47,14 @@ class HarborEnv(Environment):
             artifacts are copied.
         keep_processes: Let what the agent has started live on while the tests run, for tasks that ask for a server. The
             agent's programs can then forge the reward.
+        restore_programs: Put back the shell, interpreters and other programs that run tests, where the agent has changed
+            or shadowed them (backend `bubblewrap`). Turn it off for tasks that ask for another version of one.
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.
+        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for the next five.
+        gateway_host: Name under which a program in a container of Harbor's backends reaches this machine, such as
+            `host.docker.internal`. The backend `bubblewrap` needs none.
         **options: Further arguments of `Environment`. With `reward_fn` that function scores instead of the verifier.
 
     Raises:
@@ -57,13 +71,23 @@ class HarborEnv(Environment):
         backend_options: Mapping[str, Any] | None = None,
         verifier: str = "task",
         keep_processes: bool = False,
+        restore_programs: bool = True,
         reward_key: str | None = None,
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
         command_seconds: float = 180.0,
+        harness: Harness | Callable[[Action], Harness] | None = None,
+        max_requests: int | None = None,
+        max_new_tokens: int | None = None,
+        score_failures: bool = True,
+        environment: Mapping[str, str] | None = None,
+        gateway_options: Mapping[str, Any] | None = None,
+        gateway_host: str | None = None,
         **options: Any,
     ) -> None:
         if verifier not in ("task", "separate"):
             raise ValueError(f"verifier must be 'task' or 'separate', got {verifier!r}")
+        if harness is not None:
+            options = {"system_prompt": "", **options}
         options = {"reward_fn": _VerifierReward(self), "tool_timeout": None, "cleanup_timeout": 300.0, **options}
         super().__init__(**options)
         self.task_dir = None if task_dir is None else Path(task_dir)
@@ -73,14 +97,28 @@ class HarborEnv(Environment):
             "backend_options": backend_options,
             "separate": verifier == "separate",
             "keep_processes": keep_processes,
+            "restore_programs": restore_programs,
         }
-        self.sandbox = HarborSandbox(None)
+        self.program = None
+        if harness is not None:
+            self.program = ProgramRun(
+                harness,
+                max_requests=max_requests,
+                max_new_tokens=max_new_tokens,
+                score_failures=score_failures,
+                environment=environment,
+                gateway_options=gateway_options,
+            )
+        self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self._tools = ContainerTools(self.sandbox, max_output_chars=max_output_chars, command_seconds=command_seconds)
         self.trial: TaskTrial | None = None
         self._seconds: dict[str, float] = {}
+        self._context = TaskContext()
 
     def get_tools(self) -> list[Any]:
-        """A shell and an editor in the container."""
+        """A shell and an editor in the container; nothing for a program, which has its own."""
+        if self.program is not None:
+            return []
         return [self._tools.execute_command, self._tools.edit_file]
 
     async def reset(self) -> None:
@@ -105,7 +143,7 @@ class HarborEnv(Environment):
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Do the task: one conversation over all its steps."""
-        trial = self.trial
+        trial, self._context = self.trial, action.task_context
         if trial is None:
             task_dir = getattr(action.task_context, "task_dir", None)
             if task_dir is None:
@@ -153,14 +191,20 @@ class HarborEnv(Environment):
             await asyncio.gather(work, clock, return_exceptions=True)
 
     async def act(self, agent: Agent, part: Part) -> AgentResult:
-        """Follow one instruction. The default asks the agent; override it for another way to act."""
-        return await self.invoke(agent, part.instruction)
+        """Follow one instruction: ask the agent, or run the program. Override it for another way to act."""
+        if self.program is None:
+            return await self.invoke(agent, part.instruction)
+        action = Action(message=part.instruction, task_context=self._context)
+        home = (await self.sandbox.exec('printf %s "$HOME"')).stdout or "/"
+        return await self.program.run(agent, action, self.sandbox, prompt=part.instruction, home=home)
 
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
-        """The usual metrics, and `container`: seconds to start it."""
-        return {**super().compute_metrics(event_loop_metrics, tool_parse_errors), "container": dict(self._seconds)}
+        """The usual metrics, and `container`: seconds to start it; for a program also `gateway`."""
+        metrics = super().compute_metrics(event_loop_metrics, tool_parse_errors)
+        ended = {} if self.program is None or self.program.ended is None else {"gateway": self.program.ended}
+        return {**metrics, "container": dict(self._seconds), **ended}
 
 
 class _VerifierReward(RewardFunction):

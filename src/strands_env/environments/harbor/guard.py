@@ -16,17 +16,16 @@ from .backend import BubblewrapEnvironment
 logger = logging.getLogger(__name__)
 
 _EMPTY = ("/tests", "/logs/verifier")
-_KEPT = ("/logs", "/logs/agent", "/logs/artifacts")
 
 
-async def guard(environment: Any, *, keep_processes: bool) -> list[str]:
+async def guard(environment: Any, *, keep_processes: bool, restore_programs: bool) -> list[str]:
     """Prepare a container for the tests. Returns the programs that had to be restored."""
     if isinstance(environment, BubblewrapEnvironment):
         sandbox = environment.sandbox
         if not keep_processes:
             await sandbox.kill_all()
         await sandbox.reset_folders(_EMPTY, mode=0o777)
-        restored = await sandbox.restore_programs()
+        restored = await sandbox.restore_programs() if restore_programs else []
         if restored:
             logger.warning("programs=<%s> | the agent had changed programs that run the tests", restored)
         return restored

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 BACKENDS = {"bubblewrap": "strands_env.environments.harbor.backend:BubblewrapEnvironment"}
 """Backends of ours, by name; all others are Harbor's."""
-_STOPPED = "the part of the agent was not finished"
+logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor logs every step of a trial as debugging
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -108,6 +108,7 @@ class TaskTrial:
         agent: An agent of Harbor's own (`oracle`, `nop`); None for one that is driven from outside.
         separate: Grade in a container of its own, with the declared artifacts alone, whatever the task says.
         keep_processes: Let the agent's processes live on while the tests run.
+        restore_programs: Put back the programs that run tests, where the agent has changed them.
         folder: Folder for Harbor's record of the trial; a temporary one if None.
     """
 
@@ -120,11 +121,13 @@ class TaskTrial:
         agent: str | None = None,
         separate: bool = False,
         keep_processes: bool = False,
+        restore_programs: bool = True,
         folder: str | Path | None = None,
     ) -> None:
         self.task_folder = Path(task)
         self.backend, self.backend_options = backend, dict(backend_options or {})
-        self.agent, self.separate, self.keep_processes = agent, separate, keep_processes
+        self.agent, self.separate = agent, separate
+        self.keep_processes, self.restore_programs = keep_processes, restore_programs
         self.parts: asyncio.Queue[Part | None] = asyncio.Queue()
         self.steps = 1
         self.timing: dict[str, float] = {}
@@ -183,7 +186,11 @@ class TaskTrial:
     async def _verification_starts(self, _: Any) -> None:
         assert self._trial is not None
         if not self._trial._is_agent_environment_stopped:
-            await guard(self._trial.agent_environment, keep_processes=self.keep_processes)
+            await guard(
+                self._trial.agent_environment,
+                keep_processes=self.keep_processes,
+                restore_programs=self.restore_programs,
+            )
 
     async def each_part(self) -> AsyncIterator[Part]:
         """The agent's parts, one for each step of the task. The agent's time begins with the first."""

@@ -1,46 +1,99 @@
-"""Tasks in Harbor's format (Terminal-Bench 2, SWE-style sets): a folder for each, with its own container and tests.
+"""Tasks in Harbor's format: a folder for each, with its own container and tests. Terminal-Bench and SWE-bench have it.
 
-The loader reads the folders and needs nothing but Python. To run a task one needs an environment that starts its
-container and runs its tests; Harbor does that with Docker and Python 3.12, and is not bundled. Name such an environment
-with `--env module:function`: its factory is given the action, whose context has `task_dir` and `timeout_s`.
+The loader reads the folders and needs nothing but Python. Running a task needs the package `harbor` and Python 3.12;
+see `docs/containers.md`.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from strands_env.core import Action, TaskContext
-from strands_env.eval.errors import DatasetError
+from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample
+from strands_sglang.installation import cache_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRepository:
+    """Tasks in a repository.
+
+    Attributes:
+        folder: The part of it with the tasks.
+    """
+
+    url: str
+    folder: str = ""
+
+    def fetch(self, name: str) -> Path:
+        """The folder with the tasks, in the cache of this package; fetched with git where it is not there yet.
+
+        Raises:
+            DatasetError: It cannot be fetched.
+        """
+        place = cache_folder() / "tasks" / name
+        if not place.exists():
+            unfinished = place.with_name(f"{name}.part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
+            self._git("clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse", self.url, str(unfinished))
+            self._git("-C", str(unfinished), "sparse-checkout", "set", self.folder or "/*")
+            unfinished.rename(place)
+        return place / self.folder
+
+    def _git(self, *arguments: str) -> None:
+        try:
+            done = subprocess.run(["git", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise DatasetError(f"the tasks of {self.url} are fetched with git, which cannot be run: {error}") from error
+        if done.returncode != 0:
+            raise DatasetError(
+                f"the tasks cannot be fetched from {self.url}: {done.stderr.strip()[-300:]}; give a folder with them "
+                "as data_path (--data)"
+            )
 
 
 class HarborEvaluator(Benchmark):
-    """Folders of tasks in Harbor's format (Terminal-Bench 2, SWE-style); needs --data FOLDER and --env."""
+    """Folders of container tasks in Harbor's format; needs --data FOLDER."""
 
     benchmark_name = "harbor"
     has_local_rows = True
+    repository: ClassVar[TaskRepository | None] = None
+    """Where the tasks are, if no folder is given."""
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[..., Environment]:
+        """`HarborEnv` for each task."""
+        from strands_env.environments.harbor import create_env_factory
+
+        try:
+            factory: Callable[..., Environment] = create_env_factory(model_factory, **options)
+        except ImportError as error:
+            raise EvalError(str(error)) from error
+        return factory
 
     def rows(self) -> Iterator[Row]:
-        """One row a task folder: a folder with `task.toml` and `instruction.md`, here or in `tasks/`.
+        """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself.
 
         Raises:
             DatasetError: There is no such folder, or a task in it is incomplete.
         """
-        if self.data_path is None:
-            raise DatasetError("harbor needs the folder with its tasks: give data_path (--data FOLDER)")
-        root = Path(self.data_path)
-        root = root / "tasks" if (root / "tasks").is_dir() else root
-        if not root.is_dir():
-            raise DatasetError(f"harbor needs a folder of tasks, found none at {str(root)!r}")
-        folders = sorted(path.parent for path in root.glob("*/task.toml"))
-        if not folders:
-            raise DatasetError(f"{str(root)!r} has no task in Harbor's format (NAME/task.toml and NAME/instruction.md)")
-        for folder in folders:
+        for folder in task_folders(self._root()):
             yield _row(folder)
+
+    def _root(self) -> Path:
+        if self.data_path is not None:
+            return Path(self.data_path)
+        if self.repository is None:
+            raise DatasetError("harbor needs the folder with its tasks: give data_path (--data FOLDER)")
+        return self.repository.fetch(self.benchmark_name)
 
     def action(self, row: Row, index: int) -> Action:
         """The instruction; its context has `task_dir` (text), `timeout_s` and `difficulty`."""
@@ -53,15 +106,60 @@ class HarborEvaluator(Benchmark):
         return sample.reward is not None
 
 
+class TerminalBench2Evaluator(HarborEvaluator):
+    """Terminal-Bench 2.0: work in a terminal, 89 tasks."""
+
+    benchmark_name = "terminal-bench-2"
+    has_local_rows = False
+    repository = TaskRepository(url="https://github.com/laude-institute/terminal-bench-2")
+
+
+class TerminalBench21Evaluator(HarborEvaluator):
+    """Terminal-Bench 2.1: work in a terminal, 89 tasks."""
+
+    benchmark_name = "terminal-bench-2.1"
+    has_local_rows = False
+    repository = TaskRepository(url="https://github.com/harbor-framework/terminal-bench-2-1", folder="tasks")
+
+
+class SWEBenchVerifiedEvaluator(HarborEvaluator):
+    """SWE-bench Verified: 500 issues of open-source projects."""
+
+    benchmark_name = "swebench-verified"
+    has_local_rows = False
+    repository = TaskRepository(
+        url="https://github.com/laude-institute/harbor-datasets", folder="datasets/swebench-verified"
+    )
+
+
+def task_folders(root: Path) -> list[Path]:
+    """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself.
+
+    Raises:
+        DatasetError: There is none.
+    """
+    if (root / "task.toml").is_file():
+        return [root]
+    folder = root / "tasks" if (root / "tasks").is_dir() else root
+    if not folder.is_dir():
+        raise DatasetError(f"harbor needs a folder of tasks, found none at {str(folder)!r}")
+    folders = sorted(path.parent for path in folder.glob("*/task.toml"))
+    if not folders:
+        raise DatasetError(f"{str(folder)!r} has no task in Harbor's format (NAME/task.toml and NAME/instruction.md)")
+    return folders
+
+
 def _row(folder: Path) -> dict[str, Any]:
     try:
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+        steps = settings.get("steps") or []
+        place = folder / "steps" / steps[0]["name"] if steps else folder
         return {
             "name": folder.name,
             "task_dir": str(folder.resolve()),
-            "instruction": (folder / "instruction.md").read_text(encoding="utf-8").strip(),
+            "instruction": (place / "instruction.md").read_text(encoding="utf-8").strip(),
             "timeout_s": settings.get("agent", {}).get("timeout_sec"),
             "difficulty": settings.get("metadata", {}).get("difficulty"),
         }
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise DatasetError(f"the task in {str(folder)!r} cannot be read: {error}") from error

@@ -50,13 +50,14 @@ class Tampering:
         archive.seek(0)
 
 
-def find_tampering(root: str, upper: str, path_variable: str) -> Tampering:
+def find_tampering(root: str, upper: str, *, path_variable: str, work: str) -> Tampering:
     """Compare a sandbox's layer with its image.
 
     Args:
         root: Folder of the image.
         upper: Folder of the layer.
         path_variable: The image's `PATH`.
+        work: The work directory: settings of tests in it are work.
     """
     on_path = [part.strip("/") for part in path_variable.split(":") if part.startswith("/")]
     folders = dict.fromkeys([*on_path, *_FOLDERS])
@@ -80,7 +81,8 @@ def find_tampering(root: str, upper: str, path_variable: str) -> Tampering:
                 for name in _listed(os.path.join(upper, folder))
                 if name in present and not os.path.lexists(os.path.join(root, folder, name))
             ]
-    removed += [name for name in _SETTINGS if _is_new(root, upper, name)]
+    settings = _SETTINGS if work.strip("/") else _SETTINGS[-1:]
+    removed += [name for name in settings if _is_new(root, upper, name)]
     for folder, _, files in os.walk(upper):
         inside = os.path.relpath(folder, upper)
         removed += [

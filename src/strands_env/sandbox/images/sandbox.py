@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import functools
 import io
 import os
 import socket
@@ -204,8 +205,9 @@ class ImageSandbox(SupervisedSandbox):
         """
         async with self._lock:
             await self._ready()
-            path = self.environment.get("PATH", "")
-            found = await default_threads.run(find_tampering, self.image.root, f"{self._folder}/upper", path)
+            options = {"path_variable": self.environment.get("PATH", ""), "work": self.workdir}
+            look = functools.partial(find_tampering, self.image.root, f"{self._folder}/upper", **options)
+            found = await default_threads.run(look)
             if not found:
                 return []
             with tempfile.TemporaryFile() as archive:

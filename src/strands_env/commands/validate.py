@@ -1,0 +1,73 @@
+"""`strands-env validate`: container tasks tried before anything is trained on them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strands_env.commands.terminal import complain, format_number, say
+from strands_env.environments.harbor import check_harbor
+from strands_env.eval.benchmarks.harbor import task_folders
+from strands_env.eval.errors import DatasetError
+from strands_sglang.commands.command_line import Exit
+
+if TYPE_CHECKING:
+    from strands_env.environments.harbor.validation import TaskReport
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try the tasks."""
+    try:
+        check_harbor()
+        folders = task_folders(Path(args.folder))[: args.limit]
+    except (ImportError, DatasetError) as error:
+        complain("validate", str(error))
+        return Exit.USAGE
+    from strands_env.environments.harbor.validation import Verdict, validate_tasks
+
+    width = max(len(folder.name) for folder in folders)
+
+    def show(report: TaskReport) -> None:
+        if args.json:
+            return
+        rewards = "  ".join(f"{kind} {_shown(report.rewards.get(kind, []))}" for kind in ("oracle", "nop"))
+        found = f" ({', '.join(report.cheats)})" if report.cheats else ""
+        tried = len(report.rewards) - 2
+        say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{found}")
+        for error in report.errors[:3]:
+            say(f"{'':{width}}    {error}")
+
+    reports = asyncio.run(
+        validate_tasks(
+            folders,
+            repeats=args.repeats,
+            cheats=args.cheats,
+            concurrency=args.concurrency,
+            done=show,
+            backend=args.backend,
+            backend_options=args.backend_options,
+            separate=args.verifier == "separate",
+            keep_processes=args.keep_processes,
+        )
+    )
+    sound = [str(folder) for folder, report in zip(folders, reports, strict=True) if report.verdict is Verdict.SOUND]
+    document = {"folder": args.folder, "sound": sound, "tasks": [report.to_json() for report in reports]}
+    if args.json:
+        say(json.dumps(document, indent=1))
+    else:
+        counts = Counter(report.verdict.value for report in reports)
+        say(f"{len(reports)} tasks: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+    if args.output is not None:
+        folder = Path(args.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+        (folder / "tasks.txt").write_text("".join(f"{line}\n" for line in sound), encoding="utf-8")
+    return Exit.OK if len(sound) == len(folders) else Exit.INCOMPLETE
+
+
+def _shown(rewards: list[float | None]) -> str:
+    return " ".join("-" if reward is None else format_number(reward) for reward in rewards) or "-"

@@ -1,0 +1,146 @@
+"""Is a task sound? Its solution has to give 1, doing nothing 0, cheating 0, and each the same every time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from .results import TaskFailedError
+from .sandbox import HarborSandbox
+from .trial import TaskTrial
+
+CHEAT_SECONDS = 120.0
+
+CHEATS: Mapping[str, str] = {
+    file.stem: file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("cheats").glob("*.sh"))
+}
+"""Ways to a reward that have nothing to do with the task, as scripts of an agent."""
+
+
+class Verdict(StrEnum):
+    """The use of a task for training."""
+
+    SOUND = "sound"
+    """Its solution gives 1, nothing gives 0, no cheat gives more, and all do so every time."""
+    BROKEN = "broken"
+    """It was not measured: its container or its verifier failed."""
+    UNSOLVED = "unsolved"
+    """Its own solution does not give 1."""
+    FREE = "free"
+    """Doing nothing gives a reward."""
+    FLAKY = "flaky"
+    """The same trial gives different rewards."""
+    HACKABLE = "hackable"
+    """A cheat gives a reward."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskReport:
+    """The trials of one task: rewards by kind of trial, None where nothing was measured.
+
+    Attributes:
+        rewards: Under `oracle`, `nop`, and the name of each cheat.
+        errors: Why trials were not measured.
+    """
+
+    task: str
+    rewards: dict[str, list[float | None]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def cheats(self) -> list[str]:
+        """The cheats that gave a reward."""
+        tried = {kind: rewards for kind, rewards in self.rewards.items() if kind not in ("oracle", "nop")}
+        return [kind for kind, rewards in tried.items() if any((reward or 0.0) > 0.0 for reward in rewards)]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The first complaint, from the top; a cheat that was not measured is none."""
+        honest = [reward for kind in ("oracle", "nop") for reward in self.rewards.get(kind, [])]
+        oracle, nop = self.rewards.get("oracle", []), self.rewards.get("nop", [])
+        if not honest or None in honest:
+            return Verdict.BROKEN
+        if len(set(oracle)) > 1 or len(set(nop)) > 1:
+            return Verdict.FLAKY
+        if any((reward or 0.0) < 1.0 for reward in oracle):
+            return Verdict.UNSOLVED
+        if any((reward or 0.0) > 0.0 for reward in nop):
+            return Verdict.FREE
+        return Verdict.HACKABLE if self.cheats else Verdict.SOUND
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "task": self.task,
+            "verdict": self.verdict.value,
+            "cheats": self.cheats,
+            "rewards": self.rewards,
+            "errors": self.errors,
+        }
+
+
+async def validate_tasks(
+    folders: Sequence[Path],
+    *,
+    repeats: int = 2,
+    cheats: bool = False,
+    concurrency: int = 4,
+    reward_key: str | None = None,
+    done: Callable[[TaskReport], Awaitable[None] | None] | None = None,
+    **options: Any,
+) -> list[TaskReport]:
+    """Try tasks.
+
+    Args:
+        repeats: Trials of each kind.
+        cheats: Try our own cheats too, beside those that a task ships as `cheat.sh` or `cheats/NAME.sh`.
+        concurrency: Trials at the same time.
+        done: Called with each report.
+        **options: Of `TaskTrial`: `backend`, `backend_options`, `separate`, `keep_processes`.
+    """
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(folder: Path) -> TaskReport:
+        report = TaskReport(task=folder.name)
+        scripts = {**_shipped(folder), **(CHEATS if cheats else {})}
+        kinds = [*(("oracle", "nop") * repeats), *(list(scripts) * repeats)]
+
+        async def attempt(kind: str) -> tuple[str, float | None, str | None]:
+            async with slots:
+                try:
+                    return kind, await _reward(folder, kind, scripts.get(kind), reward_key, options), None
+                except TaskFailedError as error:
+                    return kind, None, f"{kind}: {error}"
+
+        for kind, reward, error in await asyncio.gather(*map(attempt, kinds)):
+            report.rewards.setdefault(kind, []).append(reward)
+            if error is not None and error not in report.errors:
+                report.errors.append(error)
+        if done is not None and (pending := done(report)) is not None:
+            await pending
+        return report
+
+    return list(await asyncio.gather(*map(one, folders)))
+
+
+def _shipped(folder: Path) -> dict[str, str]:
+    files = [*folder.glob("cheat.sh"), *folder.glob("solution/cheat.sh"), *sorted(folder.glob("cheats/*.sh"))]
+    return {f"shipped:{file.stem}": file.read_text(encoding="utf-8") for file in files}
+
+
+async def _reward(
+    folder: Path, kind: str, script: str | None, reward_key: str | None, options: Mapping[str, Any]
+) -> float:
+    trial = TaskTrial(folder, agent=kind if script is None else None, **options)
+    try:
+        await trial.start()
+        if script is not None:
+            async for part in trial.each_part():
+                await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
+        return (await trial.reward()).value(reward_key)
+    finally:
+        await trial.close()
