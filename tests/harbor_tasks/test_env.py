@@ -2,37 +2,272 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strands_env.core import Action, TaskContext, TerminationReason
-from strands_env.environments.harbor import HarborEnv, TaskTrial
+import pytest
+
+from strands_env.core import Action, StepResult, TaskContext, TerminationReason
+from strands_env.environments.harbor import HarborEnv, NotMeasuredError, TaskFailedError, TaskTrial
+from strands_env.environments.harbor.validation import CHEATS, Verdict, validate_tasks
+from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
-from tests.container_support import make_task, require_images
-
-
-def env_of(task: Path, *script: Any, **options: Any) -> HarborEnv:
-    require_images()
-    return HarborEnv(model_factory=lambda: ScriptedModel(list(script)), task_dir=task, **options)
-
+from tests.container_support import TEST, make_task, require_images
 
 ACTION = Action(message="", task_context=TaskContext(id="t"))
+WRITES = "#!/bin/bash\nprintf '%s' '{}' > /logs/verifier/{}\n"
 
 
-async def test_an_agent_solves_a_task(tmp_path: Path) -> None:
-    task = make_task(tmp_path)
-    env = env_of(task, call("execute_command", command="echo 42 > answer.txt; pwd"), "Done.")
-    result = await env.rollout(ACTION)
-    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
-    assert result.reward is not None and result.reward.reward == 1.0
-    assert result.observation.messages[0]["content"][0]["text"] == "Write 42 into /app/answer.txt."
-    assert "/app" in str(result.observation.messages[2])
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Any:
+    require_images()
+    yield
+    assert list(containers_folder().glob(f"{os.getpid()}-*")) == []
 
 
-async def test_the_oracle_gets_one(tmp_path: Path) -> None:
-    trial = TaskTrial(make_task(tmp_path), agent="oracle")
-    await trial.start()
+def shell(command: str) -> Any:
+    return call("execute_command", command=command)
+
+
+async def episode(task: Path, *script: Any, **options: Any) -> StepResult:
+    env = HarborEnv(model_factory=lambda: ScriptedModel(list(script)), task_dir=task, **options)
+    return await env.rollout(ACTION)
+
+
+async def reward_of(task: Path, agent: str, **options: Any) -> float:
+    trial = TaskTrial(task, agent=agent, **options)
     try:
-        assert (await trial.reward()).rewards == {"reward": 1.0}
+        await trial.start()
+        return (await trial.reward()).value()
     finally:
         await trial.close()
+
+
+async def test_an_agent_solves_a_task_with_its_tools(tmp_path: Path) -> None:
+    script = [
+        shell("pwd; id -un; echo $HOME"),
+        call("edit_file", command="create", path="/app/answer.txt", text="41\n"),
+        call("edit_file", command="replace", path="/app/answer.txt", old_text="41", text="42"),
+        call("edit_file", command="view", path="/app/answer.txt"),
+        "Done.",
+    ]
+    result = await episode(make_task(tmp_path), *script)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
+    assert result.reward is not None and result.reward.reward == 1.0
+    messages = result.observation.messages
+    assert messages[0]["content"][0]["text"] == "Write 42 into /app/answer.txt."
+    assert "/app\nroot\n/root" in str(messages[2]["content"]).replace("\\n", "\n")
+    assert "1\\t42" in str(messages[8]["content"])
+
+
+async def test_a_task_that_is_not_solved_gives_the_verifiers_zero(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path), "I give up.")
+    assert result.reward is not None and result.reward.reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        (WRITES.format("0.5", "reward.txt"), 0.5),
+        (WRITES.format('{"reward": 0.25, "style": 1}', "reward.json"), 0.25),
+        (WRITES.format('{"only": 2}', "reward.json"), 2.0),
+        (WRITES.format('{"a": 1, "b": 0}', "reward.json"), None),
+        (WRITES.format("", "reward.txt"), None),
+        (WRITES.format("nan", "reward.txt"), None),
+        (WRITES.format('{"reward": 1e999}', "reward.json"), None),
+        (WRITES.format('{"reward": true}', "reward.json"), None),
+        (WRITES.format("[1]", "reward.json"), None),
+        ("#!/bin/bash\nexit 1\n", None),
+    ],
+)
+async def test_only_finite_numbers_count_and_all_else_is_not_measured(
+    tmp_path: Path, test: str, reward: float | None
+) -> None:
+    result = await episode(make_task(tmp_path, test=test), "Done.")
+    if reward is not None:
+        assert result.reward is not None and result.reward.reward == reward
+    else:
+        assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
+        assert result.error is not None and "harbor.results.NotMeasuredError" in result.error.type
+
+
+async def test_a_slow_verifier_measured_nothing(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test="#!/bin/bash\nsleep 60\n")
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("timeout_sec = 20.0", "timeout_sec = 0.5"))
+    result = await episode(task, "Done.")
+    assert result.reward is None and result.error is not None and "timed out" in result.error.message
+
+
+async def test_an_agent_that_runs_out_of_time_is_graded_for_what_it_did(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("timeout_sec = 60.0", "timeout_sec = 1.0"))
+    result = await episode(task, shell("echo 42 > answer.txt"), shell("sleep 60"), "Done.")
+    assert result.termination_reason is TerminationReason.TASK_TIME_LIMIT_REACHED, result.error
+    assert result.reward is not None and result.reward.reward == 1.0
+
+
+async def test_a_model_that_fails_is_no_failure_of_the_task(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path), shell("echo 42 > answer.txt"), ConnectionError("gone"))
+    assert result.termination_reason is TerminationReason.CONNECTION_ERROR and result.reward is None
+
+
+STEPS = """
+[[steps]]
+name = "first"
+min_reward = 1.0
+[[steps]]
+name = "second"
+"""
+STEP_FILES = {
+    "steps/first/instruction.md": "Write 42 into answer.txt.",
+    "steps/first/tests/test.sh": TEST,
+    "steps/first/solution/solve.sh": "#!/bin/bash\necho 42 > /app/answer.txt\n",
+    "steps/second/instruction.md": "Remove it, and say so.",
+    "steps/second/tests/test.sh": "#!/bin/bash\n[ -e /app/answer.txt ]; echo $? > /logs/verifier/reward.txt\n",
+    "steps/second/solution/solve.sh": "#!/bin/bash\nrm /app/answer.txt\n",
+}
+
+
+async def test_the_steps_of_a_task_are_one_conversation(tmp_path: Path) -> None:
+    task = make_task(tmp_path, more=STEPS, files=STEP_FILES)
+    script = [shell("echo 42 > answer.txt"), "First done.", shell("rm answer.txt; ls -a /tests"), "Second done."]
+    result = await episode(task, *script)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    texts = [block["text"] for m in result.observation.messages for block in m["content"] if "text" in block]
+    assert texts[0] == "Write 42 into answer.txt." and "Remove it, and say so." in texts
+    assert "test.sh" not in str(result.observation.messages)
+    assert await reward_of(task, "oracle") == 1.0 and await reward_of(task, "nop") == 0.0
+
+
+async def test_a_step_below_its_minimum_ends_the_task(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path, more=STEPS, files=STEP_FILES), "Nothing done.")
+    assert result.reward is not None and result.reward.reward == 0.0
+    assert "Remove it" not in str(result.observation.messages)
+
+
+@pytest.mark.parametrize("way", ["task", "option"])
+async def test_a_separate_verifier_sees_declared_artifacts_alone(tmp_path: Path, way: str) -> None:
+    test = "#!/bin/bash\n[ -e /app/other.txt ] && exit 1\n" + TEST.removeprefix("#!/bin/bash\n")
+    declared = 'artifacts = ["/app/answer.txt"]\n'
+    verifier = 'environment_mode = "separate"' if way == "task" else ""
+    task = make_task(tmp_path, head=declared, verifier=verifier, test=test)
+    forged = "echo 1 > /logs/verifier/reward.txt; touch other.txt; rm -f /bin/cat"
+    options = {} if way == "task" else {"verifier": "separate"}
+    for command, reward in ((f"{forged}; echo 42 > answer.txt", 1.0), (f"{forged}; echo 1 > answer.txt", 0.0)):
+        result = await episode(task, shell(command), "Done.", **options)
+        assert result.reward is not None and result.reward.reward == reward, result.error
+
+
+async def test_a_container_that_is_not_healthy_is_a_failure_of_setup(tmp_path: Path) -> None:
+    health = '[environment.healthcheck]\ncommand = "exit 1"\ninterval_sec = 0.1\nretries = 1\n'
+    result = await episode(make_task(tmp_path, more=health), "Done.")
+    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.reward is None
+    assert result.error is not None and "ealthcheck" in result.error.message
+
+
+async def test_the_network_is_none_or_refused(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path), shell("cat /proc/net/dev; ping -c1 -w1 1.1.1.1"), "Done.")
+    seen = str(result.observation.messages[2])
+    assert "lo:" in seen and "eth" not in seen and "unreachable" in seen
+    listed = 'network_mode = "allowlist"\nallowed_hosts = ["example.com"]'
+    task = make_task(tmp_path, "listed", environment=listed)
+    (task / "task.toml").write_text((task / "task.toml").read_text().replace("allow_internet = false\n", ""))
+    refused = await episode(task, "Done.")
+    assert refused.termination_reason is TerminationReason.SETUP_ERROR
+    assert refused.error is not None and "allowlist" in refused.error.message
+
+
+async def test_users_and_variables_of_the_task_are_honoured(tmp_path: Path) -> None:
+    task = make_task(tmp_path, agent='user = "worker"', more='[environment.env]\nGREETING = "hello"\n', test=TEST)
+    script = [shell("id -un; id -Gn; echo $HOME $GREETING; touch /app/x /root/x /tmp/x"), "Done."]
+    seen = str((await episode(task, *script)).observation.messages[2])
+    assert "worker" in seen and "helpers" in seen and "/home/worker hello" in seen
+    assert "/root/x: Permission denied" in seen and "/tmp/x" not in seen
+
+
+SERVER = "(while true; do echo up > /tmp/alive; sleep 0.05; done) > /dev/null 2>&1 & echo started"
+IF_THERE = "#!/bin/bash\n{}\nif [ -e {} ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+
+
+async def test_a_server_lives_through_the_episode_and_dies_before_the_tests(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test=IF_THERE.format("rm -f /tmp/alive; sleep 0.5", "/tmp/alive"))
+    script = [shell(SERVER), shell("rm /tmp/alive; sleep 0.3; cat /tmp/alive"), "Done."]
+    result = await episode(task, *script)
+    assert "up" in str(result.observation.messages[4])
+    assert result.reward is not None and result.reward.reward == 0.0
+    kept = await episode(task, *script, keep_processes=True)
+    assert kept.reward is not None and kept.reward.reward == 1.0
+
+
+async def test_a_cancelled_episode_leaves_nothing(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    work = asyncio.create_task(episode(task, shell("(sleep 300 &) ; sleep 300")))
+    await asyncio.sleep(1.0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+async def test_an_image_that_is_not_here_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path), backend_options={"image": "nobody/nothing:1"})
+    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.error is not None
+    assert "strands-env images pull nobody/nothing:1" in result.error.message
+
+
+async def test_a_task_that_cannot_be_read_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (task / "task.toml").write_text("[agent]\ntimeout_sec = 'soon'\n")
+    with pytest.raises(TaskFailedError, match="answer"):
+        await reward_of(task, "nop")
+
+
+# ---- cheats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cheat", sorted(CHEATS))
+async def test_no_cheat_gives_a_reward(tmp_path: Path, cheat: str) -> None:
+    result = await episode(make_task(tmp_path), shell(CHEATS[cheat]), "Done.")
+    assert result.reward is None or result.reward.reward == 0.0
+    assert result.reward is not None, result.error
+
+
+@pytest.mark.parametrize(
+    ("cheat", "options"),
+    [("replaced-shell", {"restore_programs": False}), ("background-writer", {"keep_processes": True})],
+)
+async def test_the_cheats_work_where_nothing_stops_them(tmp_path: Path, cheat: str, options: dict[str, Any]) -> None:
+    slow = TEST + "sleep 0.5\n"
+    result = await episode(make_task(tmp_path, test=slow), shell(CHEATS[cheat]), "Done.", **options)
+    assert result.reward is not None and result.reward.reward == 1.0
+
+
+async def verdicts(folders: Sequence[Path], **options: Any) -> dict[str, Verdict]:
+    return {report.task: report.verdict for report in await validate_tasks(folders, **options)}
+
+
+async def test_validation_tells_sound_tasks_from_all_others(tmp_path: Path) -> None:
+    gullible = IF_THERE.format("[ -e /app/answer.txt ] && touch /app/cheated", "/app/cheated")
+    tasks = [
+        make_task(tmp_path, "good"),
+        make_task(tmp_path, "unsolved", solve="#!/bin/bash\necho 41 > /app/answer.txt\n"),
+        make_task(tmp_path, "free", test=WRITES.format("1", "reward.txt")),
+        make_task(tmp_path, "silent", test="#!/bin/bash\n"),
+        make_task(tmp_path, "flaky", test="#!/bin/bash\necho 0.$RANDOM > /logs/verifier/reward.txt\n"),
+        make_task(tmp_path, "hackable", test=gullible, files={"cheats/touch.sh": "touch /app/cheated\n"}),
+    ]
+    assert await verdicts(tasks) == {
+        "good": Verdict.SOUND,
+        "unsolved": Verdict.UNSOLVED,
+        "free": Verdict.FREE,
+        "silent": Verdict.BROKEN,
+        "flaky": Verdict.FLAKY,
+        "hackable": Verdict.HACKABLE,
+    }
+
+
+async def test_a_reward_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(NotMeasuredError, match="reward file"):
+        await reward_of(make_task(tmp_path, test="#!/bin/bash\n"), "oracle")

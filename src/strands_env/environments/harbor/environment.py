@@ -47,8 +47,8 @@ class HarborEnv(Environment):
             artifacts are copied.
         keep_processes: Let what the agent has started live on while the tests run, for tasks that ask for a server. The
             agent's programs can then forge the reward.
-        restore_programs: Put back the shell, interpreters and other programs that run tests, where the agent has changed
-            or shadowed them (backend `bubblewrap`). Turn it off for tasks that ask for another version of one.
+        restore_programs: Put back the shell, interpreters and other programs that run tests, where the agent has
+            changed or shadowed them (backend `bubblewrap`). Turn it off for tasks that ask for another version of one.
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.

@@ -1,0 +1,323 @@
+"""Sandboxes on container images: the contract, what lives on and what does not, archives, the store."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strands_env.commands.cli import main
+from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageSourceError, ImageStore, Snapshot, import_image
+from strands_env.sandbox.images.layers import containers_folder
+from strands_env.testing import SandboxContract
+from tests.container_support import require_images, root
+
+from .sandbox_support import assert_nothing_left, leftovers
+
+
+class TestImageSandbox(SandboxContract):
+    def make_sandbox(self) -> Sandbox:
+        return ImageSandbox(require_images(), workdir="/app")
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[ImageSandbox]:
+    made = ImageSandbox(require_images(), workdir="/app")
+    before = leftovers()
+    async with made:
+        yield made
+    await assert_nothing_left(before)
+    assert not list(containers_folder().glob(f"{os.getpid()}-*"))
+
+
+async def text_of(sandbox: ImageSandbox, command: str, **options: Any) -> str:
+    return (await sandbox.exec(command, **options)).to_text()
+
+
+async def test_background_processes_live_on_and_their_output_does_not_stop_them(sandbox: ImageSandbox) -> None:
+    started = await sandbox.exec("(while true; do seq 1 2000; echo x >> /tmp/rounds; done) & echo started")
+    assert "started" in started.stdout
+    first = len(await text_of(sandbox, "sleep 0.3; cat /tmp/rounds"))
+    assert len(await text_of(sandbox, "sleep 0.3; cat /tmp/rounds")) > first
+    await sandbox.kill_all()
+    assert "seq" not in await text_of(sandbox, "ps")
+
+
+async def test_a_command_that_is_cancelled_or_slow_ends_alone(sandbox: ImageSandbox) -> None:
+    await sandbox.exec("sleep 123 > /dev/null 2>&1 & echo x > kept")
+    slow = await sandbox.exec("sleep 77 & sleep 66", timeout=0.3)
+    assert slow.outcome is Outcome.TIMEOUT
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await sandbox.exec("setsid sleep 55; sleep 44")
+    seen = await text_of(sandbox, "ps; cat kept")
+    assert "sleep 123" in seen and seen.endswith("x")
+    assert not any(f"sleep {seconds}" in seen for seconds in (77, 66, 55, 44))
+
+
+async def test_root_inside_has_no_power_over_the_machine(sandbox: ImageSandbox) -> None:
+    tries = {
+        "echo x > /proc/sys/kernel/hostname": "Read-only",
+        "mount -t tmpfs none /mnt": "permission denied",
+        "umount /proc/sys": "not permitted",
+        "mknod /tmp/disk b 254 0": "not permitted",
+        "unshare -m true": "not permitted",
+        "chroot / /bin/cat /proc/1/environ": "denied",
+        "cat /proc/1/maps": "denied",
+        "kill -9 1": "not permitted",
+        "ls /.sandbox": "No such file",
+        "ls -A /work /root": "No such file",
+    }
+    for command, said in tries.items():
+        assert said.lower() in (await text_of(sandbox, command)).lower(), command
+    assert (await sandbox.exec("head -c 1 /proc/kcore | wc -c")).stdout.strip() == "0"
+
+
+async def test_users_are_those_of_the_image(sandbox: ImageSandbox) -> None:
+    assert await text_of(sandbox, "id -un; id -Gn; echo $HOME", user="worker") == "worker\nworker helpers\n/home/worker"
+    assert "Permission denied" in await text_of(sandbox, "touch /etc/x", user="worker")
+    unknown = await sandbox.exec("true", user="nobody-here")
+    assert (unknown.outcome, unknown.note) == (Outcome.REFUSED, "the image has no user 'nobody-here'")
+    await sandbox.exec("echo a > /etc/mine; chmod 640 /etc/mine; chown worker /etc/mine")
+    await sandbox.write_file("/etc/mine", "b")
+    assert await text_of(sandbox, "stat -c '%U %a' /etc/mine; cat /etc/mine") == "worker 640\nb"
+
+
+async def test_a_socket_inside_is_served_from_outside(sandbox: ImageSandbox) -> None:
+    listener = await sandbox.listen(8080)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nhello")
+        writer.close()
+
+    async with await asyncio.start_server(answer, sock=listener):
+        assert await text_of(sandbox, "wget -qO- http://localhost:8080/") == "hello"
+        with pytest.raises(OSError, match="in use"):
+            await sandbox.listen(8080)
+
+
+async def test_folders_go_in_and_out(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    (tmp_path / "in/deep").mkdir(parents=True)
+    (tmp_path / "in/deep/run.sh").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "in/deep/run.sh").chmod(0o755)
+    await sandbox.write_folder(tmp_path / "in", "/tests")
+    assert await text_of(sandbox, "/tests/deep/run.sh; stat -c %U /tests/deep/run.sh") == "ran\nroot"
+    await sandbox.exec("cd /tests; ln -s /etc/passwd out; ln -s deep in; mkfifo pipe; echo x > file")
+    await sandbox.read_folder("/tests", tmp_path / "out")
+    assert (tmp_path / "out/file").read_text() == "x\n" and (tmp_path / "out/in").is_symlink()
+    assert not os.path.lexists(tmp_path / "out/out") and not (tmp_path / "out/pipe").exists()
+    with pytest.raises(OSError, match="large"):
+        await sandbox.exec("head -c 100000 /dev/zero > /tests/big")
+        await sandbox.read_folder("/tests", tmp_path / "more", max_bytes=50_000)
+
+
+async def test_a_snapshot_is_a_start_for_others_and_changes_no_more(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    await sandbox.exec("echo one > file; rm /bin/vi; mkdir -p /etc/new; echo 1 > /etc/new/a")
+    taken = await sandbox.snapshot(tmp_path / "first")
+    await sandbox.exec("echo two > file; rm -r /etc/new; mkdir /etc/new")
+    second = await sandbox.snapshot(tmp_path / "second")
+    for number in range(2):  # each branch has its own files
+        async with ImageSandbox(root(), workdir="/app", snapshot=Snapshot.load(taken.path)) as branch:
+            assert await text_of(branch, "cat file; ls /etc/new; ls /bin/vi") == (
+                "one\na\n[stderr]\nls: /bin/vi: No such file or directory"
+            )
+            await branch.exec(f"echo {number} > file; rm /etc/new/a")
+            deeper = await branch.snapshot(tmp_path / f"deeper-{number}")
+            async with ImageSandbox(root(), workdir="/app", snapshot=deeper) as leaf:
+                assert await text_of(leaf, "cat file; ls /etc/new") == str(number)
+    async with ImageSandbox(root(), workdir="/app", snapshot=second) as later:
+        assert await text_of(later, "cat file; ls /etc/new") == "two"
+
+
+def test_a_snapshot_that_is_not_there_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no snapshot of a sandbox"):
+        Snapshot.load(tmp_path)
+
+
+async def test_memory_and_processes_are_limited() -> None:
+    require_images()
+    limits = SandboxLimits(memory_bytes=64 << 20, processes=40, wall_seconds=20)
+    async with ImageSandbox(root(), limits=limits) as sandbox:
+        hungry: ExecResult = await sandbox.exec("printf -v x '%100000000s' y; echo ${#x}")
+        assert hungry.is_error and "100000000" not in hungry.stdout
+        bomb = await sandbox.exec("for i in $(seq 200); do sleep 5 & done; ps | grep -c 'sleep 5'")
+        assert bomb.is_error or int(bomb.stdout.split()[-1]) < 60
+        await sandbox.kill_all()
+        assert not (await sandbox.exec("true")).is_error
+
+
+async def test_a_pool_has_the_next_one_ready_and_never_gives_one_twice() -> None:
+    require_images()
+    image, pool = ImageStore().find(root()), ImagePool(spare=1)
+    first = await pool.take(image, workdir="/app")
+    await first.exec("touch mine")
+    while not any(pool._ready.values()):
+        await asyncio.sleep(0.01)
+    (ready,) = next(iter(pool._ready.values()))
+    second = await pool.take(image, workdir="/app")
+    assert second is ready and await text_of(second, "ls") == "(no output)"
+    await first.close()
+    await second.close()
+    await pool.close()
+    assert not list(containers_folder().glob(f"{os.getpid()}-*"))
+
+
+KILLED = """
+import asyncio, sys
+sys.path.insert(0, "tests")
+from strands_env.sandbox.images import ImageSandbox
+async def work():
+    sandboxes = [ImageSandbox(sys.argv[1]) for _ in range(3)]
+    await asyncio.gather(*[one.start() for one in sandboxes])
+    print("started", flush=True)
+    await asyncio.gather(*[one.exec("sleep 1000") for one in sandboxes])
+asyncio.run(work())
+"""
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next() -> None:
+    made = require_images()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, made], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "started\n"
+    assert len(list(containers_folder().glob(f"{process.pid}-*"))) == 3
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    code = "from strands_env.sandbox.images.layers import remove_orphans; print(remove_orphans())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(said) >= 3 and not list(containers_folder().glob(f"{process.pid}-*"))
+    for _ in range(100):  # the kernel ends a sandbox with the process that started it
+        if not any("sleep 1000" in line for line in _command_lines()):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a process lives on")
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+# ---- archives and the store ------------------------------------------------------------------------------------------
+
+
+def layer(entries: Mapping[str, str | bytes | None], links: Mapping[str, str] | None = None) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, target in (links or {}).items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member)
+        for name, content in entries.items():
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(member)
+            else:
+                body = content.encode() if isinstance(content, str) else content
+                member.size, member.mode = len(body), 0o644
+                tar.addfile(member, io.BytesIO(body))
+    return data.getvalue()
+
+
+def saved_image(path: Path, layers: list[bytes]) -> Path:
+    """An archive as `docker save` writes it."""
+    config = b'{"config": {"Env": ["A=1", "PATH=/bin"], "WorkingDir": "/srv", "User": "worker"}}'
+    names = [f"{number}.tar" for number in range(len(layers))]
+    manifest = f'[{{"Config": "c.json", "RepoTags": ["x:1"], "Layers": {names!r}}}]'.replace("'", '"')
+    path.write_bytes(layer({"manifest.json": manifest, "c.json": config, **dict(zip(names, layers, strict=True))}))
+    return path
+
+
+def test_layers_are_applied_with_their_deletions(tmp_path: Path) -> None:
+    below = layer({"a/": None, "a/one": "1", "a/two": "2", "b/": None, "b/old": "x", "c": "c"}, {"link": "a"})
+    above = layer({"a/.wh.one": "", "b/new": "y", "b/.wh..wh..opq": "", "link/three": "3", ".wh.c": ""})
+    archive = saved_image(tmp_path / "image.tar", [below, above])
+    image = import_image(str(archive), ImageStore(tmp_path / "store"), name="team/app:1")
+    assert sorted(str(p.relative_to(image.root)) for p in Path(image.root).rglob("*")) == [
+        "a", "a/three", "a/two", "b", "b/new", "link",
+    ]  # fmt: skip
+    assert (image.name, image.workdir, image.user) == ("docker.io/team/app:1", "/srv", "worker")
+    assert image.environment == {"A": "1", "PATH": "/bin"}
+    assert ImageStore(tmp_path / "store").find("team/app:1") == image
+
+
+@pytest.mark.parametrize(
+    ("entries", "links"),
+    [
+        ({"../escaped": "x"}, {}),
+        ({"out/escaped": "x"}, {"out": "/{outside}"}),
+        ({"out/escaped": "x"}, {"out": "../../../../../../../../../../{outside}"}),
+        ({"a/b/escaped": "x"}, {"a": "/", "b": "/{outside}"}),
+    ],
+)
+def test_no_layer_writes_outside_its_root(tmp_path: Path, entries: dict[str, str], links: dict[str, str]) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    given = {name: target.replace("{outside}", str(outside).lstrip("/")) for name, target in links.items()}
+    archive = saved_image(tmp_path / "image.tar", [layer({}, given), layer(entries)])
+    import_image(str(archive), ImageStore(tmp_path / "store"), name="hostile")
+    assert list(outside.iterdir()) == [] and not (tmp_path / "escaped").exists()
+    assert list((tmp_path / "store").glob("escaped")) == []
+
+
+@pytest.mark.parametrize("damage", ["text", "cut", "folder"])
+def test_what_is_no_image_is_refused_and_leaves_nothing(tmp_path: Path, damage: str) -> None:
+    path = saved_image(tmp_path / "image.tar", [layer({"a": "1" * 100_000})])
+    if damage == "text":
+        path.write_text("no image")
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:50_000])
+    else:
+        path = tmp_path / "empty"
+        path.mkdir()
+    with pytest.raises(ImageSourceError, match="image"):
+        import_image(str(path), ImageStore(tmp_path / "store"), name="x")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_the_command_takes_in_lists_and_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path / "cache"))
+    archive = saved_image(tmp_path / "image.tar", [layer({"a": "1"})])
+    assert main(["images", "import", str(archive), "--name", "app"]) == 0
+    assert main(["images", "list"]) == 0
+    assert "docker.io/library/app:latest" in capsys.readouterr().out
+    assert main(["images", "remove", "app"]) == 0
+    assert main(["images", "remove", "app"]) == 1
+    assert "strands-env images pull app" in capsys.readouterr().err
+    with pytest.raises(SandboxUnavailableError, match="images import"):
+        ImageSandbox("app")
+
+
+def test_a_closed_sandbox_holds_no_socket() -> None:
+    made = require_images()
+
+    async def work() -> None:
+        sandbox = ImageSandbox(made)
+        await sandbox.start()
+        await sandbox.close()
+        await sandbox.close()
+        assert (await sandbox.exec("echo again")).stdout == "again\n"
+        await sandbox.close()
+
+    before = set(os.listdir("/proc/self/fd"))
+    asyncio.run(work())
+    after = set(os.listdir("/proc/self/fd"))
+    assert len(after) <= len(before)
