@@ -52,7 +52,9 @@ class HarborEnv(Environment):
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.
-        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for the next five.
+        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for the next three.
+        session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
+            as `max_requests`.
         gateway_host: Name under which a program in a container of Harbor's backends reaches this machine, such as
             `host.docker.internal`. The backend `bubblewrap` needs none.
         **options: Further arguments of `Environment`. With `reward_fn` that function scores instead of the verifier.
@@ -76,8 +78,7 @@ class HarborEnv(Environment):
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
         command_seconds: float = 180.0,
         harness: Harness | Callable[[Action], Harness] | None = None,
-        max_requests: int | None = None,
-        max_new_tokens: int | None = None,
+        session_limits: Mapping[str, Any] | None = None,
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
         gateway_options: Mapping[str, Any] | None = None,
@@ -103,8 +104,7 @@ class HarborEnv(Environment):
         if harness is not None:
             self.program = ProgramRun(
                 harness,
-                max_requests=max_requests,
-                max_new_tokens=max_new_tokens,
+                limits=session_limits,
                 score_failures=score_failures,
                 environment=environment,
                 gateway_options=gateway_options,
