@@ -357,7 +357,7 @@ def command(
 
 def supervisor_arguments(folder: str) -> list[str]:
     """Arguments of an interpreter that runs the supervisor, with the folder that holds `guest`."""
-    code = f"import sys; sys.path.insert(0, {folder!r}); from guest.supervisor import main; main()"
+    code = f"import sys; sys.path.insert(0, {folder!r}); from guest.main import main; main()"
     return ["-I", "-S", "-B", "-c", code]
 
 
