@@ -58,6 +58,26 @@ def _copy_program(source: str, made: Path, target: str) -> None:
 
 
 @functools.cache
+def root_with_tmux() -> str:
+    """The root with tmux; skips the test where this machine has none."""
+    tmux = shutil.which("tmux")
+    if tmux is None:
+        pytest.skip("needs tmux (Debian: tmux)")
+    made = Path(require_images()).with_name("root-tmux")
+    shutil.copytree(root(), made, symlinks=True)
+    _copy_program(tmux, made, "usr/bin/tmux")
+    for place in ("usr/share/terminfo", "lib/terminfo", "etc/terminfo"):
+        for entry in ("s/screen", "x/xterm", "x/xterm-256color", "d/dumb", "l/linux", "t/tmux"):
+            if (source := Path("/", place, entry)).is_file():
+                (made / place / entry).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, made / place / entry)
+    locales = Path("/usr/lib/locale/C.utf8")
+    if locales.is_dir():
+        shutil.copytree(locales, made / "usr/lib/locale/C.utf8")
+    return str(made)
+
+
+@functools.cache
 def unavailable() -> str | None:
     """Why there are no sandboxes on images here, or None."""
 
