@@ -317,8 +317,8 @@ async def main() -> None:
             capture_output=True,
             text=True,
             check=False,
-        ).stdout
-        version = (re.search(r"\d+\.\d+\.\d+", told) or [""])[0]
+        )
+        version = (re.search(r"\d+\.\d+\.\d+", told.stdout + told.stderr) or [""])[0]
         way = (*([str(node)] if node and name in MODERN else []), path)
         client = Client(name=name, package=name, source=recipe(way))
         rows.append(await run(client, version, "Run echo hi with the shell"))

@@ -14,12 +14,14 @@ from .recipes import (
     pi,
     qwen_code,
 )
+from .repository import RepositoryEnvironment
 
 __all__ = [
     "Harness",
     "HarnessEnvironment",
     "HarnessFailedError",
     "ProgramRun",
+    "RepositoryEnvironment",
     "claude_code",
     "codex",
     "gemini_cli",
