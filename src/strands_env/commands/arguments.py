@@ -59,6 +59,7 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("-c", "--max-concurrency", type=positive, metavar="N", help="rollouts at a time (10)")
     run.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: runs/BENCHMARK)")
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
+    run.add_argument("--record", metavar="FILE", help="keep every request and answer of the backend, for replay")
     run.add_argument("--no-tokens", action="store_true", help="do not keep token ids and log-probabilities")
     run.add_argument("--max-attempts", type=positive, metavar="N", help="rollouts of a sample that gets lost (3)")
     run.add_argument("--max-failures", type=non_negative, metavar="N", help="give up after so many lost samples")
@@ -75,6 +76,14 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
     run.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     run.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
+
+
+def _replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="recording of 'strands-env eval --record FILE'")
+    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: FILE.replay)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log warnings of single samples")
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
@@ -277,6 +286,7 @@ def _list(parser: argparse.ArgumentParser) -> None:
 
 ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "eval": _eval,
+    "replay": _replay,
     "compare": _compare,
     "report": _report,
     "view": _view,

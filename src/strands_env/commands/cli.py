@@ -10,6 +10,7 @@ from strands_sglang.commands.command_line import run_command_line
 
 _COMMANDS = {
     "eval": ("strands_env.commands.eval", "run a benchmark"),
+    "replay": ("strands_env.commands.replay", "run a recorded evaluation again, without its server"),
     "compare": ("strands_env.commands.compare", "compare two runs prompt by prompt, with a test of significance"),
     "report": ("strands_env.commands.report", "write one HTML file to look at a run"),
     "view": ("strands_env.commands.view", "show a run, or one sample of it, in the terminal"),

@@ -37,6 +37,7 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
 from strands_env.recipe.options import resolve
+from strands_env.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
@@ -44,7 +45,7 @@ from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
 
-_NOT_SAVED = frozenset({"command", "from_run", "resume", "quiet", "json", "verbose"})
+_NOT_SAVED = frozenset({"command", "from_run", "resume", "record", "quiet", "json", "verbose"})
 """Arguments that are no options of a run."""
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
@@ -64,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
         report = Reporting(
             note=lambda text: complain("eval", f"note: {text}"), announce=partial(announced, quiet=quiet)
         )
-        evaluation = build_evaluation(options, given, resume=args.resume, report=report)
+        if args.record is not None and args.resume:
+            raise EvalError("--record: a recording holds a whole run; leave out --resume")
+        recorder = None if args.record is None else Recorder(args.record, options)
+        evaluation = build_evaluation(options, given, resume=args.resume, report=report, tape=recorder)
         evaluator = evaluation.evaluator
         evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)
@@ -88,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         if not (isinstance(error, EvalError) or getattr(error, "is_fatal", False)):
             raise
         return _fail(error, Exit.USAGE)
+    if recorder is not None:
+        recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
     return _show(evaluator, status, options, as_json=args.json, trackers=trackers)
 
 

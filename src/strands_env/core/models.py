@@ -8,7 +8,7 @@ Their `**options` go to the model, or to the factory they call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
@@ -56,6 +56,7 @@ def sglang_model_factory(
     return_routed_experts: bool = False,
     enable_thinking: bool | None = None,
     seeded: bool = False,
+    wrap: Callable[[Any, int], Any] | None = None,
     **options: Any,
 ) -> ModelFactory:
     """A factory of `SGLangModel`, with exact token data.
@@ -70,6 +71,8 @@ def sglang_model_factory(
         enable_thinking: The chat template's argument of that name; None leaves it to the template.
         seeded: In a rollout that has a seed (an evaluation gives every sample one), send a `sampling_seed` with each
             call. A server uses it only with `--enable-deterministic-inference`.
+        wrap: Makes the backend of one model from the client and a number that is the model's own: the same in every
+            repetition of a rollout that has a seed, 0 in one that has none.
     """
     from strands_sglang.model import SGLangModel
     from strands_sglang.tool_parsers import as_tool_parser
@@ -78,10 +81,12 @@ def sglang_model_factory(
     params = _copied(sampling_params)
 
     def factory() -> Model:
-        seed = RolloutSeed.current() if seeded else None
+        rollout = RolloutSeed.current() if seeded or wrap is not None else None
+        seed = None if rollout is None else rollout.for_model()
+        backend = client if wrap is None else wrap(client, seed or 0)
         return SGLangModel(
             tokenizer=tokenizer,
-            client=client if seed is None else SeededBackend(client, seed.for_model()),
+            client=SeededBackend(backend, seed) if seeded and seed is not None else backend,
             tool_parser=parser,
             model_id=model_id,
             sampling_params=dict(params),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,22 @@ from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from strands_env.backends import BACKENDS
-from strands_env.core import ModelFactory
+from strands_env.core import Action, ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
 from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
-from strands_env.recipe.models import DeferredModels, check_named_models, check_sampling, loading, make_model_factory
+from strands_env.recipe.models import (
+    DeferredModels,
+    check_named_models,
+    check_sampling,
+    has_tokens,
+    loading,
+    make_model_factory,
+)
 from strands_env.recipe.names import REWARDS
 from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
 from strands_env.recipe.options import output_of
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
+from strands_env.recording import Recorder, Replay
 from strands_env.testing.dry_run import Level, quick_findings
 from strands_sglang import get_tool_parser
 
@@ -54,12 +62,20 @@ class Evaluation:
             await self._engine.close()
 
 
-def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: bool, report: Reporting) -> Evaluation:
+def build_evaluation(
+    options: dict[str, Any],
+    given: dict[str, Any],
+    *,
+    resume: bool,
+    report: Reporting,
+    tape: Recorder | Replay | None = None,
+) -> Evaluation:
     """Build the evaluator.
 
     Args:
         options: All options, as `resolve` gives them.
         given: The options that this run was given itself: one of them that would have no effect is refused.
+        tape: Records the run, or stands in for its backend and its tasks.
 
     Raises:
         EvalError: An option is wrong, or something cannot be made.
@@ -67,13 +83,17 @@ def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: 
         SGLangClientError: The server does not answer.
     """
     kind = load_evaluator(options["benchmark"])
-    _refuse_ignored(options, given, kind)
+    _refuse_ignored(options, given, kind, is_replay=isinstance(tape, Replay))
     sampling = _sampling(options, kind)
     if options["n_samples_per_prompt"] > 1 and sampling.get("temperature") == 0:
         report.note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
     model = model_options(options) | {"sampling_params": sampling}
     recipe = {name: options[name] for name in ("benchmark", "env", "env_config", "reward")} | {"model": model}
     is_inline = options["executor"] == "inline"
+    if isinstance(tape, Recorder) and not has_tokens(options["backend"]):
+        raise EvalError(f"--record: the backend {options['backend']!r} has no token data to record")
+    if tape is not None and (not is_inline or not takes_model(options["env"])):
+        raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
     if is_inline and options["workers"] is not None:
         raise EvalError("--workers is for --executor processes or ray")
     check_named_models(options["backend"], options["model_id"], options["tokenizer"])
@@ -88,7 +108,12 @@ def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: 
         load_reward(options["reward"])
     # The model is loaded last: every other mistake has been reported by then.
     evaluator = kind(_not_made, **_settings(options, kind, model))
-    _check_data(evaluator, options)
+    if isinstance(tape, Replay):
+        evaluator.load_dataset = lambda: tape.tasks  # type: ignore[method-assign]
+    else:
+        _check_data(evaluator, options)
+    if isinstance(tape, Recorder):
+        _record_tasks(evaluator, tape)
     _check_output(evaluator, resume=resume, report=report)
     if not is_inline:
         evaluator.executor, evaluator.env_factory = _executor(options, recipe), None
@@ -100,13 +125,25 @@ def build_evaluation(options: dict[str, Any], given: dict[str, Any], *, resume: 
         return Evaluation(evaluator)
 
     def load() -> ModelFactory:
-        with report.announce(loading(options)):
-            return make_model_factory(**model)
+        with report.announce(None if isinstance(tape, Replay) else loading(options)):
+            return make_model_factory(**model, tape=tape)
 
     models = DeferredModels(load)
     evaluator.env_factory = make_env_factory(**recipe, models=models)
     _check_environment(evaluator.env_factory, report, models.load)
     return Evaluation(evaluator, models.load())
+
+
+def _record_tasks(evaluator: Evaluator, recorder: Recorder) -> None:
+    load = evaluator.load_dataset
+
+    def noted() -> Iterator[Action]:
+        tasks = load()
+        if not isinstance(tasks, Iterable):
+            raise EvalError("--record: tasks that come asynchronously cannot be recorded")
+        return recorder.noted(tasks)
+
+    evaluator.load_dataset = noted  # type: ignore[method-assign]
 
 
 def model_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +202,7 @@ def _sampling(options: dict[str, Any], kind: type[Evaluator]) -> dict[str, Any]:
     return sampling
 
 
-def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[Evaluator]) -> None:
+def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[Evaluator], *, is_replay: bool) -> None:
     """Refuse options given here that would have no effect, and missing ones."""
     backend = options["backend"]
     if backend == "scripted":
@@ -184,7 +221,7 @@ def _refuse_ignored(options: dict[str, Any], given: dict[str, Any], kind: type[E
     for name, reason in ignored.items():
         if given.get(name) is not None:
             raise EvalError(f"--{name.replace('_', '-')} would have no effect: {reason}; leave it out")
-    if backend != "scripted" and (missing := BACKENDS[backend].missing(options)) is not None:
+    if not is_replay and backend != "scripted" and (missing := BACKENDS[backend].missing(options)) is not None:
         raise EvalError(missing)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import ModelFactory
+from strands_env.core.models import sglang_model_factory
 from strands_env.eval.errors import EvalError
+from strands_env.recording import Recorder, Replay
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.commands.command_line import what_to_install
 from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError
@@ -46,7 +48,8 @@ class DeferredModels:
         return getattr(self.load(), name)
 
 
-def _has_tokens(backend: str) -> bool:
+def has_tokens(backend: str) -> bool:
+    """The backend gives exact token data."""
     return backend in BACKENDS and BACKENDS[backend].has_tokens
 
 
@@ -74,12 +77,14 @@ def make_model_factory(
     sampling_params: Mapping[str, Any] | None = None,
     script: str = "I do not know.",
     script_delay: float = 0.0,
+    tape: Recorder | Replay | None = None,
 ) -> ModelFactory:
     """The model factory for plain values.
 
     Args:
         backend: A name of `strands_env.backends`, or `scripted` (answers always the same, for trying things).
         script_delay: Seconds each call of the scripted model takes.
+        tape: Records the calls of the models, or stands in for their backend.
 
     Raises:
         EvalError: Something is missing, unknown or cannot be loaded.
@@ -97,6 +102,10 @@ def make_model_factory(
 
         options["tool_parser"] = get_tool_parser(tool_parser or "hermes")
     try:
+        if isinstance(tape, Replay):
+            return _replayed(tape, **options)
+        if tape is not None:
+            options["wrap"] = tape.wrap
         made = model_factory_from_args(
             backend,
             sglang_base_url=base_url,
@@ -105,8 +114,10 @@ def make_model_factory(
             sampling_params=dict(sampling_params or {}) or None,
             **options,
         )
-        if _has_tokens(backend):
-            made()  # a wrong sampling parameter fails here, not in every sample
+        if has_tokens(backend):
+            model: Any = made()  # a wrong sampling parameter fails here, not in every sample
+            if tape is not None:
+                tape.begin(model.tokenizer, getattr(made, "config", {}), seeded=backend == "local")
         return made
     except SGLangClientError:
         raise
@@ -114,8 +125,22 @@ def make_model_factory(
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
     except ImportError as error:
         raise EvalError(what_to_install(error) or str(error)) from error
-    except (ValueError, StrandsSGLangError) as error:
+    except (ValueError, StrandsSGLangError) as error:  # a `RecordingError` too
         raise EvalError(str(error)) from error
+
+
+def _replayed(replay: Replay, **options: Any) -> ModelFactory:
+    """The factory of a recorded run, without its backend."""
+    recorded = replay.model
+    return sglang_model_factory(
+        tokenizer=replay.tokenizer,
+        client=replay.wrap(None, 0),
+        model_id=recorded["model_id"],
+        sampling_params=recorded["sampling_params"],
+        seeded=replay.seeded,
+        wrap=replay.wrap,
+        **options,
+    )
 
 
 def check_named_models(backend: str, model_id: str | None, tokenizer: str | None) -> None:

@@ -1,0 +1,73 @@
+"""`strands-env replay`: run a recorded evaluation again, without its server, and compare every sample."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from functools import partial
+
+from strands_env.commands.progress import announced, make_display
+from strands_env.commands.terminal import complain, say
+from strands_env.eval import EvalError, StoreError
+from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
+from strands_env.recording import RecordingError, Replay, digest_of
+from strands_sglang.commands.command_line import Exit
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it again."""
+    logging.basicConfig(level=logging.WARNING if args.verbose else logging.ERROR, format="%(name)s: %(message)s")
+    sys.path.insert(0, "")  # hooks in the folder one is in
+    quiet = args.quiet or args.json
+    try:
+        replay = Replay(args.file)
+        options = {**replay.options, "base_url": None, "output": args.output or f"{args.file}.replay", "track": None}
+        report = Reporting(
+            note=lambda text: complain("replay", f"note: {text}"), announce=partial(announced, quiet=quiet)
+        )
+        evaluation = build_evaluation(options, {}, resume=False, report=report, tape=replay)
+        evaluation.evaluator.progress = make_display(quiet=quiet)
+        asyncio.run(_run(evaluation))
+    except StoreError as error:
+        complain("replay", error)
+        return Exit.REFUSED
+    except (RecordingError, EvalError, ValueError, TypeError, OSError) as error:
+        complain("replay", error)
+        return Exit.USAGE
+    samples = [sample for group in evaluation.evaluator.load_results().values() for sample in group]
+    changed = sorted(sample.id for sample in samples if digest_of(sample) != replay.digests.get(sample.id))
+    missing = sorted(replay.digests.keys() - {sample.id for sample in samples})
+    is_same = not (changed or missing or replay.difference or replay.left_over)
+    if args.json:
+        say(
+            json.dumps(
+                {
+                    "samples": len(samples),
+                    "changed": changed,
+                    "missing": missing,
+                    "difference": replay.difference,
+                    "requests_left_over": replay.left_over,
+                }
+            )
+        )
+        return Exit.OK if is_same else Exit.FAILED
+    say(
+        f"{len(samples) - len(changed)} of {len(replay.digests)} samples are as recorded, but for times and message ids"
+    )
+    if replay.difference is not None:
+        say(f"first difference: {replay.difference}")
+    elif replay.left_over:
+        say(f"{replay.left_over} recorded requests were not made again")
+    for name in (*changed[:5], *missing[:5]):
+        say(f"differs: sample {name}")
+    return Exit.OK if is_same else Exit.FAILED
+
+
+async def _run(evaluation: Evaluation) -> None:
+    try:
+        await evaluation.evaluator.run()
+    finally:
+        await evaluation.close()

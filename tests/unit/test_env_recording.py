@@ -1,0 +1,153 @@
+"""Recorded evaluations, and their replay without a backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from strands_env.commands.cli import main
+from strands_env.eval.store import StorePaths
+from strands_env.recording import Replay, digest_of
+
+TASKS = [{"id": "a", "question": "What is 2+3?", "answer": "5"}, {"id": "b", "question": "What is 7?", "answer": "7"}]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A recording of four rollouts of the tiny embedded model."""
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+    options = ["--data", "tasks.jsonl", "--model-id", "tiny", "-n", "2", "--max-new-tokens", "12", "-q"]
+    main(["eval", *options, "-o", "run", "--record", "run.rec"])
+    capsys.readouterr()
+    return tmp_path / "run.rec"
+
+
+def replayed(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    status = main(["replay", "run.rec", "--json", *options])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_replay_needs_neither_model_nor_data_and_gives_the_same_samples(
+    recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import strands_sglang.backends.engine as engine
+
+    monkeypatch.setattr(engine, "EmbeddedEngine", None)
+    Path("tasks.jsonl").unlink()
+    status, found = replayed(capsys, "-o", "again")
+    assert status == 0
+    assert found == {"samples": 4, "changed": [], "missing": [], "difference": None, "requests_left_over": 0}
+    one, other = (_tokens(StorePaths.of(name)) for name in ("run", "again"))
+    assert one == other
+    assert len(one) == 4
+
+
+def _tokens(paths: StorePaths) -> dict[str, bytes]:
+    """The tokens of every sample, as they lie in the store."""
+    held = paths.tokens.read_bytes()
+    found = {}
+    for line in paths.results.read_text().splitlines():
+        sample = json.loads(line)
+        start, length = sample["tokens"]["observation"]
+        found[sample["id"]] = held[start : start + length]
+    return found
+
+
+def change_exchange(recording: Path, old: str, new: str) -> int:
+    """Change the first exchange of a recording, as an environment that has changed would; the number of its line."""
+    lines = recording.read_text().splitlines()
+    index = next(i for i, line in enumerate(lines) if '"scope"' in line)
+    assert old in lines[index]
+    lines[index] = lines[index].replace(old, new, 1)
+    recording.write_text("\n".join(lines) + "\n")
+    return index + 1
+
+
+def test_the_first_request_that_differs_is_named(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = next(line for line in recorded.read_text().splitlines() if '"scope"' in line)
+    first = json.loads(line)["prompt"][1][0]
+    number = change_exchange(recorded, f'"prompt": [0, [{first},', f'"prompt": [0, [{first}, 65,')
+    status, found = replayed(capsys)
+    assert status == 1
+    assert f"the prompt of line {number} differs from token 1 on: recorded 'b" in found["difference"]
+    assert found["requests_left_over"] == 1
+    assert len(found["changed"]) == 1
+
+
+def test_another_sampling_parameter_is_a_difference_too(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_exchange(recorded, '"max_new_tokens": 12', '"max_new_tokens": 11')
+    status, found = replayed(capsys)
+    assert status == 1
+    assert "sampling_params was {'max_new_tokens': 11" in found["difference"]
+
+
+def test_a_run_that_was_killed_can_still_be_read(recorded: Path) -> None:
+    lines = recorded.read_text().splitlines()
+    recorded.write_text("\n".join(line for line in lines if '"digest"' not in line) + "\n")
+    replay = Replay(recorded)
+    assert [task.message for task in replay.tasks] == [task["question"] for task in TASKS]
+    assert replay.digests == {}
+
+
+def test_a_recording_holds_no_address_and_no_secret(tmp_path: Path) -> None:
+    from strands_env.recording import Recorder
+
+    class Tokenizer:
+        def save_pretrained(self, folder: str) -> None:
+            Path(folder, "tokenizer.json").write_text("{}")
+
+    path = tmp_path / "r.rec"
+    options = {"base_url": "http://user:hunter2@host", "env_config": {"api_key": "hunter2", "size": 3}}
+    recorder = Recorder(path, options)
+    recorder.begin(Tokenizer(), {"model_id": "m"}, seeded=False)
+    assert "hunter2" not in path.read_text()
+    assert '"size": 3' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--backend", "scripted"], "has no token data to record"),
+        (["--resume"], "leave out --resume"),
+        (["--executor", "processes"], "--executor inline"),
+    ],
+)
+def test_runs_that_cannot_be_recorded_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
+    assert main(["eval", "--data", "tasks.jsonl", "--record", "r.rec", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("r.rec").exists()
+
+
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text('{"a": 1}\n')
+    assert main(["replay", str(tmp_path / "x")]) == 2
+    assert "is not a whole recording" in capsys.readouterr().err
+
+
+def test_times_and_message_ids_do_not_change_a_digest() -> None:
+    class Sample:
+        def __init__(self, **fields: Any) -> None:
+            self._fields = fields
+
+        def model_dump_json(self) -> str:
+            return json.dumps(self._fields)
+
+    one = Sample(reward=1.0, duration_s=1.5, messages=[{"tracking_id": "x", "metrics": {"latencyMs": 1}}])
+    other = Sample(reward=1.0, duration_s=2.5, messages=[{"tracking_id": "y", "metrics": {"latencyMs": 2}}])
+    assert digest_of(one) == digest_of(other)
+    assert digest_of(one) != digest_of(Sample(reward=0.0, duration_s=1.5, messages=[]))
