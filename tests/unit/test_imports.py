@@ -42,7 +42,7 @@ SGLANG_LAYERS = [
 ]
 ENV_LAYERS = [
     ["core", "trackers"],
-    ["sandbox", "backends"],
+    ["sandbox", "backends", "recording"],
     ["tools"],
     ["rewards"],
     ["environments"],
