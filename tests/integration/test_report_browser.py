@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
+import json
 
 import pytest
 
@@ -84,7 +87,7 @@ def make_sample(number: int, index: int) -> EvalSample:
         termination_reason=TerminationReason.TIMEOUT if failed else TerminationReason.TASK_COMPLETE,
         error=error if failed else None,
         trajectories=[
-            Trajectory(agent_name="agent", tokens=main),
+            Trajectory(agent_name="agent", tokens=main, is_main=True),
             Trajectory(agent_name=HOSTILE, tokens=other, is_discarded=True),
         ],
     )  # fmt: skip
@@ -233,6 +236,40 @@ async def test_turns_group_reasons_and_what_the_model_read(small, tmp_path):
         await page.run("document.querySelectorAll('[data-testid=group] .column-head')[1].click()")
         await page.until("document.querySelector('.drawer h2').textContent === 'p0, sample 1'")
         assert page.problems == []
+
+
+async def test_what_failed_comes_first_and_what_is_listed_is_saved(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.run(
+            "window.saved = []; URL.createObjectURL = (blob) => { saved.push(blob); return 'data:,'; };"
+            "HTMLAnchorElement.prototype.click = () => {};"
+        )
+        choose = "(() => {{ const box = document.querySelector('[aria-label={}]'); box.value = '{}'; {} }})()"
+        await page.run(choose.format("Order", "failed|rank", "box.dispatchEvent(new Event('change'))"))
+        rows = "[...document.querySelectorAll('.row')].slice(0, 4).map((row) => row.children[1].textContent).join()"
+        assert await page.run(rows) == "0.500,0.500,0.500,0.500"  # one of two passed; unscored prompts come behind
+        await page.run("[...document.querySelectorAll('button')].find((b) => b.textContent === 'By sample').click()")
+        await page.run(choose.format("Order", "failed|rank", "box.dispatchEvent(new Event('change'))"))
+        assert await page.run(rows) == "0.000,0.000,0.000,0.000"
+        await page.run(choose.format("Filter", "passed", "box.dispatchEvent(new Event('change'))"))
+        for name in ("CSV", "JSON"):
+            await page.run(f"[...document.querySelectorAll('button')].find((b) => b.textContent === '{name}').click()")
+        table = list(csv.DictReader(io.StringIO(await page.run("saved[0].text()"))))
+        listed = json.loads(await page.run("saved[1].text()"))
+        assert [row["id"] for row in table] == [row["id"] for row in listed] and len(listed) == 32
+        assert {row["reward"] for row in listed} == {1} and {row["reward"] for row in table} == {"1"}
+        assert HOSTILE.startswith(table[0]["expected"][:60]) and table[0]["text"].startswith("question ")
+        assert page.problems == []
+
+
+async def test_results_of_tools_are_headed_tool(small, tmp_path):
+    async with chromium(tmp_path) as page:
+        await page.open(small.path)
+        await page.press("Enter")
+        await page.until("document.querySelectorAll('.message').length > 0")
+        roles = "[...document.querySelectorAll('article.message .role')].map((role) => role.textContent).join()"
+        assert await page.run(roles) == "user,assistant,tool,assistant"
 
 
 async def test_any_field_filters_and_any_column_sorts(small, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
@@ -13,14 +14,14 @@ import pytest
 
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
-from strands_env.eval import Prices, ScoreTable, StoreError
+from strands_env.eval import Evaluator, Prices, ScoreTable, StoreError, read_results
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
 from strands_sglang.trajectory.media import PlacedMedium
-from tests.unit.eval_support import sample, with_tokens
+from tests.unit.eval_support import FakeEnv, sample, tasks, with_tokens
 
 
 class LetterTokenizer:
@@ -334,3 +335,23 @@ def test_images_stand_in_messages_and_tokens_once_each_and_their_runs_are_one_to
     report = write_report(tmp_path, tmp_path / "r.html")
     shown = islands(report.path)["chunk-0"]["samples"][0]
     assert shown["images"] == [] and shown["messages"][0]["blocks"][0]["image"] is None
+
+
+async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_first(tmp_path):
+    class Later(FakeEnv):
+        async def step(self, action, **options):
+            await asyncio.sleep(0.05 if action.task_context.id.startswith("p0") else 0)
+            return await super().step(action, **options)
+
+    await Evaluator(Later, output_path=tmp_path / "my-run", max_concurrency=4).run(tasks(4))
+    finished = [found.prompt_id for found in read_results(tmp_path / "my-run")]
+    assert finished[0] != finished[-1] == "p0"
+    overview = islands(write_report(tmp_path / "my-run", tmp_path / "r.html").path)["overview"]
+    assert [prompt[0] for prompt in overview["prompts"]] == ["p0", "p1", "p2", "p3"]
+    assert overview["title"] == "my-run"  # no benchmark was named
+
+
+def test_a_run_that_did_not_record_the_order_of_its_tasks_keeps_that_of_its_samples(tmp_path):
+    samples = [sample(1.0, prompt="b"), sample(1.0, prompt="a"), sample(0.0, 1, prompt="b")]
+    overview = islands(write_report(write(tmp_path, *samples), tmp_path / "r.html").path)["overview"]
+    assert [prompt[0] for prompt in overview["prompts"]] == ["b", "a"]

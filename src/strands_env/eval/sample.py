@@ -45,6 +45,7 @@ class EvalSample(BaseModel):
         action: The task; its id is the prompt's id and the index of the sample.
         aborted: Lost to infrastructure or refused by `Evaluator.validate_sample`: it has no part in metrics and a
             resume tries it again.
+        place: Position of the task in the data; None where it was not recorded.
         id: Identity by content: hash of task, configuration and index.
         duration_s: Seconds from its start to its end, all attempts and pauses included.
     """
@@ -58,6 +59,7 @@ class EvalSample(BaseModel):
     prompt_id: str = ""
     task_digest: str = ""
     index: int = 0
+    place: int | None = None
     attempts: int = 1
     duration_s: float = 0.0
 

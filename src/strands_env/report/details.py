@@ -267,7 +267,11 @@ def _placed(url: str, pictures: ReportImages) -> int | None:
 
 def _message(message: dict[str, Any], pictures: ReportImages) -> dict[str, Any]:
     blocks = [_block(block, pictures) for block in message.get("content") or []]
-    return {"role": str(message.get("role")), "blocks": blocks}
+    role = str(message.get("role"))
+    # The SDK has results come from the user.
+    if role.startswith("user") and blocks and all(block["kind"] == "result" for block in blocks):
+        role = f"tool{role[4:]}"
+    return {"role": role, "blocks": blocks}
 
 
 def _block(block: Any, pictures: ReportImages) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from strands_env.eval.metrics import Prices
 from strands_env.eval.run.groups import Grouping
-from strands_env.eval.store import Entry, ResultReader, load_run
+from strands_env.eval.store import Entry, ResultReader, StorePaths, load_run
 from strands_env.report.details import TokenTexts, details
 from strands_env.report.overview import Overview
 from strands_env.report.page import now, page
@@ -60,10 +61,15 @@ def write_report(
     with ResultReader(run) as reader:
         document = load_run(reader.paths.run) or {}
         overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(document), prices=prices)
+        # Prompts in the order of the data; where a run has not recorded it, in that of their first samples.
+        places: dict[str, float] = {}
+        first = {entry.prompt_id: number for number, entry in reversed(list(enumerate(reader.entries)))}
         for entry in reader.entries:
-            overview.add(reader.read(entry))
-        order = _by_prompt(reader.entries)
-        name = str(title or document.get("config", {}).get("benchmark") or reader.paths.results.stem)
+            sample = reader.read(entry)
+            overview.add(sample)
+            places.setdefault(entry.prompt_id, math.inf if sample.place is None else sample.place)
+        order = sorted(reader.entries, key=lambda entry: (places[entry.prompt_id], first[entry.prompt_id], entry.index))
+        name = title or title_of(document, reader.paths)
         texts = TokenTexts(tokenizer, token_budget)
         with page(target, title=name, scripts=_SCRIPTS) as made:
             for number, chunk in enumerate(_chunks(reader, order, texts, system_prompt_of(document))):
@@ -83,6 +89,12 @@ def write_report(
             }
             made.add("overview", data)
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
+
+
+def title_of(document: Mapping[str, Any], paths: StorePaths) -> str:
+    """The benchmark's name; for results without one, that of their folder, or of a file that has one of its own."""
+    file, folder = paths.results.stem, paths.results.resolve().parent.name
+    return str((document.get("config") or {}).get("benchmark") or (folder if file == "results" and folder else file))
 
 
 def system_prompt_of(document: Mapping[str, Any] | None) -> str | None:
@@ -108,12 +120,6 @@ def header_of(document: Mapping[str, Any]) -> dict[str, Any]:
         "seed": config.get("sampling_seed"),
         "rescored": (about.get("rescored") or {}).get("reward"),
     }
-
-
-def _by_prompt(entries: list[Entry]) -> list[Entry]:
-    """Prompts in the order of their first sample, samples by index."""
-    first = {entry.prompt_id: place for place, entry in reversed(list(enumerate(entries)))}
-    return sorted(entries, key=lambda entry: (first[entry.prompt_id], entry.index))
 
 
 def _chunks(

@@ -249,7 +249,13 @@ class Run:
             changes[SEED_FIELD] = sample_seed(seed, job.prompt, job.index)
         action = changed(task, {"task_context": changed(task.task_context, changes)})
         prompt = job.prompt
-        identity = {"id": job.id, "index": job.index, "prompt_id": prompt.id, "task_digest": prompt.digest}
+        identity = {
+            "id": job.id,
+            "index": job.index,
+            "prompt_id": prompt.id,
+            "task_digest": prompt.digest,
+            "place": prompt.place,
+        }
         return await sampler.sample(action, self._retried, **identity)
 
     def _retried(self) -> None:

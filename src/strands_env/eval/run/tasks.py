@@ -214,12 +214,14 @@ def _name(action: Action) -> str:
 class NamedTask:
     """A task of the run.
 
-    Its id is the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again.
+    Its id is the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again. `place` is its
+    position in the data.
     """
 
     action: Action
     id: str
     digest: str
+    place: int = 0
 
 
 class TaskNamer:
@@ -240,7 +242,7 @@ class TaskNamer:
             given.encode()
         except UnicodeEncodeError:
             raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
-        return NamedTask(action=action, id=self._unused(given), digest=content)
+        return NamedTask(action=action, place=len(self._next), id=self._unused(given), digest=content)
 
     def _unused(self, given: str) -> str:
         name = given

@@ -226,6 +226,7 @@ def to_sample(record: dict[str, Any]) -> EvalSample:
             prompt_id=record["prompt_id"],
             task_digest=record["task"],
             index=record["index"],
+            place=record.get("place"),
             attempts=record["attempts"],
             duration_s=record["duration_s"],
         )
@@ -275,6 +276,8 @@ def _line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, resu
         "attempts": sample.attempts,
         "duration_s": sample.duration_s,
     }
+    if sample.place is not None:
+        head["place"] = sample.place
     if tokens is not None:
         head["tokens"] = tokens
     body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result))

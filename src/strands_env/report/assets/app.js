@@ -86,14 +86,18 @@ function runTable(data, openSample) {
   const more = [
     { name: "Tokens", class: "num", wide: true, width: "68px", value: (row) => row.tokens, view: (row) => round(row.tokens) },
     { name: "Turns", class: "num", wide: 2, width: "56px", value: (row) => row.turns, view: (row) => short(row.turns) },
-    { name: "Time", class: "num", wide: true, width: "74px", value: (row) => row.seconds, view: (row) => duration(row.seconds) },
+    { name: "Time", class: "num", wide: true, width: "82px", value: (row) => row.seconds, view: (row) => clock(row.seconds) },
     { name: "Text", wide: true, width: "minmax(110px, 2.6fr)", view: (row) => row.text },
     { name: "Expected", class: "mono soft", wide: 2, width: "minmax(60px, 1fr)", value: (row) => row.truth, view: (row) => row.truth ?? "" }];
   const ended = { name: "Ended", width: "minmax(110px, 1.2fr)", value: (row) => row.ended, view: (row) => words(row.ended) };
   const fields = Object.fromEntries(["reward", "tokens", "turns", "calls", "seconds", "ended", "id"].map((name) => [name, (row) => row[name]]));
   const choices = [["all", "All", () => true], ["failed", "Never passed", (row) => row.scored && !row.passed], ["mixed", "Passed sometimes", (row) => row.passed && row.passed < row.scored],
     ["passed", "Always passed", (row) => row.scored && row.passed === row.scored], ["unscored", "With unscored samples", (row) => row.scored < row.count]];
-  return dataTable({ label: "Prompts and samples", testid: "prompts", placeholder: "Search ( / ), such as reward<1 tokens>200", fields, choices,
+  // Never passed, passed in part, not scored, passed.
+  const severity = (row) => (!row.scored ? 2 : row.passed === row.scored ? 3 : row.passed || row.reward > 0 ? 1 : 0);
+  const orders = [["failed", "Failed first", (row) => severity(row)]];
+  const exported = (row) => ({ id: row.id, reward: row.reward, samples: row.count, scored: row.scored, passed: row.passed, tokens: row.tokens, turns: row.turns, tool_calls: row.calls, seconds: row.seconds, ended: row.ended, text: row.text, expected: row.truth });
+  return dataTable({ label: "Prompts and samples", orders, exported, file: data.title, testid: "prompts", placeholder: "Search ( / ), such as reward<1 tokens>200", fields, choices,
     columns: { prompts: [id, reward, samples, ...more], samples: [{ ...id, name: "Sample", width: "minmax(120px, 1.6fr)" }, reward, ended, ...more] },
     modes: { prompts: { label: "By prompt", rows: () => promptRows(data) }, samples: { label: "By sample", rows: () => sampleRows(data) } },
     open: (row, cell) => openSample(cell ? Number(cell.dataset.place) : row.start) });

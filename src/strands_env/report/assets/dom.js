@@ -39,6 +39,20 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+// The same in a column: `2m 43s`, `1h 05m`.
+function clock(seconds) {
+  if (!isNumber(seconds) || seconds < 60) return duration(seconds);
+  const whole = Math.round(seconds), two = (value) => String(value).padStart(2, "0");
+  return whole < 3600 ? `${Math.floor(whole / 60)}m ${two(whole % 60)}s` : `${Math.floor(whole / 3600)}h ${two(Math.floor(whole / 60) % 60)}m`;
+}
+
+// Saves text as a file; nothing is sent anywhere.
+function save(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type })), link = h("a", { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
 const quantity = (count, one, many) => `${whole(count)} ${count === 1 ? one : many || `${one}s`}`;
 
 // Data that is unpacked when it is first looked at.

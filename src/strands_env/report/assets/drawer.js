@@ -70,9 +70,6 @@ function makeDrawer(data, chunks) {
   function close() {
     drawer.hidden = shade.hidden = true;
     document.body.style.overflow = "";
-    why.replaceChildren(...(current.error ? [h("span", { class: "verdict bad" }, `${current.error.type}: ${current.error.message.slice(0, 300)}`)] : []),
-      ...current.why.map(([name, text]) => h("span", null, h("span", { class: "name" }, `${name} `), text)));
-    why.hidden = !why.childNodes.length;
     history.replaceState(null, "", location.pathname + location.search);
     if (before) before.focus();
   }

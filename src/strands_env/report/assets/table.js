@@ -25,14 +25,15 @@ function parseFilter(text, fields) {
 const room = (column) => (column.wide === 2 ? "wide wider" : column.wide ? "wide" : "");
 
 // columns: { name, view(row), value(row), width, wide } (wide: only where there is room; 2: where there is much). fields: name to value(row), for filters.
-function dataTable({ label, testid, columns, fields, choices, modes, open, placeholder }) {
+// orders: [name, text, rank(row)], lowest first, beside those of the columns. exported(row): the values of a row in the files.
+function dataTable({ label, testid, columns, fields, choices, modes, open, placeholder, orders = [], exported = null, file = "rows" }) {
   let rows = [], listed = [], active = 0, sort = { column: null, down: true }, current = null;
   const space = h("div", { role: "presentation" });
   const scroll = h("div", { class: "scroll", tabindex: 0, role: "listbox", "aria-label": label, "data-testid": testid }, space);
   const count = h("span", { class: "soft num", "data-testid": "count", role: "status" });
   const search = h("input", { type: "search", placeholder, "aria-label": placeholder, oninput: () => update() });
   const filter = h("select", { "aria-label": "Filter", onchange: () => update() }, choices.map(([value, text]) => h("option", { value }, text)));
-  const order = h("select", { "aria-label": "Order", onchange: () => { const [column, down] = order.value.split("|"); sort = { column: column === "" ? null : Number(column), down: down === "1" }; update(); } });
+  const order = h("select", { "aria-label": "Order", onchange: () => { const [column, down] = order.value.split("|"); sort = { column: column === "" || down === "rank" ? null : Number(column), down: down === "1", rank: down === "rank" ? column : null }; update(); } });
   const head = h("div", { class: "head" });
   const table = h("div", { class: "table" }, head, scroll);
 
@@ -45,7 +46,7 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
     table.style.setProperty("--narrow", current.filter((column) => !column.wide).map((column) => column.width.replace(/minmax\(\d+px/, "minmax(0")).join(" "));
     head.replaceChildren(...current.map((column, i) => h("span", { class: room(column) }, column.value
       ? h("button", { "aria-pressed": "false", title: `Sort by ${column.name.toLowerCase()}`, onclick: () => { sort = { column: i, down: sort.column === i ? !sort.down : true }; update(); } }, column.name) : column.name)));
-    order.replaceChildren(h("option", { value: "|1" }, "In order of the run"), ...current.flatMap((column, i) => (column.value ? [h("option", { value: `${i}|1` }, `${column.name}: highest first`), h("option", { value: `${i}|0` }, `${column.name}: lowest first`)] : [])));
+    order.replaceChildren(h("option", { value: "|1" }, "In order of the tasks"), ...orders.map(([name, text]) => h("option", { value: `${name}|rank` }, text)), ...current.flatMap((column, i) => (column.value ? [h("option", { value: `${i}|1` }, `${column.name}: highest first`), h("option", { value: `${i}|0` }, `${column.name}: lowest first`)] : [])));
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mode === name));
     update();
   }
@@ -85,8 +86,10 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   function update() {
     const chosen = choices.find(([value]) => value === filter.value)[2], terms = parseFilter(search.value, fields);
     listed = rows.filter((row) => chosen(row) && terms.every((fits) => fits(row)));
-    if (sort.column !== null) listed.sort(compareRows);
-    order.value = sort.column === null ? "|1" : `${sort.column}|${sort.down ? 1 : 0}`;
+    const rank = sort.rank && orders.find(([name]) => name === sort.rank)[2];
+    if (rank) listed.sort((one, two) => rank(one) - rank(two) || one.i - two.i);
+    else if (sort.column !== null) listed.sort(compareRows);
+    order.value = rank ? `${sort.rank}|rank` : sort.column === null ? "|1" : `${sort.column}|${sort.down ? 1 : 0}`;
     [...head.children].forEach((cell, i) => { const button = cell.querySelector("button"); if (button) { button.setAttribute("aria-pressed", String(sort.column === i)); button.textContent = current[i].name + (sort.column === i ? (sort.down ? " ↓" : " ↑") : ""); } });
     space.style.height = `${listed.length * ROW}px`;
     scroll.style.height = `min(58vh, 640px, ${Math.max(2, listed.length) * ROW + 2}px)`;
@@ -105,7 +108,12 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   scroll.addEventListener("scroll", () => requestAnimationFrame(draw));
   scroll.addEventListener("keydown", move);
   addEventListener("resize", draw);
-  const element = h("section", { class: "panel" }, h("h2", null, label), h("div", { class: "tools" }, search, filter, order, switches, count),
+  // What is listed, in its order. A text that a spreadsheet would take for a formula gets an apostrophe.
+  const cell = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? `"${value.replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"` : String(value));
+  const csv = (found) => [Object.keys(found[0] || {}).join(","), ...found.map((row) => Object.values(row).map(cell).join(","))].join("\r\n") + "\r\n";
+  const files = exported ? [h("button", { title: "Save the listed rows as CSV", onclick: () => save(`${file}.csv`, "text/csv", csv(listed.map(exported))) }, "CSV"),
+    h("button", { title: "Save the listed rows as JSON", onclick: () => save(`${file}.json`, "application/json", JSON.stringify(listed.map(exported), null, 1)) }, "JSON")] : [];
+  const element = h("section", { class: "panel" }, h("h2", null, label), h("div", { class: "tools" }, search, filter, order, switches, files, count),
     h("p", { class: "soft hint" }, `Filters: ${Object.keys(fields).join(", ")} with < <= > >= = != or : (contains), and words, as in “${placeholder.split("such as ")[1] || "reward<1"}”.`), table);
   return { element, search, scroll, move, start: () => setMode(names[0]) };
 }
