@@ -249,7 +249,7 @@ def _lines(example: Example, totals: DriftTotals, *, colour: bool) -> list[str]:
 
 
 def _factor(example: Example) -> str:
-    """How much more or less probable the other tokens are."""
+    """The other tokens' probability, relative to the sampled ones."""
     if example.sampled_logprob is None or example.retokenized_logprob is None:
         return ""
     factor = math.exp(min(abs(example.sampled_logprob - example.retokenized_logprob), 20.0))

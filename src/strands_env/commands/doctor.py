@@ -37,7 +37,7 @@ _OWN_EXTRAS = frozenset({"test", "dev", "docs", "trainers", "all"})
 
 
 class State(StrEnum):
-    """How a part of this machine is."""
+    """State of a part of this machine."""
 
     FIT = "fit"
     """It works."""
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found of one part.
+    """The finding about one part.
 
     Attributes:
         advice: What to do; None where nothing has to be done.

@@ -1,4 +1,9 @@
-"""Errors of `strands_env.distributed`."""
+"""Errors of `strands_env.distributed`.
+
+- `WorkerLostError`: also a `ConnectionError`; a worker ended, its rollouts may run again
+- `QuarantinedTaskError`: a task ended every worker that ran it alone
+- `WorkerSetupError`: no worker can make the environment factory
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DEFAULT_MAX_OUTPUT_CHARS = 10_000
 
 
 class SandboxTools:
-    """What tools over one sandbox share: results, and failures of the sandbox itself.
+    """Base of tools over one sandbox: results, and failures of the sandbox itself.
 
     Whatever code does is a tool result. When the sandbox itself fails, the result says so, and
     `failure` keeps the error for the environment.

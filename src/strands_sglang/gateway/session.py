@@ -271,7 +271,7 @@ class Session:
             raise Refused(f"session {self.id} is closed", status=409, code="session_closed")
 
     def _must_end(self, request: WireRequest, origin: Origin) -> bool:
-        """Whether the answer is to be the final one; a limit that leaves no answer is refused."""
+        """True if the answer is to be the final one; refuses at a limit that leaves no answer."""
         limits = self.limits
         reached = limits.reached(
             requests=self.counters.sampled + len(self._tasks),

@@ -104,7 +104,7 @@ class RepositoryEnvironment(HarnessEnvironment):
         return shlex.quote(self.folder)
 
     async def diff(self) -> bytes | None:
-        """What the program has changed, committed or not; None where it has made that impossible to say."""
+        """The program's changes, committed or not; None where it has made that impossible to say."""
         name = ".change.diff"
         take = f"{_GIT} add -A && {_GIT} diff --cached --binary --no-color --no-ext-diff --no-textconv {self._base}"
         done = await self.sandbox.exec(f"rm -rf {name}; (cd {self._at} && {take}) > {name}")

@@ -73,7 +73,7 @@ _sibling_slots = SandboxSlots(MAX_SIBLINGS)  # a sibling that waited for a slot 
 
 
 class SupervisedSandbox:
-    """What sandboxes with a supervisor as first process share: calls, files, start and end.
+    """Base of sandboxes whose first process is a supervisor: calls, files, start and end.
 
     Attributes:
         is_waiting: Its call waits for one of the slots, or was cancelled while it did.

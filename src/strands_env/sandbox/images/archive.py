@@ -34,7 +34,7 @@ class ImageFormatError(SandboxError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedConfig:
-    """What an image sets for the programs in it."""
+    """The settings of an image for the programs in it."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"

@@ -161,7 +161,7 @@ def image_mode() -> Mode:
 
 
 def _hidden(python: PythonHome) -> dict[str, str]:
-    """What the supervisor needs of this machine, by its path inside."""
+    """Files of this machine that the supervisor needs, by their paths inside."""
     guest = Path(__file__).parents[1] / "bubblewrap" / "guest"
     shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
     return {**shown, f"{PROGRAMS}/guest": str(guest)}

@@ -269,7 +269,7 @@ async def _attempt(
 
 
 def _may_score(environment: Any) -> bool:
-    """Whether an environment can give a reward. An overridden `step` or `rollout` may, though not every time."""
+    """True if an environment can give a reward. An overridden `step` or `rollout` may, though not every time."""
     if getattr(environment, "reward_fn", None) is not None:
         return True
     return any(getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step"))

@@ -14,10 +14,10 @@ from ..answer import check_output, checked_ids, checked_logprobs, is_count, weig
 from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 RID_PREFIX: Final = "generate-tokens-"
-"""What the server puts before the id of a request, in answers and in abort calls."""
+"""Prefix that the server puts before the id of a request, in answers and in abort calls."""
 
 _REPLACED: Final = -9999.0
-"""What the server writes for a log-probability that is infinite or no number."""
+"""The server's stand-in for a log-probability that is infinite or not a number."""
 
 _FINISHES: Final = {
     "stop": FinishType.STOP,

@@ -143,7 +143,7 @@ class VLLMClient(ServerClient):
         )
 
     async def health(self, timeout: float = 25.0) -> bool:
-        """Whether the server answers `GET /health` with 200; 503 where its engine is dead."""
+        """True if the server answers `GET /health` with 200; it answers 503 when its engine is dead."""
         try:
             status, _ = await self._get("/health", timeout)
         except FAILURES:
@@ -203,7 +203,7 @@ class VLLMClient(ServerClient):
         )
 
     async def _best_two_differ(self, ids: array[int], temperature: float, request: GenerateRequest) -> float | None:
-        """How far the log-probabilities of the two most likely tokens are apart, or None if that is not known."""
+        """Difference of the log-probabilities of the two most likely tokens, or None if it is not known."""
         probe = GenerateRequest(
             prompt=PromptIds.of(ids),
             # The list begins with the sampled token and is cut to its length: the best two are in three.

@@ -31,7 +31,7 @@ CAPABILITIES: Final = Capabilities(
         "images": "what vLLM makes of an image is not proved yet; use an SGLang server",
     },
 )
-"""What `/inference/v1/generate` can do on a server that returns log-probabilities of the sampled distribution."""
+"""Capabilities of `/inference/v1/generate` on a server that returns log-probabilities of the sampled distribution."""
 
 RAW_HINT: Final = (
     "the server returns log-probabilities from before temperature, penalties, top-p and top-k (vLLM's default), which "
@@ -128,7 +128,7 @@ def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(params: Mapping[str, Any]) -> bool:
-    """Whether tokens are sampled from the model's own distribution, so that raw log-probabilities are right."""
+    """True if tokens are sampled from the model's own distribution, so that raw log-probabilities are right."""
     neutral = {"temperature": (1,), "top_p": (1,), "top_k": (-1, 0), "min_p": (0,)}
     neutral |= {"frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,)}
     return (
