@@ -8,7 +8,7 @@ set -euo pipefail
 TRAIN=train_async.py
 LAYOUT_ARGS=(--actor-num-nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4)
 EXTRA_ARGS=(
-  # Keeps a pool of rollouts running across steps. One sample a rollout: no strands_env_fanout.
+  # Keeps a pool of rollouts running across steps.
   --rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async
   # The worker does not evaluate.
   --eval-function-path slime.rollout.sglang_rollout.generate_rollout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import types
 from typing import Any
 
@@ -11,8 +13,9 @@ from provider_support import Replay, add, call, completion
 from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig, settle
 from strands import tool
 
-from strands_env.training import slime
-from strands_env.training.slime.episode import SUSPENDED, AbortWatch, Episode, RolloutControl
+from strands_env.training.slime.backend import RolloutControl
+from strands_env.training.slime.episode import SUSPENDED, AbortWatch, Episode
+from strands_env.training.slime.sample import RolloutSamples
 from strands_sglang.testing import FaultyServer, Reply, faults
 from tests.unit.client_support import make
 
@@ -292,13 +295,26 @@ async def test_with_partial_rollout_a_rollout_is_one_sample_that_trains_its_whol
     assert sum(sample.loss_mask) == len(completion("second").ids)
 
 
-@pytest.mark.parametrize("option", ["partial_rollout", "group_rm"])
-async def test_fan_out_where_slime_takes_one_sample_is_refused(rig: Rig, option: str) -> None:
-    setattr(rig.args, option, True)
-    rig.args.strands_env_fanout = True
-    rig.serve(completion("3"))
-    with pytest.raises(slime.SlimeConfigError, match="fanout"):
-        await rig.run()
+async def test_samples_of_one_rollout_are_read_as_the_first_and_set_together() -> None:
+    samples = RolloutSamples([Sample(index=5, response_length=2), Sample(index=5, response_length=3)])
+    assert (samples.index, samples.status, samples.response_length) == (5, Sample.Status.PENDING, 2)
+    samples.loss_mask = [0, 0]
+    samples.reward = 1.0
+    assert [sample.loss_mask for sample in samples] == [[0, 0], [0, 0, 0]]
+    assert [sample.reward for sample in samples] == [1.0, 1.0]
+    again = pickle.loads(pickle.dumps(samples))
+    assert type(again) is RolloutSamples and list(again) == list(samples) == list(copy.deepcopy(samples))
+    with pytest.raises(AttributeError):
+        RolloutSamples().status  # noqa: B018
+
+
+async def test_a_failed_rollout_that_was_held_back_starts_over(rig: Rig) -> None:
+    rig.args.strands_env_fanout = rig.args.partial_rollout = True
+    rig.serve(ConnectionError("gone"), completion("3"))
+    failed = await rig.run()
+    assert [sample.status for sample in failed] == [Sample.Status.FAILED]
+    (sample,) = await rig.run(failed)
+    assert sample.status is Sample.Status.COMPLETED and not sample.remove_sample
 
 
 async def test_with_a_group_reward_a_rollout_is_one_sample(rig: Rig) -> None:

@@ -15,7 +15,6 @@ from provider_support import Replay, completion, tokenizer
 from slime_support import PARAMS
 
 from strands_env.training import slime
-from strands_env.training.slime import generate as _generate_function
 from strands_env.training.slime.settings import SCORING, STREAK
 from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
 
@@ -136,7 +135,22 @@ def check_ranks(ranks: list[dict[str, Any]], router: Router, *, samples: int) ->
 MODES: dict[str, tuple[list[str], dict[str, Any], int]] = {
     "plain": ([], {}, 4),
     "fan-out": ([], {"strands_env_fanout": True, "strands_env_options": {"two_paths": True}}, 8),
-    "one of two paths": ([], {"strands_env_options": {"two_paths": True}}, 4),
+    "fan-out by default": ([], {"strands_env_options": {"two_paths": True}}, 8),
+    "one of two paths": ([], {"strands_env_fanout": False, "strands_env_options": {"two_paths": True}}, 4),
+    "fan-out, partial": (["--partial-rollout"], {"strands_env_options": {"two_paths": True}}, 8),
+    "fan-out, group rewards": (
+        ["--group-rm"],
+        {
+            "strands_env_reward": f"{__name__}.scored",
+            "strands_env_options": {"two_paths": True, "unscored": True},
+        },
+        8,
+    ),
+    "fan-out, fully asynchronous": (
+        ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"],
+        {"strands_env_options": {"two_paths": True}},
+        8,
+    ),
     "partial": (["--partial-rollout"], {}, 4),
     "off-policy masks": (["--partial-rollout", "--mask-offpolicy-in-partial-rollout"], {}, 4),
     "experts and top-p": (["--use-rollout-routing-replay", "--rollout-top-p", "0.9"], {}, 4),
@@ -256,10 +270,25 @@ def test_saved_rollouts_are_loaded_again(run: Any, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_what_slime_aborts_is_put_back_and_goes_on(run: Any, partial: bool) -> None:
-    flags = ["--over-sampling-batch-size", "4", *(["--partial-rollout"] if partial else [])]
-    made = run(*flags)
+@pytest.mark.parametrize(
+    ("flags", "options", "samples"),
+    [
+        ([], {}, 4),
+        (["--partial-rollout"], {}, 4),
+        (["--partial-rollout"], {"strands_env_options": {"two_paths": True}}, 8),
+        (
+            ["--partial-rollout", "--mask-offpolicy-in-partial-rollout"],
+            {"strands_env_options": {"two_paths": True}},
+            8,
+        ),
+    ],
+    ids=["thrown away", "partial", "fan-out", "fan-out, off-policy masks"],
+)
+def test_what_slime_aborts_is_put_back_and_goes_on(
+    run: Any, flags: list[str], options: dict[str, Any], samples: int
+) -> None:
+    made = run("--over-sampling-batch-size", "4", *flags, **options)
+    partial = bool(flags)
     slow = itertools.count()
     reply = made.router._reply
 
@@ -281,13 +310,12 @@ def test_what_slime_aborts_is_put_back_and_goes_on(run: Any, partial: bool) -> N
     made.router.seconds = 0.0
     made.manager.data_source.add_samples(aborted)
     check = made.step(1)
-    check_ranks(check, made.router, samples=4)
+    check_ranks(check, made.router, samples=samples)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"strands_env_fanout": True},
         {"strands_env_factory": "no.such.thing"},
         {"strands_env_options": {"unscored": True}},  # and no strands_env_reward
     ],
@@ -299,12 +327,29 @@ def test_a_wrong_configuration_ends_a_fully_asynchronous_run(run: Any, options: 
         made.step()
 
 
-def test_fanout_with_the_fully_asynchronous_worker_is_refused_at_the_first_call(run: Any) -> None:
-    path = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
-    made = run("--rollout-function-path", path, strands_env_fanout=True)
-    (sample, _), *_ = made.manager.data_source.get_samples(1)
-    with pytest.raises(slime.SlimeConfigError, match=r"strands_env_fanout.*fully_async"):
-        importlib.import_module("asyncio").run(_generate_function(made.args, sample, {"max_new_tokens": 10}))
+def test_a_group_that_finished_while_slime_stopped_is_kept_whole(run: Any) -> None:
+    """slime puts finished rollouts back beside aborted ones, and asks for all of the group again."""
+    made = run("--partial-rollout", strands_env_options={"two_paths": True})
+    rollout = importlib.import_module("slime.rollout.sglang_rollout")
+    (group,) = made.manager.data_source.get_samples(1)
+    run_async = importlib.import_module("slime.utils.async_utils").run
+
+    async def one_of_each() -> Any:
+        params = rollout.GenerateState(made.args).sampling_params
+        done = await rollout.generate_and_rm(made.args, group[0], dict(params))
+        group[1].status = type(group[1]).Status.ABORTED
+        return [done, group[1]]
+
+    mixed = run_async(one_of_each())
+    assert [len(mixed[0]), mixed[0].status.value, mixed[0].index] == [2, "completed", group[0].index]
+    assert mixed[0].response and "start_rollout_id" not in mixed[0].metadata  # what slime's `abort` reads
+    mixed[0].metadata["start_rollout_id"] = 0
+    tokens = [sample.tokens for sample in mixed[0]]
+    made.manager.data_source.add_samples([mixed])
+    again = made.manager.data_source.get_samples(1)
+    params = rollout.GenerateState(made.args).sampling_params
+    (first, second) = run_async(rollout.generate_and_rm_group(made.args, again[0], dict(params)))
+    assert [sample.tokens for sample in first] == tokens and len(second) == 2
 
 
 async def test_slimes_own_example_runs_unchanged(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

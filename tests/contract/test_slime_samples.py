@@ -17,7 +17,8 @@ from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import SamplingMask, slime
-from strands_env.training.slime.sample import CallRecord, kept_of_sample
+from strands_env.training.slime.backend import CallRecord, kept_of_sample
+from strands_env.training.slime.hooks import rollout_metrics
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -88,7 +89,12 @@ async def test_without_fan_out_lost_paths_are_said_once(rig: Rig, caplog: pytest
     sys.modules["strands_env.training.slime.generate"]._warn_of_other_paths.cache_clear()
     rig.environment = TwoPaths
     rig.serve(*map(completion, ("one", "two", "three", "four")))
-    assert [isinstance(await rig.run(), Sample) for _ in range(2)] == [True, True]
+    samples = [await rig.run() for _ in range(2)]
+    assert [isinstance(sample, Sample) for sample in samples] == [True, True]
+    one, two, three, four = (len(completion(text).ids) for text in ("one", "two", "three", "four"))
+    metrics = rollout_metrics(rig.args, samples)
+    assert metrics["untrained/other_paths"] == pytest.approx((one + three) / (one + two + three + four))
+    assert metrics["untrained/off_policy"] == 0.0
     assert sum("strands_env_fanout" in record.message for record in caplog.records) == 1
 
 
@@ -269,7 +275,7 @@ async def test_no_budget_at_all_is_truncated(rig: Rig) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 async def test_the_size_of_micro_batches_cuts_no_rollout(rig: Rig, dynamic: bool, caplog: Any) -> None:
-    sys.modules["strands_env.training.slime.generate"]._warn_of_long_rollouts.cache_clear()
+    sys.modules["strands_env.training.slime.sample"]._warn_of_long_rollouts.cache_clear()
     rig.args.rollout_max_context_len, rig.args.context_parallel_size, rig.args.max_tokens_per_gpu = None, 2, 100
     rig.args.use_dynamic_batch_size = dynamic
     rig.serve(completion("3"), completion("3"))

@@ -25,7 +25,7 @@ import strands_sglang
 from strands_env.core import Action, Environment
 from strands_env.training import InvalidSampleError, TrainingSample, samples_from_model, skyrl, slime, verl
 from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.sample import prompt_images
+from strands_env.training.slime.prompt import prompt_images
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.trajectory.media import ProcessorExpander

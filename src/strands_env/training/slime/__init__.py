@@ -8,13 +8,14 @@
     --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
     --custom-config-path config.yaml            # strands_env_factory: my_module.make_env, ...
 
-slime is imported only while these functions run. The options are those of `SlimeSettings`.
+slime is imported only while these functions run. The options are those of `SlimeSettings`. slime's forks vime and miles
+take the same functions, miles `generate_miles` for the first.
 """
 
 from __future__ import annotations
 
-from .episode import close
-from .generate import generate, router_model_factory
+from .episode import close, router_model_factory
+from .generate import generate, generate_miles
 from .hooks import check_reward_nonzero_std, log_eval_rollout, log_rollout, reward_func, reward_post_process
 from .settings import FailureStreakError, SlimeConfigError, SlimeSettings
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_reward_nonzero_std",
     "close",
     "generate",
+    "generate_miles",
     "log_eval_rollout",
     "log_rollout",
     "reward_func",

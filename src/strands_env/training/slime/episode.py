@@ -1,4 +1,4 @@
-"""One rollout as a separate task, so that it can outlive slime's call: its backend, its abort, its suspension."""
+"""One rollout as a separate task, so that it can outlive slime's call: its start, its abort, its suspension."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import atexit
 import concurrent.futures
 import contextlib
 import logging
-import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,169 +15,130 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from strands_env.core import StepResult
-from strands_env.training.slime.sample import CallRecord, Pictures, kept_sets_of
-from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
-from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
-from strands_sglang.trajectory import FinishType
+from strands_env.training.sample import TrainingSample
+from strands_env.training.slime.backend import CallRecord, RolloutBackend, RolloutControl, kept_of_sample
+from strands_env.training.slime.prompt import Pictures, prompt_of
+from strands_env.training.slime.settings import Call, SlimeConfigError
 
 logger = logging.getLogger(__name__)
 
-
-class _HeldError(Exception):
-    """An attempt of a model call that may not be started."""
+_WRONG_CONFIGURATION = (TypeError, ValueError, AttributeError, KeyError, ImportError)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class RolloutControl:
-    """State that the clients of all models of a rollout share.
+# ---- its start ------------------------------------------------------------------------------------------------------
 
-    Attributes:
-        is_aborted: Whether slime has asked to stop.
-        suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
-        sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
-        sampled: Tokens sampled so far.
-        sample: slime's sample, for its trace.
-        stopping: Set as soon as slime is seen to ask to stop.
-        paused: The rollout is suspended: slime may train meanwhile, and no call may start.
-        resume: Set to let waiting calls continue.
-        resumptions: How often the rollout continued after a suspension.
-        held: Ids that were sampled before the last resumption, each from the start of its path.
+
+def resumed(call: Call) -> Episode | None:
+    """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
+    episode = SUSPENDED.take(call.key) if call.partial else None
+    SUSPENDED.expire(call.settings.max_suspension)
+    if episode is None or episode.has_failed:
+        return None
+    episode.control.is_aborted = lambda: call.is_stopping  # slime may have replaced its state
+    episode.control.sample = call.sample
+    return episode
+
+
+async def started(call: Call) -> Episode:
+    """A new rollout: the environment of the factory, on the prompt of the sample.
+
+    Raises:
+        SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
     """
-
-    is_aborted: Callable[[], bool]
-    suspends: bool = False
-    sampled_limit: int | None = None
-    sampled: int = 0
-    sample: Any = None
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    paused: bool = False
-    resume: asyncio.Event = field(default_factory=asyncio.Event)
-    resumptions: int = 0
-    held: list[list[int]] = field(default_factory=list)
-
-    def is_held(self) -> bool:
-        """Whether no call may start."""
-        return self.paused or self.is_aborted()
-
-    def check(self) -> None:
-        """Raise where a call may not be started."""
-        if self.is_held():
-            raise _HeldError
-
-    def left_to_sample(self) -> int | None:
-        """Tokens that the rollout may still sample; None for no limit.
-
-        Raises:
-            TokenBudgetReachedError: There are none left.
-        """
-        if self.sampled_limit is None:
-            return None
-        if self.sampled >= self.sampled_limit:
-            raise TokenBudgetReachedError("strands_env_max_sampled_tokens", self.sampled_limit, self.sampled)
-        return self.sampled_limit - self.sampled
-
-    async def wait(self, prompt: Sequence[int]) -> None:
-        """Wait for the resumption, and note the ids of the call that waits; `BackendAbortedError` if none will come."""
-        while self.is_held():
-            if not self.suspends:
-                raise BackendAbortedError("slime ended the rollout step; no further turn is started")
-            self.held.append(list(prompt))
-            self.resume.clear()
-            self.stopping.set()
-            await self.resume.wait()
-
-    def go_on(self) -> None:
-        """Let calls through again."""
-        self.resumptions += self.paused
-        self.paused = False
-        self.stopping.clear()
-        self.resume.set()
+    prompt = await prompt_of(call)
+    control = RolloutControl(
+        is_aborted=lambda: call.is_stopping,
+        suspends=call.partial,
+        sampled_limit=call.sampled_limit,
+        sample=call.sample,
+        trainer=call.trainer,
+    )
+    episode = Episode(task=None, control=control, successes=call.successes)  # type: ignore[arg-type]
+    environment = call.settings.make_environment(
+        model_factory=lambda: episode.make_model(call),
+        args=call.args,
+        sample=call.sample,
+        evaluation=call.evaluation,
+    )
+    if prompt.system is not None:
+        environment.system_prompt = prompt.system
+    episode.scores = getattr(environment, "reward_fn", None) is not None
+    episode.task = asyncio.ensure_future(environment.rollout(prompt.action))
+    return episode
 
 
-_SPECULATIVE = ("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct")
-"""Fields of SGLang's `meta_info` that are summed up over the answers of a rollout."""
+def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
+    from strands_sglang import SGLangModel, get_client_from_slime_args
+
+    args, trainer, params, pictures = call.args, call.trainer, call.model_params, Pictures.of(call)
+    client = RolloutBackend(
+        get_client_from_slime_args(args, **call.settings.client_options),
+        episode.control,
+        episode.records if call.needs.top_p else None,
+        episode.counters,
+        pictures,
+    )
+    options: dict[str, Any] = {
+        "sampling_params": params,
+        "max_sampled_tokens": call.sampled_limit or None,
+        "max_response_tokens": params.get("max_new_tokens"),
+        "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
+        "context_window_limit": call.context_limit,
+        "chat_template_kwargs": {
+            **(getattr(args, "apply_chat_template_kwargs", None) or {}),
+            **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
+        },
+        "return_routed_experts": call.needs.experts_shape is not None,
+        "require_routed_experts": True,
+        "return_sampling_mask": call.needs.top_p and trainer.server == "vllm",  # slime's own server needs no asking
+        "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
+        **({} if pictures is None else {"processor": pictures.expander}),
+        **call.settings.model_options,
+    }
+    return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=call.settings.tool_parser or None, **options)
 
 
-class RolloutBackend(BackendWrapper):
-    """The backend of one rollout: the shared client under slime's control.
+def router_model_factory(
+    args: Any, name: str, *, tokenizer: Any, tool_parser: str | None = None, **options: Any
+) -> Callable[[], Any]:
+    """A factory of models behind one of slime's named routers (`--sglang-config`), for judges and simulated users.
+
+    Their tokens belong to no rollout: the models are for reward functions and `Environment.interact`, not for the
+    agent that is trained.
 
     Args:
-        inner: The client that all rollouts share.
-        control: State of the rollout.
-        records: Where answers with top-p data are kept; None where the trainer replays none.
-        counters: Where tokens and speculative steps are summed up.
-        pictures: What expands the images of prompts, for a vision model.
+        args: slime's arguments, which factories of environments are given.
+        name: Name of the model in `--sglang-config`.
+        tokenizer: Tokenizer of that model, or its path.
+        tool_parser: Name of the tool parser; None chooses one that fits the chat template.
+        **options: Options of `SGLangModel`.
+
+    Raises:
+        SlimeConfigError: slime has no router of that name.
     """
+    from strands_sglang import SGLangModel, get_client, get_tokenizer
 
-    def __init__(
-        self,
-        inner: Any,
-        control: RolloutControl,
-        records: list[CallRecord] | None,
-        counters: Counter[str],
-        pictures: Pictures | None = None,
-    ) -> None:
-        super().__init__(inner)
-        self._control = control
-        self._records = records
-        self._counters = counters
-        self._pictures = pictures
+    server = "vllm" if hasattr(args, "vllm_router_ip") else "sglang"
+    routers = getattr(args, f"{server}_model_routers", None) or {}
+    if name not in routers:
+        raise SlimeConfigError(
+            f"slime has no router for the model {name!r}; --{server}-config names {sorted(routers)!r}"
+        )
+    host, port = routers[name]
+    client = get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}")
+    tokens = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    options = {"return_prompt_logprobs": False, **options}
 
-    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """One model call, unless slime is stopping or the rollout has sampled what it may.
+    def factory() -> Any:
+        return SGLangModel(tokenizer=tokens, client=client, tool_parser=tool_parser or None, **options)
 
-        Raises:
-            BackendAbortedError: slime is stopping.
-            TokenBudgetReachedError: All paths together have sampled what a rollout may.
-        """
-        while True:
-            if self._control.is_held():
-                await self._control.wait(self._seen(request))
-            try:
-                return await self._ask(request)
-            except _HeldError:  # stopped before a token came: it starts over after the resumption
-                continue
+    return factory
 
-    def _seen(self, request: GenerateRequest) -> Sequence[int]:
-        """The prompt as the model sees it and trajectories hold it, images expanded."""
-        ids = request.prompt.tolist()
-        return ids if not request.images or self._pictures is None else self._pictures.expanded(ids, request.images)
 
-    async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
-        control = self._control
-        left = control.left_to_sample()
-        if left is not None and left < (request.max_new_tokens or sys.maxsize):
-            request = request.limited_to(left)
-        request = replace(request, before_attempt=control.check)
-        resumptions = control.resumptions
-        trace: Any = sys.modules.get("slime.observability.trace_utils")  # slime has imported it where it runs
-        answer = await (self.inner.ask(request) if trace is None else self._traced(trace, request))
-        meta = answer.payload.get("meta_info") or {}
-        if not answer.output_ids and answer.finish.type is FinishType.ABORT:
-            control.check()  # stopped before its first token: asked again later, and no abort to the model
-        control.sampled += len(answer.output_ids)
-        counters = self._counters
-        counters["prompt_tokens"] += answer.prompt_tokens or 0
-        counters["cached_tokens"] += answer.cached_tokens or 0
-        counters["completion_tokens"] += len(answer.output_ids)
-        if "spec_verify_ct" in meta:
-            counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
-        if resumptions != control.resumptions:  # begun before the suspension, ended after it
-            control.held.append([*self._seen(request), *answer.output_ids])
-        if self._records is not None and (kept := kept_sets_of(meta, len(answer.output_ids))) is not None:
-            self._records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, kept=kept))
-        return answer
-
-    async def _traced(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
-        """A call in a span of slime's trace of the sample, from which slime makes its `perf/*` metrics of requests."""
-        attrs = {"max_new_tokens": request.max_new_tokens}
-        with trace.trace_span(self._control.sample, "sglang_generate", attrs=attrs) as span:
-            answer = await self.inner.ask(request)
-            if hasattr(span, "update"):  # slime yields its target instead of a span where it cannot trace
-                span.update(trace.build_sglang_meta_trace_attrs(answer.payload.get("meta_info") or {}))
-        return answer
-
+# ---- its life -------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.2
 """How often the flag is read while rollouts run."""
@@ -250,6 +210,55 @@ class Episode:
     scores: bool = False
     config_error: Exception | None = None
 
+    def make_model(self, call: Call) -> Any:
+        """A model of this rollout. One that cannot be made for its options would fail in every rollout.
+
+        Client and tokenizer are looked up when a model is made.
+        """
+        tokenizer = getattr(call.state, "tokenizer", None)
+        if tokenizer is None:
+            from strands_sglang import get_tokenizer
+
+            tokenizer = get_tokenizer(call.args.hf_checkpoint)
+        try:
+            model = _model(call, self, tokenizer)
+        except _WRONG_CONFIGURATION as error:
+            self.config_error = SlimeConfigError(
+                f"the model cannot be made with strands_env_tool_parser, strands_env_model_options, "
+                f"strands_env_client_options and slime's own arguments: {error}"
+            )
+            self.config_error.__cause__ = error
+            raise
+        self.models.append(model)
+        return model
+
+    def completed(self, source: TrainingSample, call: Call) -> TrainingSample:
+        """A sample with the top-p data that the trainer needs, and without loss on off-policy tokens if slime asks."""
+        if not call.needs.top_p:
+            source = replace(source, sampling_mask=None)
+        elif source.sampling_mask is None and self.records:
+            source = replace(source, sampling_mask=kept_of_sample(source.token_ids, self.records))
+        if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
+            mask = source.loss_mask.copy()
+            mask[: self._off_policy(source)] = 0
+            source = replace(source, loss_mask=mask)
+        return source
+
+    def _off_policy(self, source: TrainingSample) -> int:
+        """Tokens up to the last that is older than a resumption, or that other weights sampled than the last ones.
+
+        Weights change under a rollout where slime does not stop it for that (fully asynchronous).
+        """
+        held = max((_common_prefix(source.token_ids, ids) for ids in self.control.held), default=0)
+        spans = [span for span in source.weight_versions if span.version is not None]
+        older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
+        return max(held, older)
+
+    @property
+    def text_of(self) -> Callable[[Sequence[int]], str]:
+        """Decodes ids as its models do, for logs; nothing is ever encoded again from it."""
+        return self.models[0].conversation.text_of if self.models else lambda ids: ""
+
     @property
     def has_failed(self) -> bool:
         """Whether it has ended in failure."""
@@ -294,6 +303,12 @@ class Episode:
         """End the rollout; its environment cleans up."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+
+
+def _common_prefix(one: Any, other: Sequence[int]) -> int:
+    length = min(len(one), len(other))
+    different = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
+    return int(different[0]) if len(different) else length
 
 
 # ---- rollouts that wait to be resumed -----------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import as_reward_function, as_reward_result
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
+from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.sample import (
-    action_of,
+    RolloutSamples,
     notes_of,
     read_reward,
     reward_value,
@@ -32,6 +33,7 @@ from strands_env.training.slime.settings import (
     FailureStreakError,
     SlimeConfigError,
     SlimeSettings,
+    Trainer,
     is_swallowed,
     load,
     raise_in_the_run,
@@ -79,7 +81,7 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
 
     Elements may be samples or lists of samples (fan-out), which count once. Removed samples do not count.
     """
-    rewards = []
+    rewards, trainer = [], Trainer.of(next(iter(_flatten(samples)), None))
     for element in samples:
         first = next(iter(_flatten([element])), None)
         if first is None:
@@ -88,10 +90,10 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
         if reward is not None and not _is_removed(first):
             rewards.append(reward)
     if len(rewards) < _min_usable(args):
-        return _filter_output(False, "too_few_usable_rollouts" if rewards else "no_usable_rollout")
+        return _filter_output(trainer, False, "too_few_usable_rollouts" if rewards else "no_usable_rollout")
     keep = bool(rewards) and max(rewards) - min(rewards) > 1e-6
     reason = None if keep else (f"zero_std_{round(rewards[0], 1)}" if rewards else "no_usable_rollout")
-    return _filter_output(keep, reason)
+    return _filter_output(trainer, keep, reason)
 
 
 def _min_usable(args: Any) -> int:
@@ -115,9 +117,9 @@ def _groups(args: Any, samples: Sequence[Any]) -> list[Any]:
     return groups
 
 
-def _filter_output(keep: bool, reason: str | None) -> Any:
+def _filter_output(trainer: Trainer, keep: bool, reason: str | None) -> Any:
     try:
-        module = importlib.import_module("slime.rollout.filter_hub.base_types")
+        module = importlib.import_module(f"{trainer.name}.rollout.filter_hub.base_types")
     except ImportError:
         return keep
     return module.DynamicFilterOutput(keep=keep, reason=reason)
@@ -173,10 +175,11 @@ async def _rewards(args: Any, sample: Any, **kwargs: Any) -> Any:
         )
     )
     by_rollout = dict(zip(rollouts, rewards, strict=True))
-    return [
-        by_rollout[key] if isinstance(one, Sequence) or one.reward is None else one.reward
-        for key, one in zip(places, sample, strict=True)
-    ]
+    values = []
+    for key, one in zip(places, sample, strict=True):
+        reward = by_rollout[key] if isinstance(one, Sequence) or one.reward is None else one.reward
+        values.append(reward[0] if isinstance(one, RolloutSamples) else reward)  # slime takes it for one sample
+    return values
 
 
 async def _reward(args: Any, samples: Sequence[Any]) -> Any:
@@ -202,7 +205,7 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
                 observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
-            scored = as_reward_result(await function.compute(action=action_of(sample), step_result=result))
+            scored = as_reward_result(await function.compute(action=read_prompt(sample).action, step_result=result))
             reward, info = scored.reward, scored.info
             SCORING.reset()
         except Exception as error:
@@ -249,6 +252,9 @@ def log_eval_rollout(rollout_id: Any, args: Any, data: Any, extra_metrics: Any) 
 def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     """Means over rollouts, each counted once: rewards, lengths, ends, tool calls, cache hits, weight versions.
 
+    `untrained/other_paths` is the share of sampled tokens that only paths hold which are not exported,
+    `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off.
+
     A mean over nothing is NaN.
 
     Args:
@@ -271,6 +277,10 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     notes = [notes_of(sample) for sample in firsts]
     for reason, count in Counter(note.get("termination_reason", "unknown") for note in notes).items():
         metrics[f"ended/{reason}"] = count / len(firsts)
+    tokens = [counts for note in notes if (counts := note.get("tokens"))]
+    if sampled := sum(counts["sampled"] for counts in tokens):
+        for reason in ("other_paths", "off_policy"):
+            metrics[f"untrained/{reason}"] = sum(counts[reason] for counts in tokens) / sampled
     for name in ("tool_calls", "tool_iters", "tool_s", "wall_s", "reward_latency_s"):
         given = [(note.get("metrics") or {}).get(name) for note in notes]
         values = [value for value in given if isinstance(value, int | float)]

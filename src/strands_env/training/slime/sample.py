@@ -1,251 +1,251 @@
-"""slime's `Sample`: its prompt as an action, its images, and a rollout written into it, top-p data included."""
+"""A rollout in slime's `Sample`s: the trained, the failed and the waiting, and what our hooks read of them."""
 
 from __future__ import annotations
 
-import base64
 import copy
 import functools
 import logging
 import math
 import uuid
-from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core import Action, TaskContext
-from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
+from strands_env.core import StepResult
+from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.settings import Call, Needs, SlimeConfigError
-from strands_sglang.exceptions import MediaError
+from strands_env.training.slime.episode import SUSPENDED, Episode
+from strands_env.training.slime.prompt import Pictures
+from strands_env.training.slime.settings import METADATA_KEY, STREAK, Call, Failure, Needs, SlimeConfigError
 from strands_sglang.trajectory import SamplingMask
-from strands_sglang.trajectory.media import ImageEncoding, ProcessorExpander, as_rgb, encode
 
 logger = logging.getLogger(__name__)
 
-METADATA_KEY = "strands_env"
-"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
+
+# ---- a rollout ------------------------------------------------------------------------------------------------------
 
 
-# ---- the prompt and its images ------------------------------------------------------------------------------------
-
-
-def action_of(sample: Any, environment: Any = None, images: Sequence[bytes] | None = None) -> Action:
-    """Slime's prompt as an action: the last message, the ones before as history, a system message for the agent.
+def write(
+    call: Call, episode: Episode, result: StepResult, sources: Sequence[TrainingSample], tokens: Mapping[str, int]
+) -> Any:
+    """The samples of a rollout that ended, well or not.
 
     Args:
-        sample: slime's sample; a prompt of messages is in the format of chat completions.
-        environment: Gets the system message as its system prompt.
-        images: PNGs of the image parts, in order; None leaves the parts out.
+        sources: Its paths that are trained, the main one first.
+        tokens: How many were sampled, and how many of them are not trained, by reason.
 
     Raises:
-        SlimeConfigError: A part is neither text nor an image.
-        ValueError: It does not end with a user message, or a message cannot be understood.
+        SlimeConfigError: A path has images, and the model that is trained has no processor that is proved.
     """
-    context: dict[str, Any] = {
-        "id": str(sample.index) if sample.index is not None else uuid.uuid4().hex,
-        "ground_truth": sample.label,
-        "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
+    reason = result.termination_reason
+    if reason.is_failure:
+        return write_unusable(call, episode, sources[-1] if sources else None, result.error, reason)
+    final, evaluation = result.observation.final_response or "", call.evaluation
+    notes: dict[str, Any] = {
+        "termination_reason": reason.value,
+        "final_response": final,
+        "evaluation": evaluation,
+        "metrics": result.observation.metrics,
+        "suspensions": episode.suspensions,
+        "tokens": dict(tokens),
     }
-    if isinstance(sample.prompt, str):
-        return Action(message=sample.prompt, task_context=TaskContext(**context))
-    try:
-        prompt = ChatPrompt.of(sample.prompt, images)
-    except UnsupportedPromptError as error:
-        raise SlimeConfigError(str(error)) from error
-    if prompt.system is not None and environment is not None:
-        environment.system_prompt = prompt.system
-    context["conversation_history"] = prompt.turns[:-1]
-    return Action(message=prompt.turns[-1], task_context=TaskContext(**context))
+    if result.reward is not None:
+        notes["reward_info"] = copy.copy(result.reward.info)
+    if result.cleanup_error is not None:
+        notes["cleanup_error"] = result.cleanup_error.message
+    if not sources:
+        return _write_empty(call, episode, result, notes)
+    _check_sources(call, sources)
+    clear(call.sample)
+    _count(call.sample, episode, result)
+    samples = RolloutSamples([call.sample, *(sibling_of(call.sample) for _ in sources[1:])])
+    text_of = episode.text_of if episode.models else lambda ids: final
+    reward, scored = sources[0].reward, result.reward is not None or episode.scores
+    for target, source in zip(samples, sources, strict=True):
+        try:
+            fill(target, source, call.needs, text_of)
+            if source.media and (pictures := Pictures.of(call)) is not None:
+                target.multimodal_train_inputs = image_tensors(source, pictures.expander)
+        except (InvalidSampleError, ValueError) as error:
+            return write_unusable(call, episode, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
+        target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
+        if target.remove_sample:
+            target.reward = unusable_reward(call.args, target, "unscored", evaluation=evaluation)
+        elif scored and not is_distilled(call.args, evaluation=evaluation):
+            info = result.reward.info if result.reward is not None else {}
+            target.reward = reward_value(call.args, reward, info, evaluation=evaluation)
+        own = {**notes, "agent_name": source.agent_name}
+        note(target, own if target is call.sample else copy.deepcopy(own))
+    if not evaluation:
+        STREAK.reset()
+    return _returned(call, samples)
 
 
-def has_media(sample: Any) -> bool:
-    """Whether the prompt has images, or the data something beside it."""
-    return bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
+def write_unusable(
+    call: Call,
+    episode: Episode | None,
+    source: TrainingSample | None,
+    error: ErrorRecord | None,
+    reason: TerminationReason,
+) -> Any:
+    """A rollout that failed: a sample that trains nothing. One that the end of slime's step broke may be run again."""
+    if call.is_stopping and reason.is_failure:
+        return write_aborted(call, None)
+    if error is None:
+        message = f"the rollout ended with {reason.value}"
+        error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.LOOP)
+    described = {"type": error.type, "message": error.message, "where": error.where.value}
+    notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
+    _write_untrained(call, episode, source, SampleStatus.FAILED, "failed", notes)
+    _note_failure(call, episode, error, reason)
+    return _returned(call, RolloutSamples([call.sample]))
 
 
-def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
-    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
-
-    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
-
-    Raises:
-        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
-    """
-    inputs = getattr(sample, "multimodal_inputs", None) or {}
-    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
-    if others := [name for name in given if name != "images"]:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
-            "request SGLang decodes the ids and tokenises them again"
-        )
-    places = sum(map(is_image, _parts(sample.prompt)))
-    if not given and not places:
-        return []
-    if pictures is None:
-        raise SlimeConfigError(
-            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
-            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
-        )
-    images = list(inputs.get("images") or ()) if given else []
-    if len(images) != places:
-        raise SlimeConfigError(
-            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
-            "images with --multimodal-keys, and the prompt as messages"
-        )
-    return [encode(as_rgb(image), ImageEncoding.PNG) for image in images]
-
-
-def _parts(prompt: Any) -> list[Any]:
-    if isinstance(prompt, str):
-        return []
-    contents = [message.get("content") for message in prompt]
-    return [part for content in contents if not isinstance(content, str) for part in content or ()]
-
-
-def _length(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else 1
-
-
-class Pictures:
-    """What one model makes of images; shared by all rollouts of a run.
+def write_aborted(call: Call, episode: Episode | None) -> Any:
+    """Slime is stopping: one sample that may be run again. It is empty, unless the rollout waits to be resumed.
 
     Args:
-        expander: What expands them.
+        episode: The rollout; None where it is over.
+    """
+    sample = call.sample
+    clear(sample)
+    set_status(sample, SampleStatus.ABORTED)
+    if episode is None or not call.partial:
+        return sample
+    SUSPENDED.put(call.key, episode)
+    paths = [path for model in episode.models for path in model.trajectories if not path.is_discarded]
+    if paths:  # the longest of them; slime looks whether anything is held
+        held = max(paths, key=len)
+        start = held.initial_prompt_length
+        sample.tokens = held.token_ids
+        sample.response_length = len(held) - start
+        sample.loss_mask = held.loss_mask[start:]
+        sample.rollout_log_probs = [value or 0.0 for value in held.logprobs[start:]]
+        sample.response = episode.text_of(held.token_ids[start:])
+    return sample
+
+
+def _write_empty(call: Call, episode: Episode, result: StepResult, notes: dict[str, Any]) -> Any:
+    """Nothing to train. A limit that left no room for a token (a prompt as long as the context) is no failure."""
+    reason = result.termination_reason
+    if not reason.is_limit:
+        nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
+        return write_unusable(call, episode, None, ErrorRecord.from_exception(nothing, Phase.LOOP), reason)
+    _write_untrained(call, episode, None, SampleStatus.TRUNCATED, "no_room", {**notes, "agent_name": "agent"})
+    message = (
+        "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and "
+        "tools"
+    )
+    error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
+    _note_failure(call, episode, error, reason)
+    return _returned(call, RolloutSamples([call.sample]))
+
+
+def _write_untrained(
+    call: Call,
+    episode: Episode | None,
+    source: TrainingSample | None,
+    status: SampleStatus,
+    category: str,
+    notes: dict[str, Any],
+) -> None:
+    clear(call.sample)
+    if episode is not None:
+        _count(call.sample, episode)
+    fill_unusable(call.sample, source, call.needs)
+    call.sample.reward = unusable_reward(call.args, call.sample, category, evaluation=call.evaluation)
+    set_status(call.sample, status)
+    note(call.sample, notes)
+
+
+def _note_failure(call: Call, episode: Episode | None, error: ErrorRecord, reason: TerminationReason) -> None:
+    successes = None if episode is None else episode.successes
+    waited = episode is not None and episode.suspensions > 0
+    call.failures.append(Failure(error=error, reason=reason, successes=successes, has_waited=waited))
+
+
+def _returned(call: Call, samples: RolloutSamples) -> Any:
+    """What slime gets for a rollout that ended: a sample, or with fan-out always a list.
+
+    slime flattens a batch by its first element, and fails on one that mixes samples and lists.
+    """
+    first = samples[0]
+    if not call.fanout:
+        return first
+    shared = first.rollout_id if getattr(first, "rollout_id", None) is not None else first.index
+    if shared is None:
+        shared = uuid.uuid4().int >> 65
+    for sample in samples:
+        sample.rollout_id = shared
+    return samples
+
+
+class RolloutSamples(list[Any]):
+    """The samples of one rollout. slime takes such a list nearly everywhere, and elsewhere reads it as one sample.
+
+    It reads fields of the elements of a group where it holds groups back (partial rollout), orders those of its fully
+    asynchronous worker, and rewards whole groups. Read, a field is that of the first sample; set, that of all.
     """
 
-    def __init__(self, expander: ProcessorExpander) -> None:
-        self.expander = expander
-        self._span = functools.lru_cache(maxsize=1024)(self._expand)
+    __slots__ = ()
 
-    @classmethod
-    def of(cls, call: Call) -> Pictures | None:
-        """Those of the model that is trained; None where it does not see, or is of a family that is not proved.
+    @property
+    def index(self) -> Any:
+        """Of the first sample."""
+        return self[0].index
 
-        Raises:
-            SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
-        """
-        if (named := call.settings.processor) is not None:
-            try:
-                return _load(named)
-            except MediaError as error:
-                raise SlimeConfigError(f"strands_env_processor: {error}") from error
-        if getattr(call.state, "processor", None) is None:
-            return None  # slime itself found none
-        try:
-            return _load(call.args.hf_checkpoint)
-        except MediaError as error:
-            _warn_once(str(error))
-            return None
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self:
+            raise AttributeError(name)
+        return getattr(self[0], name)
 
-    def expanded(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
-        """A prompt with every placeholder replaced by what its image expands to."""
-        spans = iter(images)
-        out: array[int] = array("i")
-        for token in ids:
-            if token == self.expander.placeholder_id:
-                out += self._span(next(spans))
-            else:
-                out.append(token)
-        return out
-
-    def _expand(self, url: str) -> array[int]:
-        return self.expander.enter(base64.b64decode(url.partition(",")[2])).span
-
-    def train_inputs(self, source: TrainingSample) -> dict[str, Any]:
-        """`multimodal_train_inputs`: the tensors that Megatron's model is fed beside the tokens.
-
-        Raises:
-            InvalidSampleError: The images do not expand to the tokens of the sample.
-        """
-        return image_tensors(source, self.expander)
+    def __setattr__(self, name: str, value: Any) -> None:
+        for sample in self:  # slime masks what waited for a step, by the length of the response
+            setattr(sample, name, [0] * sample.response_length if name == "loss_mask" else value)
 
 
-@functools.cache
-def _load(model: str) -> Pictures:
-    return Pictures(ProcessorExpander.of_model(model))
-
-
-@functools.cache
-def _warn_once(error: str) -> None:
-    logger.warning("error=<%s> | the model is trained without images", error)
-
-
-# ---- top-p data ---------------------------------------------------------------------------------------------------
-
-_TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
-_TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """What one answer said beyond the trajectory.
-
-    Attributes:
-        prompt: Ids of the request as the model saw them.
-        output: Sampled ids.
-        kept: Top-p survivors of the sampled ids, or None.
-    """
-
-    prompt: Sequence[int]
-    output: Sequence[int]
-    kept: SamplingMask
-
-
-def kept_sets_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
-    """The top-p data of slime's patched server: int32 arrays, as lists or base64; None where the answer has none.
+def _check_sources(call: Call, sources: Sequence[TrainingSample]) -> None:
+    """Refuse images that nothing expands, and warn of micro batches that are too small for a rollout.
 
     Raises:
-        ValueError: The data does not fit the number of sampled tokens.
+        SlimeConfigError: A path has images, and the model that is trained has no processor that is proved.
     """
-    ids, offsets = _int32(meta, _TOP_P_IDS), _int32(meta, _TOP_P_OFFSETS)
-    if ids is None or offsets is None or not (count or len(offsets)):
-        return None  # without tokens there may be no offsets
-    if len(offsets) != count + 1 or int(offsets[-1]) != len(ids):
-        raise ValueError(
-            f"top-p data has {len(offsets)} offsets up to {int(offsets[-1]) if len(offsets) else None} and {len(ids)} "
-            f"ids for {count} sampled tokens"
-        )
-    return SamplingMask(ids=ids, offsets=offsets.astype(np.int64))
+    limit, response = call.micro_batch_tokens, call.sampling_params.get("max_new_tokens")
+    for source in sources:
+        if source.media and Pictures.of(call) is None:
+            raise SlimeConfigError(
+                f"rollout {source.rollout_id!r} has images, and nothing gives them to the trainer: slime found no "
+                "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+            )
+        if limit and response and source.prompt_length + response > limit and not call.evaluation:
+            _warn_of_long_rollouts(limit)
 
 
-def _int32(meta: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.int32] | None:
-    for name in names:
-        value = meta.get(name)
-        if value is None:
-            continue
-        if isinstance(value, str):
-            return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32)
-        return np.array(value, dtype=np.int32)
-    return None
+@functools.cache
+def _warn_of_long_rollouts(limit: int) -> None:
+    logger.warning(
+        "max_tokens_per_gpu * context_parallel_size=<%d> | prompt and rollout_max_response_len together may be longer: "
+        "such a sample is a micro batch alone and may not fit the GPU; raise the one, or set rollout_max_context_len",
+        limit,
+    )
 
 
-def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) -> SamplingMask | None:
-    """Top-p data of a path, out of the calls that made it; None where no call belongs to it.
-
-    A position that several calls sampled alike (a retry of one prompt) has the set of the longest of them.
-    """
-    sets: dict[int, NDArray[np.int32]] = {}
-    for record in sorted(records, key=lambda record: len(record.output)):
-        start, end = len(record.prompt), len(record.prompt) + len(record.output)
-        on_path = np.array_equal(token_ids[:start], record.prompt) and np.array_equal(
-            token_ids[start:end], record.output
-        )
-        if on_path:
-            sets.update(zip(range(start, end), np.split(record.kept.ids, record.kept.offsets[1:-1]), strict=False))
-    if not sets:
-        return None
-    none = np.zeros(0, dtype=np.int32)
-    parts = [sets.get(position, none) for position in range(len(token_ids))]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return SamplingMask(ids=np.concatenate(parts).astype(np.int32), offsets=offsets)
+def _count(sample: Any, episode: Episode, result: StepResult | None = None) -> None:
+    """Cache and speculative counters and the time of tools, once for the rollout."""
+    counters = episode.counters
+    if hasattr(sample, "prefix_cache_info"):
+        sample.prefix_cache_info.add(counters)
+    if hasattr(sample, "spec_info") and counters["spec_verify_ct"]:
+        sample.spec_info.add(counters)
+    seconds = None if result is None else result.observation.metrics.get("tool_s")
+    if isinstance(seconds, int | float):
+        sample.non_generation_time = float(seconds)
 
 
-# ---- a rollout in a sample -----------------------------------------------------------------------------------------
+# ---- one sample -----------------------------------------------------------------------------------------------------
 
 
 def set_status(sample: Any, status: SampleStatus) -> None:
@@ -263,11 +263,13 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
         InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data of a trained token.
     """
     source.validate(logprobs_required=True)
+    logprobs = source.response_logprobs()
     experts = kept = None
     if needs.experts_shape is not None:
-        experts = source.experts_array()
-        if experts is None:
+        held = source.experts_array()
+        if held is None:
             raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
+        experts = held.copy()  # slime makes a tensor of its memory
     if needs.top_p:
         if source.sampling_mask is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
@@ -277,7 +279,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
         token_ids=source.token_ids,
         prompt_length=source.prompt_length,
         mask=source.loss_mask[source.prompt_length :],
-        logprobs=source.response_logprobs(),
+        logprobs=logprobs,
         experts=experts,
         kept=kept,
     )

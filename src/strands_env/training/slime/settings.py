@@ -14,6 +14,9 @@ from typing import Any
 
 from strands_env.core.termination import ErrorRecord, TerminationReason
 
+METADATA_KEY = "strands_env"
+"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
+
 _PREFIX = "strands_env_"
 _PATHS = 4
 """Responses of full length that a rollout may sample in all, by default."""
@@ -40,7 +43,8 @@ class SlimeSettings:
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
         system_prompt: System prompt of the environment; a system message in the data replaces it.
         fanout: Return every path of a rollout as a sample, always in a list. Otherwise only the main agent's
-            last path, which then trains every token sampled on it.
+            last path, which then trains every token sampled on it. None is true where slime's arguments name
+            `reward_post_process`, which counts the paths of a rollout once.
         processor: Folder or hub id of the image processor; None is `--hf-checkpoint`, where slime finds one there.
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
@@ -64,7 +68,7 @@ class SlimeSettings:
     reward: str | None = None
     tool_parser: str | None = None
     system_prompt: str | None = None
-    fanout: bool = False
+    fanout: bool | None = None
     processor: str | None = None
     client_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
@@ -179,7 +183,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
                 checked[name] = -1
             if not checked[name] >= 0:  # NaN too
                 raise SlimeConfigError(f"{_PREFIX + name} must be a number from 0, got {values[name]!r}")
-    if not isinstance(values.get("fanout", True), bool):
+    if not isinstance(values.get("fanout", True), bool):  # None was left out
         raise SlimeConfigError(f"{_PREFIX}fanout must be true or false, got {values['fanout']!r}")
     if values.get("model_options", {}).get("return_logprob") is False:
         raise SlimeConfigError(
@@ -201,13 +205,6 @@ def load(path: str) -> Any:
         raise SlimeConfigError(
             f"cannot import {path!r} ({error}); expected 'package.module.name' on the PYTHONPATH of slime's workers"
         ) from error
-
-
-def sampling_params_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters of one model call; the given ones are not touched. slime's own are None where unset."""
-    own = {key: copy.deepcopy(value) for key, value in params.items() if value is not None}
-    own.pop("skip_special_tokens", None)  # special tokens stay in the text
-    return own
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------
@@ -344,6 +341,62 @@ SCORING = FailureStreak()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """slime or one of its forks: their names for the same things.
+
+    Attributes:
+        name: Its package.
+        states: Module of `GenerateState`; None where the state comes with the call.
+        server: Prefix of the arguments about routers and engines.
+        policy: Argument with the policy of the router.
+        by_key: Policies that keep the requests of a sample on one worker.
+        key: Field of the sample with the key for that.
+        traces: Module of its spans; None where it has none.
+        span: Name of the span of a request.
+        attributes: Function of that module which makes the attributes of the span out of an answer.
+        replays_top_p: Its samples hold the survivors of top-p.
+    """
+
+    name: str
+    states: str | None
+    server: str = "sglang"
+    policy: str = "router_policy"
+    by_key: frozenset[str] = frozenset({"consistent_hashing"})
+    key: str = "session_id"
+    traces: str | None = None
+    span: str = "sglang_generate"
+    attributes: str = "build_sglang_meta_trace_attrs"
+    replays_top_p: bool = True
+
+    @classmethod
+    def of(cls, sample: Any) -> Trainer:
+        """The trainer whose sample it is; slime for one of any other class."""
+        return _FORKS.get(type(sample).__module__.partition(".")[0], SLIME)
+
+
+SLIME = Trainer(name="slime", states="slime.rollout.sglang_rollout", traces="slime.observability.trace_utils")
+_FORKS = {
+    "miles": Trainer(
+        name="miles",
+        states=None,
+        policy="sglang_router_policy",
+        by_key=frozenset({"consistent_hashing", "manual"}),
+        key="routing_key",
+        replays_top_p=False,
+    ),
+    "vime": Trainer(
+        name="vime",
+        states="vime.rollout.vllm_rollout",
+        server="vllm",
+        by_key=frozenset({"consistent_hash"}),
+        traces="vime.utils.trace_utils",
+        span="vllm_generate",
+        attributes="build_vllm_meta_trace_attrs",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """The optional data that every sample of a run must have, by its arguments alone.
 
@@ -356,7 +409,7 @@ class Needs:
     top_p: bool = False
 
     @classmethod
-    def of(cls, args: Any, *, evaluation: bool) -> Needs:
+    def of(cls, args: Any, trainer: Trainer, *, evaluation: bool) -> Needs:
         """What training needs; an evaluation needs nothing, and samples with parameters of its own.
 
         Raises:
@@ -374,7 +427,7 @@ class Needs:
             shape = (int(layers), int(top_k))
         return cls(
             experts_shape=shape,
-            top_p=float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
+            top_p=trainer.replays_top_p and float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
         )
 
 
@@ -388,6 +441,7 @@ class Call:
         sampling_params: slime's sampling parameters, which are never changed.
         evaluation: Whether slime evaluates.
         settings: Our options.
+        trainer: slime or a fork of it.
         state: slime's `GenerateState`, or None outside slime.
         needs: Data that the trainer needs of every sample.
         partial: Rollouts that are aborted wait to be resumed.
@@ -401,6 +455,7 @@ class Call:
     sampling_params: Mapping[str, Any]
     evaluation: bool
     settings: SlimeSettings
+    trainer: Trainer
     state: Any
     needs: Needs
     partial: bool
@@ -409,8 +464,10 @@ class Call:
     failures: list[Failure] = field(default_factory=list)
 
     @classmethod
-    def of(cls, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool) -> Call:
-        """Read the arguments.
+    def of(
+        cls, args: Any, sample: Any, sampling_params: Mapping[str, Any], *, evaluation: bool, state: Any = None
+    ) -> Call:
+        """Read the arguments; the state is looked up unless it came with the call.
 
         Raises:
             SlimeConfigError: They exclude each other, or what is needed is missing.
@@ -419,14 +476,16 @@ class Call:
         if getattr(args, "log_reward_category", None) and not getattr(args, "reward_key", None):
             raise SlimeConfigError("--log-reward-category needs --reward-key: slime reads both out of one dict")
         settings = SlimeSettings.from_args(args)
+        trainer = Trainer.of(sample)
         return cls(
             args=args,
             sample=sample,
             sampling_params=sampling_params,
             evaluation=evaluation,
             settings=settings,
-            state=_generate_state(args),
-            needs=Needs.of(args, evaluation=evaluation),
+            trainer=trainer,
+            state=_generate_state(trainer, args) if state is None else state,
+            needs=Needs.of(args, trainer, evaluation=evaluation),
             partial=bool(getattr(args, "partial_rollout", False)) and not evaluation,
             fanout=_fans_out(args, settings) and not evaluation,
             successes=STREAK.successes,
@@ -435,7 +494,39 @@ class Call:
     @property
     def key(self) -> Any:
         """Key of this sample among suspended rollouts."""
-        return getattr(self.sample, "session_id", None) or (self.sample.group_index, self.sample.index)
+        return self.routing_key or (self.sample.group_index, self.sample.index)
+
+    def count_failures(self) -> None:
+        """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited.
+
+        Raises:
+            FailureStreakError: The limit is reached.
+        """
+        for failure in self.failures:
+            if self.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
+                continue
+            successes = self.successes if failure.successes is None else failure.successes
+            STREAK.add(self, failure.error, self.settings.max_failures, successes=successes)
+
+    @property
+    def routing_key(self) -> str | None:
+        """The key that keeps its requests on one worker, whether the router looks at it or not."""
+        key: str | None = getattr(self.sample, self.trainer.key, None)
+        return key
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether slime has asked to stop."""
+        return bool(getattr(self.state, "aborted", False))
+
+    @property
+    def model_params(self) -> dict[str, Any]:
+        """Sampling parameters of one model call: a copy without slime's that are unset, special tokens kept."""
+        params = {key: copy.deepcopy(value) for key, value in self.sampling_params.items() if value is not None}
+        params.pop("skip_special_tokens", None)
+        if self.trainer.server == "vllm" and "seed" in params:
+            params["sampling_seed"] = params.pop("seed")
+        return params
 
     @property
     def context_limit(self) -> int | None:
@@ -474,26 +565,26 @@ def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
 
 
 def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """Whether a rollout becomes a list of samples; slime itself fails on lists with these options."""
-    conflicts = [
-        option
-        for option, name in (("--partial-rollout", "partial_rollout"), ("--group-rm", "group_rm"))
-        if getattr(args, name, False)
-    ]
-    if "fully_async" in (path := str(getattr(args, "rollout_function_path", None) or "")):
-        conflicts.append(f"--rollout-function-path {path}")
-    if settings.fanout and conflicts:
+    """Whether a rollout becomes a list of samples: where slime counts rollouts with our function, unless told."""
+    if settings.fanout is not None:
+        return settings.fanout
+    path = str(getattr(args, "custom_reward_post_process_path", None) or "")
+    return path.startswith("strands_env.training.slime.")
+
+
+def _generate_state(trainer: Trainer, args: Any) -> Any:
+    """The trainer's process-wide state; None outside it (the package's own tests, a dry run).
+
+    Raises:
+        SlimeConfigError: The trainer has none.
+    """
+    if trainer.states is None:
         raise SlimeConfigError(
-            f"strands_env_fanout: true does not go with {' and '.join(conflicts)}, where slime takes one sample a "
-            "rollout: leave one of them out"
+            f"{trainer.name} hands its state over with the call alone: name strands_env.training.slime.generate_miles "
+            "in --custom-generate-function-path"
         )
-    return settings.fanout
-
-
-def _generate_state(args: Any) -> Any:
-    """Slime's process-wide state; None outside slime (the package's own tests, a dry run)."""
     try:
-        module = importlib.import_module("slime.rollout.sglang_rollout")
+        module = importlib.import_module(trainer.states)
     except ImportError:
         return None
     return module.GenerateState(args)

@@ -73,25 +73,27 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
     set, else `rollout_num_gpus // rollout_num_gpus_per_engine`, and never fewer than one engine's share.
 
     Args:
-        args: slime's arguments; reads `sglang_router_ip`, `sglang_router_port` and the four above.
-        **overrides: Options of `SGLangClient` that replace what slime's arguments say.
+        args: slime's arguments; reads `sglang_router_ip`, `sglang_router_port` and the four above. Those of its fork
+            vime begin with `vllm_` and make a `VLLMClient`.
+        **overrides: Options of the client that replace what slime's arguments say.
 
     Raises:
         BackendRequestError: The arguments name no router.
     """
-    host, port = getattr(args, "sglang_router_ip", None), getattr(args, "sglang_router_port", None)
+    server = "vllm" if hasattr(args, "vllm_router_ip") else "sglang"
+    host, port = getattr(args, f"{server}_router_ip", None), getattr(args, f"{server}_router_port", None)
     if not host or not port:
         raise BackendRequestError(
-            f"args.sglang_router_ip={host!r}, args.sglang_router_port={port!r}: expected the router's address, "
+            f"args.{server}_router_ip={host!r}, args.{server}_router_port={port!r}: expected the router's address, "
             "which slime fills in when its engines have started"
         )
     host = f"[{host}]" if ":" in str(host) and not str(host).startswith("[") else host
-    options = {"max_connections": _slime_connections(args), "timeout": None, **overrides}
-    return _get_client(f"http://{host}:{port}", **options)
+    options = {"max_connections": _slime_connections(args, server), "timeout": None, **overrides}
+    return _get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}", **options)
 
 
-def _slime_connections(args: Any) -> int:
-    concurrency = _count(args, "sglang_server_concurrency") or DEFAULT_CONCURRENCY_PER_ENGINE
+def _slime_connections(args: Any, server: str) -> int:
+    concurrency = _count(args, f"{server}_server_concurrency") or DEFAULT_CONCURRENCY_PER_ENGINE
     engines = _count(args, "rollout_num_engines")
     if engines is None:
         gpus, per_engine = _count(args, "rollout_num_gpus"), _count(args, "rollout_num_gpus_per_engine")
