@@ -9,6 +9,7 @@ loaded the tokenizer with transformers, as training and evaluation do: the garba
 - `floor`: encode the new text with the Rust tokenizer, post the ids with aiohttp as bytes that grow, parse the answer
   with orjson, keep ids and log-probabilities, decode once;
 - `ours`: `SGLangModel`;
+- `vllm`: the same over vLLM's protocol, with answers in the shape of a genuine vLLM 0.32;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
 - `upstream`: strands-sglang in a virtual environment of its own, made on the first run under `.cache`.
@@ -38,7 +39,7 @@ from collections.abc import AsyncGenerator, Callable
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 7
@@ -46,7 +47,7 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-ARMS = ("null", "floor", "ours", "environment", "slime", "upstream")
+ARMS = ("null", "floor", "ours", "vllm", "environment", "slime", "upstream")
 UPSTREAM = {True: "0.6.2", False: "0.4.3"}  # whether there is a Python of at least 3.12
 WORDS = "the search found several pages about rivers lakes mountains weather trains cities and their history"
 TOOL = {
@@ -268,6 +269,10 @@ async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> 
         from strands_sglang import SGLangClient
 
         client = SGLangClient(base_url=url)
+    elif arm == "vllm":
+        from strands_sglang.backends.vllm import VLLMClient
+
+        client = VLLMClient(base_url=url)
 
     def model() -> Any:
         if arm == "null":
@@ -347,8 +352,15 @@ def work(arm: str, folder: str, profile: str | None, is_tuned: bool) -> None:
 # ---- the scripted server ---------------------------------------------------------------------------------------------
 
 
+class Answers(NamedTuple):
+    """The answer of a turn in both protocols, without what differs from request to request."""
+
+    sglang: bytes
+    vllm: bytes
+
+
 def serve(folder: str) -> None:
-    """Answer `POST /generate` with a tool call, or with the last reply in the last turn.
+    """Answer `POST /generate` and vLLM's `/inference/v1/generate` with a tool call, or in the last turn the last reply.
 
     `POST /{ms}/generate` is answered after half to one and a half times so many milliseconds.
     """
@@ -358,7 +370,7 @@ def serve(folder: str) -> None:
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     choose = random.Random(SEED)
 
-    def reply(text: str) -> bytes:
+    def reply(text: str) -> Answers:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         filler = tokenizer.encode(words(200, 2), add_special_tokens=False).ids
         ids = [*filler[: REPLY_TOKENS - len(ids)], *ids]
@@ -374,7 +386,25 @@ def serve(folder: str) -> None:
             "output_token_logprobs_length": len(ids),
         }
         answer = {"text": tokenizer.decode(ids), "output_ids": ids, "meta_info": meta}
-        return json.dumps(answer, separators=(",", ":")).encode()[:-2]
+        content = [
+            {**entry, "top_logprobs": [entry]}
+            for entry in ({"token_id": token, "logprob": logprob, "rank": 1} for logprob, token, _ in entries)
+        ]
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": ids,
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": meta["weight_versions"],
+            "logprobs": {"content": content},
+        }
+        compact = {"separators": (",", ":")}
+        return Answers(
+            sglang=json.dumps(answer, **compact).encode()[:-2],
+            vllm=json.dumps({"output_mode": "tokens", "choices": [choice]}, **compact).encode()[1:],
+        )
 
     (mark,) = tokenizer.encode(MARK, add_special_tokens=False).ids
     call, last = reply(CALL + "<|im_end|>"), reply("That is all.<|im_end|>")
@@ -389,7 +419,18 @@ def serve(folder: str) -> None:
                         length = int(value)
                 body, began = await reader.readexactly(length), time.perf_counter()
                 status, answer = b"404 Not Found", b"{}"
-                if path.endswith(b"/generate"):
+                if path == b"/inference/v1/generate":
+                    request = json.loads(body)
+                    prompt, params = request["token_ids"], request["sampling_params"]
+                    final = prompt.count(mark) + 1 >= params["max_tokens"] - MOST_NEW_TOKENS
+                    usage = b'"prompt_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":0}'
+                    status = b"200 OK"
+                    answer = b'{"request_id":"generate-tokens-%b","model":"scripted","usage":{%b},%b' % (
+                        request["request_id"].encode(),
+                        usage % (len(prompt), REPLY_TOKENS),
+                        (last if final else call).vllm,
+                    )
+                elif path.endswith(b"/generate"):
                     request = json.loads(body)
                     prompt = len(request["input_ids"])
                     turns = request.get("priority") or request["sampling_params"]["max_new_tokens"] - MOST_NEW_TOKENS
@@ -398,7 +439,7 @@ def serve(folder: str) -> None:
                         await asyncio.sleep(int(delay_ms) / 1000 * choose.uniform(0.5, 1.5))
                     status = b"200 OK"
                     answer = b'%b,"prompt_tokens":%d,"e2e_latency":%.6f,"id":"%b"}}' % (
-                        last if final else call,
+                        (last if final else call).sglang,
                         prompt,
                         time.perf_counter() - began,
                         request.get("rid", "none").encode(),
@@ -571,6 +612,9 @@ def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     if "upstream" in arms and "environment" in arms:
         ratios = [each["environment"] / each["upstream"] for each in total]
         figures["rollout_over_upstream"] = round(statistics.median(ratios), 2)
+    if "vllm" in arms and "ours" in arms:
+        ratios = [(each["vllm"] - each["null"]) / (each["ours"] - each["null"]) for each in total]
+        figures["vllm_over_sglang"] = round(statistics.median(ratios), 2)
     if "slime" in arms and "environment" in arms:
         ratios = [each["slime"] / each["environment"] for each in total]
         figures["slime_over_environment"] = round(statistics.median(ratios), 2)

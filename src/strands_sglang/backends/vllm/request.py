@@ -21,6 +21,7 @@ CAPABILITIES: Final = Capabilities(
     prompt_scoring=PromptScoring.UNCACHED,
     routed_experts=True,
     sampling_mask=True,
+    images=True,
     constraints=CONSTRAINTS,
     weight_versions=True,
     session_affinity=True,
@@ -28,7 +29,8 @@ CAPABILITIES: Final = Capabilities(
         "routed_experts": "start the server with --enable-return-routed-experts; its Rust front end never returns them",
         "sampling_mask": "start the server with --return-sampling-mask and --logprobs-mode processed_logprobs, and set "
         "top_k",
-        "images": "what vLLM makes of an image is not proved yet; use an SGLang server",
+        "images": "it sizes them differently: was it started with --mm-processor-kwargs, or another processor?",
+        "show_prompt": "vLLM 0.32 does",
     },
 )
 """Capabilities of `/inference/v1/generate` on a server that returns log-probabilities of the sampled distribution."""
@@ -158,9 +160,9 @@ class WireRequest:
         Raises:
             BackendRequestError: It asks for what vLLM does not do, or holds what JSON cannot represent.
         """
-        if request.images:
-            raise BackendRequestError(f"images cannot be sent{CAPABILITIES.hint('images')}")
         fields: dict[str, Any] = {**request.fields, "sampling_params": _wire_params(request)}
+        if request.images:  # the ids have one placeholder for each, which the server expands
+            fields["content_parts"] = [{"type": "image_url", "url": image} for image in request.images]
         if request.constrain_answer_only:
             fields["reasoning_ended"] = False
         if request.show_prompt:
