@@ -24,9 +24,11 @@ from strands_env.training.export import image_tensors
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.commands.doctor.pictures import proof_pictures
+from strands_sglang.commands.doctor.vision import prove_vision
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
-from strands_sglang.trajectory.media import image_expander
+from strands_sglang.trajectory.media import ProcessorExpander, image_expander
+from tests.integration.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -164,3 +166,16 @@ async def test_a_server_that_tokenises_again_is_refused(
         more = {"role": "user", "content": [{"text": "more"}, image(TALL)]}
         with pytest.raises(SGLangDecodingError, match="tokenised the prompt again"):
             await conv.turn(TurnRequest(messages=[*asked, reply, more], params={"max_new_tokens": 2}))
+
+
+async def test_the_server_under_test_sees_the_images_as_we_do(server: Server, tokenizer: Any) -> None:
+    """Ids and log-probabilities of a conversation with pictures; for `--sglang-base-url` of a vision model."""
+    folder = Path(server.model_path)
+    if not (folder / "config.json").is_file() or "vision_config" not in (folder / "config.json").read_text("utf-8"):
+        pytest.skip("the server's model takes no images, or is not a folder on this machine")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    expander = ProcessorExpander.of_model(folder, unproved=True)
+    proof = await prove_vision(server.address, tokenizer, expander, model)
+    assert proof.images == 8
+    assert proof.difference is not None and proof.difference < 1e-4

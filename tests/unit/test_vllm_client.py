@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.error import HTTPError
 
+import orjson
 import pytest
 
 from strands_env.backends import BACKENDS, model_factory_from_args
@@ -153,11 +154,11 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
         assert not server.requests
 
 
-async def test_images_are_refused() -> None:
-    async with serving() as (server, client):
-        with pytest.raises(BackendRequestError, match="not proved"):
-            await client.ask(request(images=("data:",)))
-        assert not server.requests
+async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
+    wire = WireRequest.of(request(images=("data:image/png;base64,AA==",), growth=19, show_prompt=True))
+    body = orjson.loads(b"".join(wire.body("r")))
+    assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
+    assert (body["token_ids"], body["return_token_ids"]) == (PROMPT, True)
 
 
 def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:

@@ -94,7 +94,12 @@ def make_tiny_model(
 
 
 def make_tiny_vision_model(
-    out_dir: str | Path | None = None, *, family: str = "qwen2_5_vl", context_length: int = 4096, seed: int = 0
+    out_dir: str | Path | None = None,
+    *,
+    family: str = "qwen2_5_vl",
+    head_dim: int = 16,
+    context_length: int = 4096,
+    seed: int = 0,
 ) -> TinyModel:
     """Make a tiny random vision-language model with the family's real image processor.
 
@@ -103,6 +108,7 @@ def make_tiny_vision_model(
     Args:
         out_dir: Folder to save everything into; nothing is written without it.
         family: `"qwen2_5_vl"` or `"qwen3_vl"`.
+        head_dim: Width of an attention head, 16 or a multiple of it; the CPU kernels of vLLM take 32.
         context_length: Positions the model was (not) trained for.
     """
     if family not in VISION_FAMILIES:
@@ -116,10 +122,11 @@ def make_tiny_vision_model(
     tokenizer.chat_template = VISION_TEMPLATE
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
     is_third = family == "qwen3_vl"
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2] if is_third else [2, 3, 3]}
+    sections = [width * head_dim // 16 for width in ((4, 2, 2) if is_third else (2, 3, 3))]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
     text = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 64,
+        "hidden_size": 4 * head_dim,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
@@ -130,15 +137,15 @@ def make_tiny_vision_model(
         "bos_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
         "eos_token_id": tokenizer.eos_token_id,
         "rope_parameters": {**rope, "mrope_interleaved": True} if is_third else rope,
-        **({"head_dim": 16} if is_third else {}),
+        **({"head_dim": head_dim} if is_third else {}),
     }
     patch = 16 if is_third else 14
     vision = {
         "depth": 2,
-        "hidden_size": 32,
+        "hidden_size": 2 * head_dim,
         "intermediate_size": 64,
         "num_heads": 2,
-        "out_hidden_size": 64,
+        "out_hidden_size": 4 * head_dim,
         "patch_size": patch,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,

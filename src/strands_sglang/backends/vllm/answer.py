@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -106,18 +107,22 @@ def _logprobs(found: Any, ids: list[int]) -> Any:
     entries = found.get("content") if isinstance(found, Mapping) else None
     if entries is None:
         return None
-    named = [_token_of(entry) for entry in entries]
+    named = [entry.get("token_id") for entry in entries]
+    if None in named:
+        named = [_token_of(entry) for entry in entries]
     if named != ids:
         raise BackendAnswerError(
             f"logprobs.content ({len(named)} entries) do not belong to token_ids ({len(ids)} tokens): {named!r:.100}"
         )
     values = [entry["logprob"] for entry in entries]
-    for token, value in zip(ids, values, strict=True):
-        if value is None or value != value or value <= _REPLACED:
-            raise BackendAnswerError(
-                f"the sampled token {token} has the log-probability {value!r}: it is not known, and is not made up"
-            )
-    return checked_logprobs("logprobs.content", values)
+    logprobs = checked_logprobs("logprobs.content", values)
+    if logprobs and not (sum(logprobs) > -math.inf and min(logprobs) > _REPLACED):  # NaN fails the first
+        unknown = (each for each in zip(ids, values, strict=True) if each[1] is None or not each[1] > _REPLACED)
+        token, value = next(unknown)
+        raise BackendAnswerError(
+            f"the sampled token {token} has the log-probability {value!r}: it is not known, and is not made up"
+        )
+    return logprobs
 
 
 def _scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
