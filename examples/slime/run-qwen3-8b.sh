@@ -16,23 +16,27 @@ SLIME_DIR=${SLIME_DIR:-/path/to/slime}   # a checkout of slime, beside its Megat
 BASE_DIR=${BASE_DIR:-/path/to/storage}   # models, data and checkpoints
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+EXAMPLE=${EXAMPLE:-$HERE}                # folder of config.yaml and of the environment's module
+CHECK=${CHECK-$HERE/retool_env.py}       # tries the environment; empty for none
+PROMPTS=${PROMPTS:-dapo-math-17k/dapo-math-17k.jsonl} # in BASE_DIR
+[ -n "${EVAL_ARGS+set}" ] || EVAL_DATA=aime-2024/aime-2024.jsonl
 stop() { echo "$1" >&2; exit 2; }
 for program in python3 ray; do
   command -v "$program" > /dev/null || stop "$program is missing: run this in slime's container, see README.md"
 done
 for path in "$SLIME_DIR/$TRAIN" "$SLIME_DIR/scripts/models/$SHAPE.sh" "$SLIME_DIR/../Megatron-LM/megatron" \
   "$BASE_DIR/$MODEL" "$BASE_DIR/${MODEL}_torch_dist" \
-  "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl" "$BASE_DIR/aime-2024/aime-2024.jsonl"; do
+  "$BASE_DIR/$PROMPTS" ${EVAL_DATA:+"$BASE_DIR/$EVAL_DATA"}; do
   [ -e "$path" ] || stop "$path is missing: edit SLIME_DIR and BASE_DIR, and see README.md"
 done
 SLIME_DIR=$(cd "$SLIME_DIR" && pwd) # train.py runs in another folder
 BASE_DIR=$(cd "$BASE_DIR" && pwd)
-PYTHON_PATH="$SLIME_DIR/../Megatron-LM:$HERE:$SLIME_DIR" # HERE for retool_env
+PYTHON_PATH="$SLIME_DIR/../Megatron-LM:$EXAMPLE:$SLIME_DIR"
 for module in strands_env math_verify torch sglang megatron.core slime; do
   PYTHONPATH=$PYTHON_PATH python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' \
     "$module" 2> /dev/null || stop "the Python module $module is missing: README.md says what to install and where"
 done
-python3 "$HERE/retool_env.py" || stop "the sandbox or the reward does not work here, see README.md"
+[ -z "$CHECK" ] || python3 "$CHECK" || stop "the sandbox or the reward does not work here, see README.md"
 
 # shellcheck disable=SC1091
 source "$SLIME_DIR/scripts/models/$SHAPE.sh" # MODEL_ARGS: the shape of the model, for Megatron
@@ -57,7 +61,7 @@ STRANDS_ARGS=(
   # And of evaluations.
   --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
   # Our own options.
-  --custom-config-path "$HERE/config.yaml"
+  --custom-config-path "$EXAMPLE/config.yaml"
 )
 
 [ -n "${FILTER_ARGS+set}" ] || FILTER_ARGS=(
@@ -67,7 +71,7 @@ STRANDS_ARGS=(
 
 ROLLOUT_ARGS=(
   # JSON lines, a problem each.
-  --prompt-data "$BASE_DIR/dapo-math-17k/dapo-math-17k.jsonl"
+  --prompt-data "$BASE_DIR/$PROMPTS"
   --input-key prompt               # messages; no --apply-chat-template: the agent renders the conversation itself
   --label-key label                # becomes TaskContext.ground_truth
   --rollout-shuffle                # prompts in random order (--rollout-seed)
@@ -82,9 +86,9 @@ ROLLOUT_ARGS=(
   # --partial-rollout              # rollouts that are cut at the end of a step go on in the next, sandbox and all
 )
 
-EVAL_ARGS=(
+[ -n "${EVAL_ARGS+set}" ] || EVAL_ARGS=(
   # A name for the metrics, and the file.
-  --eval-prompt-data aime "$BASE_DIR/aime-2024/aime-2024.jsonl"
+  --eval-prompt-data aime "$BASE_DIR/${EVAL_DATA:-}"
   --eval-interval 20              # steps between evaluations; there is one before training too
   --n-samples-per-eval-prompt 16  # AIME has 30 problems: fewer samples make its mean noisy
   --eval-max-response-len 16384   # as --rollout-max-response-len; here longer answers cost no training memory

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# GRPO of Qwen3-8B with mini-swe-agent on tasks of Harbor's; one node with 8 GPUs. README.md says how to prepare it.
+set -euo pipefail
+
+EXAMPLE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+CHECK=                                # README.md says how to try the tasks
+PROMPTS=${PROMPTS:-tasks.jsonl}       # in BASE_DIR
+EVAL_ARGS=()                          # none in this example
+EXTRA_ARGS=(
+  --metadata-key metadata             # names the task, for make_env
+  --rollout-batch-size 16             # tasks a step
+  --over-sampling-batch-size 16
+  --n-samples-per-prompt 8            # rollouts a task
+  --global-batch-size 128             # 16 x 8
+  --rollout-max-response-len 32768    # the whole response of a path: all turns and all tool results
+  --rollout-max-context-len 40960     # a longer prompt is refused in the words at which programs compact
+  --max-tokens-per-gpu 20480          # of a micro batch, over 2 GPUs:
+  --context-parallel-size 2
+)
+. "$EXAMPLE/../slime/run-qwen3-8b.sh"

@@ -1,0 +1,165 @@
+"""`examples/slime_swe` under slime's real rollout code: a program changes a repository, and its tokens are trained."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from provider_support import completion, tokenizer
+
+from strands_env.training import slime
+from strands_sglang.testing import Reply
+from tests.conftest import ROOT
+from tests.contract.test_slime_real import Run, check_ranks
+from tests.real_slime import SLIME, Router, requires_slime, slime_imported, slimes_parser
+from tests.unit.sandbox_support import requires_isolation
+
+yaml = pytest.importorskip("yaml")
+EXAMPLE = ROOT / "examples" / "slime_swe"
+# Takes mini-swe-agent's arguments; a bash tool, and the end at a reply without calls.
+PROGRAM = """#!/usr/bin/env python3
+import json, os, subprocess, sys, urllib.request
+arguments = sys.argv[1:]
+task, model = (arguments[arguments.index(name) + 1] for name in ("--task", "--model"))
+schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+tools = [{"type": "function", "function": {"name": "bash", "description": "A shell.", "parameters": schema}}]
+messages = [{"role": "system", "content": "You change repositories."}, {"role": "user", "content": task}]
+while True:
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": model, "messages": messages, "tools": tools}).encode(),
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+    )
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        command = json.loads(call["function"]["arguments"])["command"]
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": done.stdout + done.stderr})
+"""
+
+
+class Scripted(Router):
+    """Repairs the repository in every other rollout, else does nothing."""
+
+    rollouts = 0
+
+    def _reply(self, input_ids: list[int]) -> Reply:
+        if "<tool_response>" in tokenizer().decode(input_ids).rpartition("<|im_start|>user")[2]:
+            return replace(completion("It is done."), weight_version="1", meta={})
+        self.rollouts += 1
+        command = "sed -i s/-/+/ add.py" if self.rollouts % 2 else "cat add.py"
+        text = json.dumps({"name": "bash", "arguments": {"command": command}})
+        return replace(completion(f"Let me see.<tool_call>{text}</tool_call>"), weight_version="1", meta={})
+
+
+class Embedded(Router):
+    """The embedded engine with a tiny model behind slime's router."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__()
+        self.engine = engine
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests += 1
+        answer = await self.engine.generate(**body)
+        self.sent.update((entry[1], entry[0]) for entry in answer["meta_info"]["output_token_logprobs"])
+        return web.json_response(answer)
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Starts slime's rollout side with the example's config file and fixture tasks."""
+    monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    programs, repository = tmp_path / "programs", tmp_path / "repository"
+    for folder in (programs, repository):
+        folder.mkdir()
+    (programs / "mini").write_text(PROGRAM)
+    (programs / "mini").chmod(0o755)
+    (repository / "add.py").write_text("def add(a, b):\n    return a - b\n")
+    test = "python3 -c 'from add import add; assert add(2, 3) == 5'"
+    task = {"prompt": "Repair add.", "label": "", "metadata": {"repository": str(repository), "test": test}}
+    (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(task)}\n" * 4)
+    config = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
+    config["strands_env_options"] |= {"program": f"{programs}/mini", "programs": str(programs)}
+    config["strands_env_log_dir"] = str(tmp_path / "log")
+
+    def start(router: Router, tokens: Any, *flags: str) -> Run:
+        checkpoint = tmp_path / "checkpoint"
+        tokens.save_pretrained(checkpoint)
+        (checkpoint / "config.json").write_text('{"model_type": "qwen3"}')
+        data = ("--prompt-data", str(tmp_path / "tasks.jsonl"), "--metadata-key", "metadata")
+        return Run(checkpoint, tmp_path, router, *data, *flags, **config)
+
+    with slime_imported():
+        yield start
+    sys.modules.pop("swe_env", None)
+
+
+@requires_slime
+@requires_isolation
+def test_a_step_of_the_example_trains_what_was_sampled(launch: Any, tmp_path: Path) -> None:
+    with Scripted() as router:
+        ranks = launch(router, tokenizer()).step()
+        check_ranks(ranks, router, samples=4)
+    assert sorted(ranks[0]["raw_reward"]) == [0.0, 0.0, 1.0, 1.0]
+    line = json.loads((tmp_path / "log" / "rollout.jsonl").read_text().splitlines()[0])
+    assert line["metrics"]["ended/task_complete"] == 1.0
+
+
+@requires_slime
+@requires_isolation
+def test_a_step_of_the_example_with_the_embedded_engine(launch: Any) -> None:
+    from strands_sglang.backends.engine import EmbeddedEngine
+    from strands_sglang.backends.engine.tiny import make_tiny_model
+
+    tiny = make_tiny_model(seed=1)
+    engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1, seed=0)
+    with Embedded(engine) as router:
+        ranks = launch(router, tiny.tokenizer, "--rollout-max-response-len", "24").step()
+        check_ranks(ranks, router, samples=4)
+        asyncio.run_coroutine_threadsafe(engine.close(), router._loop).result()
+
+
+def test_the_config_file_and_the_length_of_the_users_code() -> None:
+    config = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
+    settings = slime.SlimeSettings.from_args(argparse.Namespace(**config))
+    assert settings.factory == "swe_env.make_env" and settings.options["harness"] == "mini_swe_agent"
+    lines = (EXAMPLE / "swe_env.py").read_text().splitlines()
+    assert len([line for line in lines if line.strip() and not line.strip().startswith("#")]) < 60
+
+
+def test_tasks_become_rows(tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "one"
+    task.mkdir(parents=True)
+    (task / "task.toml").write_text("")
+    (task / "instruction.md").write_text("Repair add.")
+    (tmp_path / "tasks" / "notes").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "swe_env.py"), str(tmp_path / "tasks")], capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == {"prompt": "Repair add.", "label": "", "metadata": {"task_dir": str(task)}}
+
+
+@requires_slime
+def test_every_option_of_the_launch_script_exists() -> None:
+    used = set(re.findall(r"^  (--[\w-]+)", (EXAMPLE / "run-qwen3-8b.sh").read_text(), re.MULTILINE))
+    text = "".join(path.read_text(encoding="utf-8") for path in SLIME.rglob("*.sh"))
+    with slime_imported():
+        known = set(slimes_parser()._option_string_actions) | set(re.findall(r"--[a-z][\w-]*", text))
+    assert len(used) > 5 and used <= known
