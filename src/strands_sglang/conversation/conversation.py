@@ -334,6 +334,15 @@ class Conversation:
             turn = self._commit(prepared, completion, read)
         return SampledTurn(turn=turn, reply=read.reply, prompt_length=prepared.prompt_length)
 
+    def recall(self, request: TurnRequest, completion: Completion) -> Turn:
+        """Record a turn that was sampled in another conversation, to go on from it; it is not trained here.
+
+        Raises:
+            MessageConversionError, TemplateError: As `turn`.
+        """
+        prepared = self.prepare(request)
+        return self._commit(prepared, completion, self._read(prepared, completion), is_recalled=True)
+
     def count_tokens(
         self,
         messages: Messages,
@@ -444,7 +453,9 @@ class Conversation:
             next_call_id=self.forest.next_call_id,
         )
 
-    def _commit(self, prepared: PreparedTurn, completion: Completion, read: ReadReply) -> Turn:
+    def _commit(
+        self, prepared: PreparedTurn, completion: Completion, read: ReadReply, *, is_recalled: bool = False
+    ) -> Turn:
         turn = self.forest.commit(
             prepared.location,
             prompt_ids=prepared.call.prompt.ids,
@@ -453,6 +464,7 @@ class Conversation:
             calls=read.calls,
             media=prepared.call.prompt.media,
             is_constrained=bool(prepared.request.constraints),
+            is_recalled=is_recalled,
         )
         with self._lock:
             self._note_calls(read.calls)

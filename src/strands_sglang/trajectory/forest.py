@@ -104,6 +104,7 @@ class _Records:
     fates: dict[int, _Fate] = field(default_factory=dict)
     current: Turn | None = None
     sampled: int = 0
+    recalled: set[int] = field(default_factory=set)
     call_count: int = 0
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
@@ -161,7 +162,8 @@ class TrajectoryForest:
         """Every path, with each sampled token trained in exactly one of them; thrown-away samples come last."""
         with self._lock:
             lost = {index for index, fate in self._records.fates.items() if fate in _LOST}
-            return _export(self._records.turns, discarded=lost, current=self._records.current)
+            records = self._records
+            return _export(records.turns, discarded=lost, recalled=records.recalled, current=records.current)
 
     # ---- locating ------------------------------------------------
 
@@ -227,6 +229,7 @@ class TrajectoryForest:
         calls: Sequence[ToolCall] = (),
         media: Sequence[Medium] = (),
         is_constrained: bool = False,
+        is_recalled: bool = False,
     ) -> Turn:
         """Record a finished call.
 
@@ -235,6 +238,7 @@ class TrajectoryForest:
             prompt_ids: The ids that were appended to the path before sampling.
             reply: The print by which the reply is recognised.
             is_constrained: A grammar decided which tokens could be sampled.
+            is_recalled: It was sampled in another forest, which trains it.
 
         Raises:
             TrajectoryError: The forest was reset since the call was located.
@@ -267,7 +271,10 @@ class TrajectoryForest:
             if turn.attempt is not None:
                 records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
             records.given_ids.update([call.id for call in turn.calls])
-            records.sampled += len(completion.output_ids)
+            if is_recalled:
+                records.recalled.add(turn.index)
+            else:
+                records.sampled += len(completion.output_ids)
             records.current = turn
             return turn
 
@@ -448,7 +455,9 @@ def _turn_key(turn: Turn) -> bytes:
     return digest(b"turn", turn.index.to_bytes(8, "little"))
 
 
-def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn | None) -> list[Trajectory]:
+def _export(
+    turns: Sequence[Turn], *, discarded: Collection[int], recalled: Collection[int], current: Turn | None
+) -> list[Trajectory]:
     """One trajectory for every path of used turns, then one for every discarded turn that nothing follows.
 
     Each turn is trained in the first trajectory that holds it. A used turn is always held by a path of used turns, so
@@ -457,6 +466,7 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
     Args:
         turns: All turns, parents before children.
         discarded: Indices of the turns that were thrown away.
+        recalled: Indices of the turns that another forest trains.
         current: The end of the episode so far.
     """
     followed: set[int] = set()
@@ -472,7 +482,7 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
     main = next((path for path in paths if path[-1] is current), None) or next(
         (path for path in paths if current in path), None
     )
-    owned: set[int] = set()
+    owned: set[int] = set(recalled)
     result = []
     for path in paths:
         trained = tuple(turn.index not in owned for turn in path)

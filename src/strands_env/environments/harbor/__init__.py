@@ -11,12 +11,15 @@ from strands_sglang.installation import install_command
 
 if TYPE_CHECKING:
     from .backend import BubblewrapEnvironment
+    from .checkpoints import Checkpoint, CheckpointError
     from .environment import HarborEnv
     from .results import NotMeasuredError, TaskFailedError, TaskReward
     from .trial import TaskTrial
 
 __all__ = [
     "BubblewrapEnvironment",
+    "Checkpoint",
+    "CheckpointError",
     "HarborEnv",
     "NotMeasuredError",
     "TaskFailedError",
@@ -27,6 +30,8 @@ __all__ = [
 
 _HOMES = {
     "BubblewrapEnvironment": "backend",
+    "Checkpoint": "checkpoints",
+    "CheckpointError": "checkpoints",
     "HarborEnv": "environment",
     "NotMeasuredError": "results",
     "TaskFailedError": "results",

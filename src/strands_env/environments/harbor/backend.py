@@ -105,7 +105,8 @@ class BubblewrapEnvironment(BaseEnvironment):
             snapshot=None if self._snapshot is None else Snapshot.load(self._snapshot),
         )
         await self.ensure_dirs(self._mount_targets(writable_only=True))
-        await self._upload_environment_dir_after_start()
+        if self._snapshot is None:  # which has them, as the episode left them
+            await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:
         """End it, with everything in it."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
+from strands.hooks import BeforeModelCallEvent, HookRegistry
 
 from strands_env.core import (
     Action,
@@ -22,9 +25,11 @@ from strands_env.core import (
 )
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.environments.harness import Harness, ProgramRun
+from strands_env.sandbox.images import ImagePool
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
 
+from .checkpoints import Checkpoint, CheckpointError
 from .sandbox import HarborSandbox
 from .trial import Part, TaskTrial
 
@@ -55,6 +60,10 @@ class HarborEnv(Environment):
         harness: A program to do the task, in the container; see `HarnessEnvironment`, also for the next three.
         session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
             as `max_requests`.
+        spare: Started containers that wait for episodes of the same image (backend `bubblewrap`); see `ImagePool`.
+        checkpoints: Folder to keep the episode in before each model call but the first, as `EPISODE/turn-K`, to go on
+            from there; for our agent on the backend `bubblewrap`, and tasks of one step.
+        start_from: Checkpoint to start from, or its folder: the same files, history and tokens.
         gateway_host: Name under which a program in a container of Harbor's backends reaches this machine, such as
             `host.docker.internal`. The backend `bubblewrap` needs none.
         **options: Further arguments of `Environment`. With `reward_fn` that function scores instead of the verifier.
@@ -82,6 +91,9 @@ class HarborEnv(Environment):
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
         gateway_options: Mapping[str, Any] | None = None,
+        spare: int = 0,
+        checkpoints: str | Path | None = None,
+        start_from: Checkpoint | str | Path | None = None,
         gateway_host: str | None = None,
         **options: Any,
     ) -> None:
@@ -91,6 +103,18 @@ class HarborEnv(Environment):
             options = {"system_prompt": "", **options}
         options = {"reward_fn": _VerifierReward(self), "tool_timeout": None, "cleanup_timeout": 300.0, **options}
         super().__init__(**options)
+        keeps = checkpoints is not None or start_from is not None
+        if keeps and (backend != "bubblewrap" or harness is not None):
+            raise ValueError(
+                "episodes are kept and continued with our own agent on the backend 'bubblewrap': no other has snapshots"
+            )
+        self.spare = spare
+        self.checkpoints = None if checkpoints is None else Path(checkpoints)
+        if isinstance(start_from, str | Path):
+            start_from = Checkpoint.load(start_from)
+        self.start_from = start_from
+        if start_from is not None:
+            backend_options = {**(backend_options or {}), "snapshot": start_from.files}
         self.task_dir = None if task_dir is None else Path(task_dir)
         self.reward_key = reward_key
         self._trial_options: dict[str, Any] = {
@@ -114,12 +138,28 @@ class HarborEnv(Environment):
         self.trial: TaskTrial | None = None
         self._seconds: dict[str, float] = {}
         self._context = TaskContext()
+        self._episode = ""
 
     def get_tools(self) -> list[Any]:
         """A shell and an editor in the container; nothing for a program, which has its own."""
         if self.program is not None:
             return []
         return [self._tools.execute_command, self._tools.edit_file]
+
+    def get_hooks(self) -> list[Any]:
+        """The keeper of checkpoints."""
+        return [] if self.checkpoints is None else [_Keeper(self)]
+
+    async def keep(self, agent: Agent) -> None:
+        """Keep the episode as it is now, unless nothing was sampled since it began."""
+        assert self.checkpoints is not None and self.trial is not None
+        place = self.checkpoints / self._episode
+        made = Checkpoint.of(agent, place, self.trial.task_folder.name)
+        if made.turn == (0 if self.start_from is None else self.start_from.turn):
+            return
+        made = replace(made, path=str(place / f"turn-{made.turn}"))
+        await self.sandbox.snapshot(made.files)
+        await asyncio.to_thread(made.save)
 
     async def reset(self) -> None:
         """Start the task's container."""
@@ -136,8 +176,15 @@ class HarborEnv(Environment):
 
     async def _start(self, task_dir: Path) -> TaskTrial:
         started = time.perf_counter()
+        if self.spare:
+            ImagePool.of_this_loop().spare = self.spare
         self.trial = TaskTrial(task_dir, **self._trial_options)
+        self._episode = f"{task_dir.name}-{uuid.uuid4().hex[:8]}"
+        if self.start_from is not None and self.start_from.task != task_dir.name:
+            raise CheckpointError(f"the checkpoint is of the task {self.start_from.task!r}, got {task_dir.name!r}")
         await self.trial.start()
+        if self.trial.steps > 1 and (self.checkpoints is not None or self.start_from is not None):
+            raise CheckpointError("tasks of several steps have no checkpoints")
         self._seconds = {"start_s": round(time.perf_counter() - started, 4)}
         return self.trial
 
@@ -192,6 +239,9 @@ class HarborEnv(Environment):
 
     async def act(self, agent: Agent, part: Part) -> AgentResult:
         """Follow one instruction: ask the agent, or run the program. Override it for another way to act."""
+        if self.start_from is not None:
+            self.start_from.recall(agent)
+            return await self.invoke(agent, None)
         if self.program is None:
             return await self.invoke(agent, part.instruction)
         action = Action(message=part.instruction, task_context=self._context)
@@ -204,7 +254,9 @@ class HarborEnv(Environment):
         """The usual metrics, and `container`: seconds to start it; for a program also `gateway`."""
         metrics = super().compute_metrics(event_loop_metrics, tool_parse_errors)
         ended = {} if self.program is None or self.program.ended is None else {"gateway": self.program.ended}
-        return {**metrics, "container": dict(self._seconds), **ended}
+        start = self.start_from
+        begun = {} if start is None else {"continued_from": {"checkpoint": start.path, "turn": start.turn}}
+        return {**metrics, "container": dict(self._seconds), "episode": self._episode, **ended, **begun}
 
 
 class _VerifierReward(RewardFunction):
@@ -218,3 +270,16 @@ class _VerifierReward(RewardFunction):
         assert trial is not None
         rewards = await trial.reward()
         return RewardResult(reward=rewards.value(self._env.reward_key), info={"rewards": dict(rewards.rewards)})
+
+
+class _Keeper:
+    """Keeps the episode before each model call."""
+
+    def __init__(self, env: HarborEnv) -> None:
+        self._env = env
+
+    def register_hooks(self, registry: HookRegistry, **_: Any) -> None:
+        registry.add_callback(BeforeModelCallEvent, self._keep)
+
+    async def _keep(self, event: BeforeModelCallEvent) -> None:
+        await self._env.keep(event.agent)

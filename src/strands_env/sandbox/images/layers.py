@@ -6,6 +6,7 @@ owns it, so that the folders of a process that was killed are found and removed 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
@@ -69,6 +70,7 @@ class Snapshot:
 def make_folder() -> str:
     """A folder for a new sandbox, with empty `upper` and `work`."""
     remove_orphans()
+    _remove_own_at_exit()
     folder = containers_folder() / f"{_owner(os.getpid())}-{next(_count)}-{secrets.token_hex(4)}"
     for name in ("upper", "work"):
         (folder / name).mkdir(parents=True)
@@ -152,6 +154,19 @@ def _file_system(folder: Path) -> str:
         if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= longest:
             found, longest = right.split()[0], len(mount)
     return found
+
+
+@functools.cache
+def _remove_own_at_exit() -> None:
+    """Leave nothing of sandboxes that are never closed when this process ends; once in a process."""
+    pid = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:  # not in a fork
+            for folder in containers_folder().glob(f"{_owner(pid)}-*"):
+                remove_folder(str(folder))
+
+    atexit.register(remove)
 
 
 @functools.cache

@@ -1,0 +1,151 @@
+"""A container episode at one turn: its messages, its tokens and its files, to go on from.
+
+An environment with `checkpoints=FOLDER` keeps one before each model call but the first. Another that is given one with
+`start_from` has the same files in its container and the same tokens in its forest, by construction: the turns are
+recorded as they were sampled, each prompt rendered again and compared, and none of them is trained a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strands import Agent
+
+from strands_env.core.jsonable import decode, encode
+from strands_sglang.conversation import TurnRequest
+from strands_sglang.trajectory import Completion, Finish, FinishType, Turn, WeightSpan
+
+_RECORD = "checkpoint.json"
+
+
+class CheckpointError(RuntimeError):
+    """An episode cannot be continued from here: the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """An episode before one of its model calls.
+
+    Attributes:
+        path: Its folder; `files` in it is the snapshot of the container.
+        turn: Number of turns sampled so far.
+        task: Name of the task's folder.
+        messages: The history so far.
+        turns: The turns of the main path: prompt, sampled tokens, log-probabilities, finish.
+    """
+
+    path: str
+    turn: int
+    task: str
+    messages: Sequence[Mapping[str, Any]]
+    turns: Sequence[Mapping[str, Any]]
+
+    @property
+    def files(self) -> str:
+        """Folder of the container's snapshot."""
+        return os.path.join(self.path, "files")
+
+    @classmethod
+    def of(cls, agent: Agent, path: str | os.PathLike[str], task: str) -> Checkpoint:
+        """The state of an agent between two turns.
+
+        Raises:
+            CheckpointError: Its model holds no exact tokens.
+        """
+        conversation = _conversation(agent)
+        current: Turn | None = conversation.forest.current
+        turns = [] if current is None else [_to_json(turn) for turn in current.path()]
+        return cls(path=str(path), turn=len(turns), task=task, messages=list(agent.messages), turns=turns)
+
+    def save(self) -> None:
+        """Write it into its folder."""
+        document = {"turn": self.turn, "task": self.task, "turns": self.turns, "messages": encode(list(self.messages))}
+        Path(self.path, _RECORD).write_text(json.dumps(document), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Read a saved one.
+
+        Raises:
+            CheckpointError: There is none.
+        """
+        file = Path(path, _RECORD)
+        if not file.is_file():
+            raise CheckpointError(
+                f"there is no checkpoint at {str(path)!r}: an episode keeps them where its environment has "
+                "checkpoints=FOLDER, as FOLDER/EPISODE/turn-K"
+            )
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return cls(
+            path=str(file.parent),
+            turn=found["turn"],
+            task=found["task"],
+            messages=decode(found["messages"]),
+            turns=found["turns"],
+        )
+
+    def recall(self, agent: Agent) -> None:
+        """Give an agent these messages, and its model these turns.
+
+        Raises:
+            CheckpointError: A prompt is not what it was: the chat template, the tools or the system prompt differ.
+        """
+        conversation = _conversation(agent)
+        tools, messages = agent.tool_registry.get_all_tool_specs(), list(self.messages)
+        replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        if len(replies) != len(self.turns):
+            raise CheckpointError(
+                f"the checkpoint has {len(self.turns)} turns on its path and {len(replies)} replies in its messages: "
+                "an episode whose history was rewritten cannot be continued"
+            )
+        for index, saved in zip(replies, self.turns, strict=True):
+            request = TurnRequest(messages=messages[:index], system=agent.system_prompt, tools=tools)  # type: ignore[arg-type]
+            turn = conversation.recall(request, _completion(saved))
+            if list(turn.prompt_ids) != saved["prompt_ids"]:
+                raise CheckpointError(
+                    f"the prompt of turn {turn.index + 1} is not what it was: the chat template, the tools or the "
+                    "system prompt differ from those of the saved episode"
+                )
+        agent.messages[:] = messages  # type: ignore[assignment]
+
+
+def _conversation(agent: Agent) -> Any:
+    conversation = getattr(agent.model, "conversation", None)
+    if conversation is None:
+        raise CheckpointError(
+            f"checkpoints need a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
+        )
+    return conversation
+
+
+def _to_json(turn: Turn) -> dict[str, Any]:
+    done = turn.completion
+    if done.routed_experts is not None or done.sampling_mask is not None or turn.media:
+        raise CheckpointError("turns with images, routed experts or sampling masks have no checkpoints")
+    logprobs = done.output_logprobs
+    return {
+        "prompt_ids": list(turn.prompt_ids),
+        "output_ids": list(done.output_ids),
+        "logprobs": None if logprobs is None else [None if math.isnan(value) else value for value in logprobs],
+        "finish": {"type": done.finish.type.value, "matched": done.finish.matched},
+        "weight_spans": [asdict(span) for span in done.weight_spans],
+    }
+
+
+def _completion(saved: Mapping[str, Any]) -> Completion:
+    logprobs = saved["logprobs"]
+    return Completion(
+        output_ids=array("i", saved["output_ids"]),
+        output_logprobs=(
+            None if logprobs is None else array("d", [math.nan if value is None else value for value in logprobs])
+        ),
+        finish=Finish(type=FinishType(saved["finish"]["type"]), matched=saved["finish"]["matched"]),
+        weight_spans=tuple(WeightSpan(**span) for span in saved["weight_spans"]),
+    )
