@@ -115,6 +115,12 @@ async def podman(image: str, count: int) -> dict[str, Any] | str:
         return "podman is not installed"
     name = "localhost/strands-benchmark:latest"
     base = ["podman"]
+    if "CONTAINERS_CONF" not in os.environ:  # without CAP_SYS_RESOURCE its defaults are refused
+        settings = Path(tempfile.mkdtemp(), "containers.conf")
+        runtime = '[engine]\nruntime="runc"\n' if shutil.which("runc") else ""
+        limits = '[containers]\ndefault_ulimits=["nofile=16384:16384","nproc=30000:30000"]\n'
+        settings.write_text(limits + runtime)
+        os.environ["CONTAINERS_CONF"] = str(settings)
     packed = f"tar -C {ImageStore().find(image).root} -c . | podman import - {name}"
     done = subprocess.run(["sh", "-c", packed], capture_output=True, text=True)
     if done.returncode != 0:
@@ -141,6 +147,8 @@ async def podman(image: str, count: int) -> dict[str, Any] | str:
         _, busy = await timed(lambda: whole(5), max(2, count // 4))
     except RuntimeError as error:
         return f"podman does not run here: {error}"
+    finally:
+        subprocess.run([*base, "rm", "-f", "strands-benchmark"], capture_output=True)
     return {
         "start_wall_s": median(parts["start"]),
         "start_and_close_cpu_s": bare,

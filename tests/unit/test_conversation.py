@@ -16,7 +16,7 @@ from strands import Agent
 
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.conversation.reply import MalformedCalls, Reply
+from strands_sglang.conversation.reply import MalformedCalls, ModelReply
 from strands_sglang.conversation.tokenizer import Codec
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
@@ -31,7 +31,7 @@ def make(script: list[Any], **options: Any) -> tuple[Conversation, Replay]:
     return Conversation(tokenizer=tokenizer(), client=client, **options), client
 
 
-def message_of(reply: Reply) -> dict[str, Any]:
+def message_of(reply: ModelReply) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
     if reply.reasoning:
         content.append({"reasoningContent": {"reasoningText": {"text": reply.reasoning}}})
@@ -256,3 +256,20 @@ async def test_long_new_texts_are_prepared_on_a_thread(
     await conversation.turn(request)
     assert client.requests[0].input_ids == expected
     assert [thread != threading.get_ident() for thread in threads] == [off_loop]
+
+
+async def test_a_turn_of_another_conversation_is_recalled_and_extended_but_not_trained_again() -> None:
+    first, seen = make([completion("One.", split=True), completion("Two.", split=True)])
+    asked = [user("1")]
+    one = (await first.turn(TurnRequest(messages=asked))).turn
+    both = [*asked, {"role": "assistant", "content": [{"text": "One."}]}, user("2")]
+    await first.turn(TurnRequest(messages=both))
+
+    other, client = make([completion("Other.")])
+    recalled = other.recall(TurnRequest(messages=asked), one.completion)
+    assert recalled.prompt_ids == one.prompt_ids and other.forest.sampled_tokens == 0
+    await other.turn(TurnRequest(messages=both, agent="agent", agent_id="a"))
+    assert client.prompts == [seen.prompts[1]]
+    (path,) = other.trajectories
+    assert sum(path.tokens.loss_mask) == len(completion("Other.").ids or ())
+    assert sum(path.tokens.output_mask) == sum(path.tokens.loss_mask) + len(one.completion.output_ids)

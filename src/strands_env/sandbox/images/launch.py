@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import compileall
+import contextlib
+import functools
 import glob
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +26,7 @@ from ..bubblewrap.command import (
 from ..bubblewrap.seccomp import seccomp_program
 from ..contract import Network, SandboxLimits, SandboxUnavailableError
 
+_GUEST = str(Path(__file__).parents[1] / "bubblewrap" / "guest")
 PROGRAMS = "/.sandbox"
 """Folder of the supervisor's interpreter; it is gone before any foreign code runs."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
@@ -90,6 +95,7 @@ class ImageLaunch:
 
     def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
         """The command line of bubblewrap."""
+        _compile_guest()
         mode, python = image_mode(), python_home()
         arguments = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
@@ -160,11 +166,18 @@ def image_mode() -> Mode:
     return mode
 
 
+@functools.cache
+def _compile_guest() -> None:
+    """Compile the supervisor's modules, which it would otherwise compile anew at every start; once in a process."""
+    if not sys.flags.dont_write_bytecode:
+        with contextlib.suppress(OSError):
+            compileall.compile_dir(_GUEST, quiet=2)
+
+
 def _hidden(python: PythonHome) -> dict[str, str]:
     """Files of this machine that the supervisor needs, by their paths inside."""
-    guest = Path(__file__).parents[1] / "bubblewrap" / "guest"
     shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
-    return {**shown, f"{PROGRAMS}/guest": str(guest)}
+    return {**shown, f"{PROGRAMS}/guest": _GUEST}
 
 
 def _loader(python: PythonHome) -> tuple[str, str]:

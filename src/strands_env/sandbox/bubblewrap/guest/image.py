@@ -10,25 +10,22 @@ needs is therefore imported here.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ctypes
-import encodings.idna
 import errno
 import os
-import pickle
 import select
 import shutil
 import signal
 import socket
 import stat
 import tarfile
-import tempfile
-import traceback
 from functools import partial
 from typing import Any, Never
 
-from .protocol import CHUNK, receive
-from .supervisor import Supervisor, access_file, identity, unnamed_file
+from .protocol import CHUNK, receive, write_all
+from .supervisor import Supervisor, access_file, identity
 from .system import (
     PR_CAPBSET_DROP,
     PR_SET_DUMPABLE,
@@ -40,7 +37,6 @@ from .system import (
 )
 from .watch import Child
 
-_PRELOADED = (encodings.idna, pickle, tempfile, traceback)
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
@@ -163,7 +159,7 @@ class ImageSupervisor(Supervisor):
         given = request["command"]
         command = [*_shell(), "-c", given] if isinstance(given, str) else given
         variables = {"PATH": _PATH, "HOME": user["home"], **self.image["env"], **request["env"]}
-        stdin = unnamed_file(_decoded(request["stdin"])) if request["stdin"] else None
+        stdin = _in_memory(_decoded(request["stdin"])) if request["stdin"] else None
 
         def start() -> None:
             _become_user(user)
@@ -332,9 +328,15 @@ def _shell() -> list[str]:
 
 
 def _decoded(text: str) -> bytes:
-    import base64  # the supervisor has it already
-
     return base64.b64decode(text)
+
+
+def _in_memory(data: bytes) -> int:
+    """An open file with these bytes, at its beginning."""
+    descriptor = os.memfd_create("stdin")
+    write_all(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import signal
 import socket
 import stat
@@ -175,7 +174,7 @@ class Supervisor:
         # The answer is only believed with the nonce of this call. The code runs in the worker's process and may claim
         # success there, as any program may exit with 0, also for later calls of the same interpreter; it cannot lift
         # a limit.
-        nonce = secrets.token_hex(16)
+        nonce = os.urandom(16).hex()
         send_frame(worker.requests, {"nonce": nonce, "code": code})
         return nonce
 
@@ -202,7 +201,7 @@ class Supervisor:
         stdin: int | None = None
         try:
             if request["stdin"]:
-                stdin = unnamed_file(base64.b64decode(request["stdin"]))
+                stdin = _unnamed_file(base64.b64decode(request["stdin"]))
         except OSError as error:  # earlier code has filled the file system
             command = [*self.config["shell"], f"echo 'sandbox: no room for standard input: {error}' >&2; exit 127"]
         try:
@@ -382,7 +381,7 @@ def _write_part(path: str, data: bytes, *, append: bool) -> None:
     write_all(os.open(path, flags | (os.O_APPEND if append else os.O_CREAT | os.O_EXCL), 0o666), data)
 
 
-def unnamed_file(data: bytes) -> int:
+def _unnamed_file(data: bytes) -> int:
     """An open file with these bytes, at its beginning, that no folder lists."""
     import tempfile  # most sandboxes never need it, and it is slow to import
 
