@@ -81,17 +81,23 @@ class Embedded(Router):
         return web.json_response(answer)
 
 
+def fixture_task(folder: Path) -> tuple[Path, Path]:
+    """Folders with the program and with a repository."""
+    programs, repository = folder / "programs", folder / "repository"
+    programs.mkdir()
+    repository.mkdir()
+    (programs / "mini").write_text(PROGRAM)
+    (programs / "mini").chmod(0o755)
+    (repository / "add.py").write_text("def add(a, b):\n    return a - b\n")
+    return programs, repository
+
+
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Starts slime's rollout side with the example's config file and fixture tasks."""
     monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    programs, repository = tmp_path / "programs", tmp_path / "repository"
-    for folder in (programs, repository):
-        folder.mkdir()
-    (programs / "mini").write_text(PROGRAM)
-    (programs / "mini").chmod(0o755)
-    (repository / "add.py").write_text("def add(a, b):\n    return a - b\n")
+    programs, repository = fixture_task(tmp_path)
     test = "python3 -c 'from add import add; assert add(2, 3) == 5'"
     task = {"prompt": "Repair add.", "label": "", "metadata": {"repository": str(repository), "test": test}}
     (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(task)}\n" * 4)
@@ -142,6 +148,24 @@ def test_the_config_file_and_the_length_of_the_users_code() -> None:
     assert settings.factory == "swe_env.make_env" and settings.options["harness"] == "mini_swe_agent"
     lines = (EXAMPLE / "swe_env.py").read_text().splitlines()
     assert len([line for line in lines if line.strip() and not line.strip().startswith("#")]) < 60
+
+
+@pytest.mark.slow
+@requires_isolation
+def test_a_step_with_trl(tmp_path: Path) -> None:
+    for needed in ("torch", "datasets", "trl"):
+        pytest.importorskip(needed)
+    from strands_sglang.backends.engine.tiny import make_tiny_model
+
+    make_tiny_model(tmp_path / "model", seed=1)
+    programs, repository = fixture_task(tmp_path)
+    example = EXAMPLE / "train_trl.py"
+    given = {"model": "model", "mini": f"{programs}/mini", "programs": programs, "repository": repository}
+    flags = [f"--{name}={value}" for name, value in {**given, "task": "Repair add.", "test": "true"}.items()]
+    done = subprocess.run([sys.executable, str(example), *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'train_loss'" in done.stdout and "'rewards/environment_reward/mean': " in done.stdout
+    assert len([line for line in example.read_text().splitlines() if line.strip()]) < 40
 
 
 def test_tasks_become_rows(tmp_path: Path) -> None:
