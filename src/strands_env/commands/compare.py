@@ -7,8 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from strands_env.commands.runs import SavedRun
-from strands_env.commands.summary import interval
+from strands_env.commands.runs import SavedRun, interval
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.eval import EvalError, compare
 from strands_env.eval.metrics import Comparison

@@ -16,8 +16,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, announced, make_display
-from strands_env.commands.runs import SavedRun, prices_of
-from strands_env.commands.summary import nothing_scored, summary_lines
+from strands_env.commands.runs import SavedRun, nothing_scored, prices_of, summary_lines
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from strands_env.commands.progress import make_display
-from strands_env.commands.runs import SavedRun
-from strands_env.commands.summary import nothing_scored, summary_lines
+from strands_env.commands.runs import SavedRun, nothing_scored, summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
