@@ -13,6 +13,11 @@ except ImportError as error:
         "then install strands-rollout again, from where it came, with pip's options --force-reinstall --no-deps"
     ) from error
 
+from strands_env import compat
+from strands_sglang.compat import install
+
+install(__name__, compat.MODULES)
+
 if TYPE_CHECKING:
     from .core import (
         Action,

@@ -6,9 +6,11 @@ A name is imported when it is first used: a command that needs none of them star
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import compat
 from .installation import warn_of_upstream
 
 warn_of_upstream()
+compat.install(__name__, compat.MODULES)
 
 if TYPE_CHECKING:
     from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer

@@ -40,6 +40,8 @@ from typing import Any, ClassVar
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
+from .compat import OPTIONS
+
 
 class StrandsSGLangError(Exception):
     """Base of all errors of this package."""
@@ -249,7 +251,8 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
     names = sorted(known)
     for name in given:
         if name not in names:
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            renamed = f"; limit it by {OPTIONS[name]}" if name in OPTIONS else ""
+            hint = renamed or did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
 
 

@@ -31,7 +31,7 @@ LIGHT_ENGINE = ("own_models", "request", "server", "smollm2", "templates", "tiny
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
-    ["exceptions", "fast_paths", "installation"],
+    ["compat", "exceptions", "fast_paths", "installation"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
     ["backends"],
     ["conversation"],
@@ -41,6 +41,7 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
+    ["compat"],
     ["core", "trackers"],
     ["sandbox", "backends", "recording"],
     ["tools"],

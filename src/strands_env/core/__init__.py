@@ -29,6 +29,9 @@ and `termination` says how it ended. `rollout` makes environments and runs their
 
 from __future__ import annotations
 
+from strands_env.compat import CORE
+from strands_sglang.compat import old_names
+
 from .environment import Environment
 from .models import ModelFactory
 from .types import (
@@ -74,3 +77,5 @@ __all__ = [
     "Trajectory",
     "WeightVersionSpan",
 ]
+
+__getattr__ = old_names(__name__, CORE)

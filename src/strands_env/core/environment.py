@@ -21,6 +21,8 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
+from strands_env.compat import CORE
+from strands_sglang.compat import old_names
 from strands_sglang.exceptions import refuse_unknown
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
@@ -553,3 +555,6 @@ def _copied(result: StepResult) -> StepResult:
 def _check_deadline(name: str, value: float | None) -> None:
     if value is not None and (not isinstance(value, int | float) or not value > 0):
         raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
+
+
+__getattr__ = old_names(__name__, CORE)

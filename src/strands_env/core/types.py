@@ -29,6 +29,9 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 from strands.models import Model
 
+from strands_env.compat import CORE
+from strands_sglang.compat import old_names
+
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
@@ -510,3 +513,6 @@ def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any
     if inspect.isclass(reward) and hasattr(reward, "compute"):
         raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
     return reward if hasattr(reward, "compute") else FunctionReward(reward, threads)
+
+
+__getattr__ = old_names(__name__, CORE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from strands_env.compat import METRICS
+from strands_sglang.compat import old_names
+
 from .comparison import Comparison, compare, sign_flip_test
 from .interval import Interval, interval_of, mean_interval, possible_range
 from .passk import pass_at_k, pass_hat_k
@@ -29,3 +32,5 @@ __all__ = [
     "sign_flip_test",
     "summarize",
 ]
+
+__getattr__ = old_names(__name__, METRICS)
