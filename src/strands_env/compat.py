@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strands_sglang.compat import Names
-
-if TYPE_CHECKING:
-    from strands_env.core import Action
 
 _CACHE = "wrap the tool's function in a cache of your own; workers share nothing but files"
 _WEB = "strands_env.environments:SearchEnv with a SearchProvider of your own"
@@ -22,7 +19,7 @@ _MATHS = "strands_env.eval.benchmarks.mathematics"
 _JUDGE = "the benchmark's evaluator makes its reward; a judge of your own is strands_env.rewards.LLMJudgeReward"
 
 CORE: Names = {
-    "Task": "strands_env.compat:Task",
+    "Task": "strands_env.core.types:Task",
     "RolloutResult": "strands_env.core.types:StepResult",
     "LLMJudgeReward": "strands_env.rewards:LLMJudgeReward",
     "AsyncEnvFactory": "strands_env.core.rollout:EnvFactory",
@@ -131,15 +128,6 @@ MODULES: Mapping[str, Names] = {
     },
     "utils.slime_logger": {"RolloutLogger": _LOGGER},
 }
-
-
-def Task(*, message: Any, ground_truth: Any = None, context: Any = None, **fields: Any) -> Action:
-    """Upstream's task: an `Action`, with every other field in its context."""
-    from strands_env.core import Action, TaskContext
-
-    if context is None:
-        context = TaskContext(ground_truth=ground_truth, **fields)
-    return Action(message=message, task_context=context)
 
 
 def get_boto3_session(
