@@ -79,22 +79,23 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _is_slimes(name: str) -> bool:
-    return name.partition(".")[0] in ("slime", "slime_plugins", "examples", *_STAND_INS)
+    ours = ("slime", "slime_plugins", "examples", "miles", "miles_plugins", "vime")
+    return name.partition(".")[0] in (*ours, *_STAND_INS)
 
 
 @contextmanager
-def slime_imported() -> Iterator[None]:
-    """slime's packages can be imported for the length of a `with` block, and are gone afterwards."""
+def slime_imported(folder: Path = SLIME) -> Iterator[None]:
+    """The packages of slime, or of a fork, can be imported in a `with` block, and are gone afterwards."""
     before = {name: module for name, module in sys.modules.items() if _is_slimes(name)}
     for name in before:
         del sys.modules[name]
     finder = _StandIns()
     sys.meta_path.insert(0, finder)
-    sys.path.insert(0, str(SLIME))
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path.remove(str(SLIME))
+        sys.path.remove(str(folder))
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if _is_slimes(name)]:
             del sys.modules[name]

@@ -80,7 +80,7 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
     Raises:
         BackendRequestError: The arguments name no router.
     """
-    server = "vllm" if hasattr(args, "vllm_router_ip") else "sglang"
+    server = "sglang" if getattr(args, "sglang_router_ip", None) or not hasattr(args, "vllm_router_ip") else "vllm"
     host, port = getattr(args, f"{server}_router_ip", None), getattr(args, f"{server}_router_port", None)
     if not host or not port:
         raise BackendRequestError(
