@@ -145,14 +145,19 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="folder or .jsonl of the run")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="file that ends in .parquet, or .jsonl (not samples)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="file that ends in .parquet, .jsonl (not samples), or .json (inspect)",
     )
     parser.add_argument(
         "--format",
-        choices=["samples", "trl", "verl", "slime", "sft"],
+        choices=["samples", "trl", "verl", "slime", "sft", "inspect"],
         default="samples",
         help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
-        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels (default: samples)",
+        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels; inspect: the log of the "
+        "whole run for inspect_ai's viewer, without tokens (default: samples)",
     )
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")

@@ -14,6 +14,7 @@ from strands_env.commands.terminal import complain, say
 from strands_env.eval import EvalError
 from strands_env.eval.store import ResultReader
 from strands_env.recipe.evaluation import check_writable
+from strands_env.report.inspect_log import write_inspect_log
 from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
 from strands_env.training.formats import FORMATS, Rollout, write_rows
 from strands_sglang.commands.command_line import Exit
@@ -23,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
     """Write it."""
     target = Path(args.output)
     try:
+        if args.format == "inspect":
+            return _inspect(args, target)
         if target.suffix not in (".parquet", ".jsonl") or (args.format == "samples" and target.suffix == ".jsonl"):
             wanted = ".parquet" if args.format == "samples" else ".parquet or .jsonl"
             raise EvalError(
@@ -61,6 +64,20 @@ def run(args: argparse.Namespace) -> int:
     if not rows:
         complain("export", "nothing was written: every rollout was left out, see above")
         return Exit.USAGE
+    return Exit.OK
+
+
+def _inspect(args: argparse.Namespace, target: Path) -> int:
+    """Write the log of the whole run."""
+    if target.suffix != ".json":
+        raise EvalError(f"--output: the format 'inspect' is written to a file that ends in .json, got {args.output!r}")
+    if args.min_reward is not None or args.max_reward is not None or args.mixed:
+        raise EvalError("--output: the format 'inspect' is the log of the whole run: leave out what selects rollouts")
+    if target.exists() and not args.overwrite:
+        raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
+    check_writable(target, option="--output")
+    samples = write_inspect_log(SavedRun.of(args.run).paths.results, target)
+    say(json.dumps({"path": str(target), "samples": samples}) if args.json else f"{target}  {samples} samples")
     return Exit.OK
 
 
