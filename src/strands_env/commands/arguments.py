@@ -27,7 +27,9 @@ def _eval(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=(*BACKENDS, "scripted"), help="where the model is (default: local, on this CPU)"
     )
     model.add_argument("--model-id", "--model", metavar="ID", help="model: a name, a hub id or a folder")
-    model.add_argument("--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, openai")
+    model.add_argument(
+        "--base-url", "--sglang-base-url", metavar="URL", help="server of the backends sglang, vllm, openai"
+    )
     model.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the server's)")
     model.add_argument("--tool-parser", metavar="NAME", help="reader of tool calls (default: fits the chat template)")
     model.add_argument("--temperature", type=number, metavar="T", help="0 is greedy")
@@ -176,7 +178,9 @@ def _export(parser: argparse.ArgumentParser) -> None:
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="folder or .jsonl of the run")
     again = parser.add_argument_group("score again", "Without these, only the files are checked.")
-    again.add_argument("--server", metavar="URL", help="SGLang server that scores every trajectory again")
+    again.add_argument(
+        "--server", metavar="URL", help="server that scores every trajectory again: SGLang, or vllm+http://..."
+    )
     again.add_argument(
         "--model", metavar="NAME", help="the same with the embedded engine: smollm2, a hub id or a folder"
     )
@@ -223,6 +227,8 @@ def _check(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
     )
+    parser.add_argument("--base-url", metavar="URL", help="server to try, too: one token is sampled as for training")
+    parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="its kind (sglang)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 

@@ -27,7 +27,9 @@ from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing import ScriptedCall, ScriptedModel
 from strands_env.testing.dry_run import ANSWER, DryRun, Level, call_tools, dry_run
+from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
 from strands_sglang.backends.engine.own_models import ModelLoadError
+from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.commands.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError, did_you_mean
 from strands_sglang.testing import ScriptedClient
@@ -55,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             models=models_of(args.tokenizer),
         )
         seen = asyncio.run(_dry(factory, action, args.call))
+        server = None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
     except SGLangClientError as error:
         complain("check", error)
         return Exit.FAILED
@@ -64,8 +67,35 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(_to_dict(seen), default=str))
     else:
-        _show(seen)
+        _show(seen, server)
     return Exit.OK if seen.is_ok else Exit.INCOMPLETE
+
+
+def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
+    """Sample one token of a server at temperature 0.7, as training would; a line on the server.
+
+    Raises:
+        SGLangClientError: It cannot be reached or used so.
+        ValueError: The tokenizer is not that of its model.
+    """
+    from strands_sglang import get_tokenizer
+
+    make_client, address = client_class(base_url, kind)
+    client = make_client(address, max_retries=2, retry_delay=0.2)
+    name = tokenizer or str(client.served_tokenizer())
+    loaded = get_tokenizer(name)
+    client.check_tokenizer(loaded, name)
+
+    async def sample() -> BackendInfo:
+        async with client:
+            prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
+            params = {"max_new_tokens": 1, "temperature": 0.7}
+            await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
+            return await client.info()
+
+    info = asyncio.run(sample())
+    room = info.context_length or "unknown"
+    return f"{SERVERS[client.kind]}, tokenizer {name}, context {room}; sampled a token with its log-probability"
 
 
 def benchmark_name(args: argparse.Namespace) -> str:
@@ -152,7 +182,7 @@ async def _made(factory: EnvFactory, action: Action) -> Any:
         raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _show(seen: DryRun) -> None:
+def _show(seen: DryRun, server: str | None) -> None:
     for spec in seen.tools:
         say(f"tool        {signature(spec)}")
         say(f"            {one_line(str(spec.get('description') or ''))[:160]}")
@@ -169,6 +199,8 @@ def _show(seen: DryRun) -> None:
         say(f"call        {one.name}({given}) gave {one_line(one.text)[:CALLED]!r}")
     for finding in seen.findings:
         say(f"{finding.level.value:<11} {one_line(finding.what)}")
+    if server is not None:
+        say(f"server      {server}")
     errors = sum(finding.level is Level.ERROR for finding in seen.findings)
     warnings = len(seen.findings) - errors
     found = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if seen.findings else "nothing to change"

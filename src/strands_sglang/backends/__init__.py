@@ -72,16 +72,13 @@ def as_backend(client: Any) -> Backend:
     return GenerateAdapter(client)
 
 
-def client_class(base_url: str) -> tuple[type[ServerClient], str]:
+def client_class(base_url: str, plain: str = "sglang") -> tuple[type[ServerClient], str]:
     """The client class for an address, and the address without its marking.
 
-    `vllm+http://host:8000` is vLLM, `sglang+http://...` and every plain address SGLang; else `ValueError`.
+    `vllm+http://host:8000` is vLLM, `sglang+http://...` SGLang, a plain address of the kind `plain`; else `ValueError`.
     """
     kind, marked, rest = str(base_url).partition("+http")
-    if not marked:
-        kind, rest = "sglang", str(base_url)
-    else:
-        rest = f"http{rest}"
+    kind, rest = (kind, f"http{rest}") if marked else (plain, str(base_url))
     if kind == "vllm":
         from .vllm import VLLMClient
 

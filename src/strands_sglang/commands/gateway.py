@@ -130,7 +130,7 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
     from ..backends import client_class
     from ..backends.sglang.shared import get_tokenizer
 
-    kind, address = client_class(args.base_url if "+" in args.base_url else f"{args.backend}+{args.base_url}")
+    kind, address = client_class(args.base_url, args.backend)
     tokenizer = get_tokenizer(args.tokenizer)
     client = await stack.enter_async_context(kind(address))
     await asyncio.to_thread(client.served_tokenizer, is_optional=True)  # says what is wrong with an address
