@@ -26,7 +26,7 @@ _SMOOTHED = 5
 
 
 def pack(folder: Path) -> dict[str, Any]:
-    """The finished runs of a folder, with curves as columns of four significant digits.
+    """The finished runs of a folder that have most steps, with curves as columns of four significant digits.
 
     Raises:
         ValueError: There are none.
@@ -34,10 +34,13 @@ def pack(folder: Path) -> dict[str, Any]:
     runs = [json.loads(file.read_text()) for file in sorted((folder / "runs").glob("*.json"))]
     if not runs:
         raise ValueError(f"{folder} holds no finished runs: run.py --output {folder} makes them")
+    longest = max(len(run["curves"]) for run in runs)
+    runs = [run for run in runs if len(run["curves"]) == longest]  # the others are not made longer yet
     for run in runs:
         names = run["curves"][0]
         run["curves"] = {name: [_short(point[name]) for point in run["curves"]] for name in names if name != "seconds"}
-    return {"settings": json.loads((folder / "settings.json").read_text()), "runs": runs}
+    settings = json.loads((folder / "settings.json").read_text()) | {"steps": longest}
+    return {"settings": settings, "runs": runs}
 
 
 def _short(value: float | None) -> float | None:

@@ -40,7 +40,7 @@ class Settings:
     """The settings that all runs of one folder share."""
 
     model: str = "tiny"
-    steps: int = 30
+    steps: int = 60
     problems: int = 8
     samples: int = 8
     target: float = 0.25
@@ -165,7 +165,7 @@ class Experiment:
 
     async def make(self, run: Run) -> None:
         """Make a run, from where it was stopped."""
-        if self.store.is_done(run.name):
+        if self.store.is_done(run.name, self.settings.steps):
             return
         state = self.store.load(run.name)
         if state is None:
@@ -311,7 +311,7 @@ async def main() -> None:
             await experiment.make(run)
     except OutOfTime:
         print("out of time; the same command goes on from here", flush=True)
-    done = sum(store.is_done(run.name) for run in runs)
+    done = sum(store.is_done(run.name, options.steps) for run in runs)
     print(f"{done} of {len(runs)} runs are done; report.py {options.output} prints the tables")
 
 

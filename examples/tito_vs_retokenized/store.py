@@ -1,4 +1,4 @@
-"""The folder of an experiment: a state a run while it is made, a result when it is done, both replaced atomically."""
+"""The folder of an experiment: a state and, at its end, a result of every run, both replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Store:
 
     Args:
         folder: Made if it does not exist.
-        settings: What all runs of the folder share.
+        settings: What all runs of the folder share; only the number of steps may grow.
 
     Raises:
         SystemExit: The folder holds runs of other settings.
@@ -27,19 +27,20 @@ class Store:
         for part in ("runs", "states"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         file = folder / "settings.json"
-        if not file.exists():
-            self._replace(file, json.dumps(settings, indent=1).encode())
-        known = json.loads(file.read_text())
+        known = json.loads(file.read_text()) if file.exists() else settings
         for name in sorted(known.keys() | settings.keys()):
-            if known.get(name) != settings.get(name):
+            if name != "steps" and known.get(name) != settings.get(name):
                 raise SystemExit(
                     f"{folder} holds runs of --{name.replace('_', '-')} {known.get(name)}, not {settings.get(name)}; "
                     "use a folder for each"
                 )
 
-    def is_done(self, name: str) -> bool:
-        """The run has its result."""
-        return self._result(name).exists()
+        self._replace(file, json.dumps(settings, indent=1).encode())
+
+    def is_done(self, name: str, steps: int) -> bool:
+        """The run has a result of so many steps."""
+        file = self._result(name)
+        return file.exists() and len(json.loads(file.read_text())["curves"]) >= steps
 
     def load(self, name: str) -> Any:
         """The last saved state, or None."""
@@ -53,9 +54,8 @@ class Store:
         os.replace(file.with_suffix(".new"), file)
 
     def finish(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write the result, and drop the state."""
+        """Write the result; the state stays, so that a run can be made longer."""
         self._replace(self._result(name), json.dumps(result).encode())
-        self._state(name).unlink(missing_ok=True)
 
     def _replace(self, file: Path, content: bytes) -> None:
         file.with_suffix(".new").write_bytes(content)

@@ -193,11 +193,11 @@ def test_the_correction_weights_what_the_policy_would_rarely_say(example: Any, t
 def experiment(example: Any, tmp_path: Path) -> Any:
     """Makes experiments of two small steps whose supervision is done already."""
     run, store = example["run"], example["store"]
-    settings = run.Settings(steps=2, problems=2, samples=2, evaluation=4, vocabulary=400)
 
-    def make(name: str) -> Any:
+    def make(name: str, steps: int = 2) -> Any:
         from dataclasses import asdict
 
+        settings = run.Settings(steps=steps, problems=2, samples=2, evaluation=4, vocabulary=400)
         made = run.Experiment(store.Store(tmp_path / name, asdict(settings)), settings)
         if made.store.load("start_dropout0.3_seed0") is None:
             model = example["task"].make_model(made.tokenizer, 0)
@@ -225,11 +225,20 @@ async def test_a_stopped_run_goes_on_to_the_same_result(
     with pytest.raises(run.OutOfTime):
         await stopped.make(one)
     assert len(stopped.store.load(one.name)["curves"]) == 1
-    assert not stopped.store.is_done(one.name)
+    assert not stopped.store.is_done(one.name, 2)
     await experiment("stopped").make(one)
     results = [example["report"].pack(tmp_path / name) for name in ("whole", "stopped")]
     assert results[0] == results[1]
     assert len(results[0]["runs"][0]["curves"]["reward"]) == 2
+
+
+async def test_a_finished_run_can_be_made_longer(example: Any, experiment: Any, tmp_path: Path) -> None:
+    one = example["run"].Run(seed=0, arm="token-exact", dropout=0.3, rate=4e-4)
+    await experiment("grown", steps=1).make(one)
+    assert len(example["report"].pack(tmp_path / "grown")["runs"][0]["curves"]["reward"]) == 1
+    await experiment("grown").make(one)
+    await experiment("whole").make(one)
+    assert example["report"].pack(tmp_path / "grown") == example["report"].pack(tmp_path / "whole")
 
 
 async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_messages(
@@ -248,9 +257,10 @@ async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_
 
 def test_a_folder_of_other_settings_is_refused(example: Any, tmp_path: Path) -> None:
     store = example["store"].Store
-    store(tmp_path, {"steps": 30})
-    with pytest.raises(SystemExit, match="holds runs of --steps 30, not 60"):
-        store(tmp_path, {"steps": 60})
+    store(tmp_path, {"steps": 30, "samples": 8})
+    store(tmp_path, {"steps": 60, "samples": 8})
+    with pytest.raises(SystemExit, match="holds runs of --samples 8, not 4"):
+        store(tmp_path, {"steps": 60, "samples": 4})
 
 
 def test_all_arms_of_a_seed_come_before_the_next_seed_and_no_run_twice(example: Any) -> None:
