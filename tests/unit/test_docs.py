@@ -1,6 +1,7 @@
 """Documentation: links lead somewhere, code compiles, and blocks marked `runnable` run and print what they claim.
 
-- ```` ```python ````: must compile (`await` at the top is fine).
+- ```` ```python not-run="reason" ````: must compile (`await` at the top is fine).
+- ```` ```python title="file" ````: a file of a tutorial, which a test of its own runs.
 - ```` ```python runnable ````: is executed, in a process of its own, in an empty folder.
 - ```` ```python runnable needs=trl,torch ````: the same where these packages are installed.
 - ```` ```text output ```` right after a runnable block: exactly what it prints.
@@ -89,6 +90,11 @@ def anchors(document: Path) -> set[str]:
 @pytest.mark.parametrize("block", [block for block, _ in python_blocks(runnable=False)], ids=str)
 def test_code_compiles(block: Block) -> None:
     compile("\n" * block.line + block.body, str(block.document), "exec", flags=AWAITING)
+
+
+def test_every_python_block_is_run_or_says_why_not() -> None:
+    marks = re.compile(r'\brunnable\b|\btitle="|\bnot-run="[^"]+"')
+    assert [str(block) for block, _ in python_blocks(runnable=False) if not marks.search(block.info)] == []
 
 
 @pytest.mark.parametrize(("block", "output"), list(python_blocks(runnable=True)), ids=str)
