@@ -143,7 +143,11 @@ class ImageSupervisor(Supervisor):
         return self.spawn(partial(access_as, user, request), dumpable=False), None
 
     def _user(self, request: dict[str, Any]) -> dict[str, Any]:
-        return find_user(request["user"] if request["user"] is not None else self.image["user"])
+        name = request["user"] if request["user"] is not None else self.image["user"]
+        user = find_user(name)
+        if not self.image["is_root"] and user["uid"] != 0:
+            raise UnknownUserError(f"an image that an ordinary user runs has one user, root, got {name!r}")
+        return user
 
     def _received(self, nonce: str) -> int:
         """The descriptor that the host sent for this request."""
