@@ -97,7 +97,8 @@ async def test_users_are_those_of_the_image(sandbox: ImageSandbox) -> None:
 async def test_a_socket_inside_is_served_from_outside(sandbox: ImageSandbox) -> None:
     listener = await sandbox.listen(8080)
 
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nhello")
         writer.close()
 

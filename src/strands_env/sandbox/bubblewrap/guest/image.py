@@ -21,6 +21,7 @@ import signal
 import socket
 import stat
 import tarfile
+import warnings
 from functools import partial
 from typing import Any, Never
 
@@ -37,6 +38,8 @@ from .system import (
 )
 from .watch import Child
 
+_LATE = (warnings,)
+"""Modules that the standard library imports when it first needs them, which is too late in here."""
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
