@@ -137,7 +137,7 @@ def test_files_that_the_architecture_names_exist() -> None:
     named = re.findall(
         r"`([\w/]+(?:\.py|/))(?::\w+)?`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     )
-    roots = [ROOT, ROOT / "src" / "strands_sglang", ROOT / "src" / "strands_env"]
+    roots = [ROOT, ROOT / "src", ROOT / "src" / "strands_sglang", ROOT / "src" / "strands_env"]
     missing = [name for name in named if "NAME" not in name and not any((root / name).exists() for root in roots)]
     assert len(named) > 30 and not missing
 
