@@ -63,20 +63,24 @@ class Proxy:
             request.transport.abort()
         if self.kind == "half":
             body = body[: len(body) // 2]
-        if self.kind == "another-id":
+        if self.kind == "another-token":
             answer = json.loads(body)
-            answer.get("meta_info", {})["id"] = "0" * 32
-            answer["request_id"] = "generate-tokens-" + "0" * 32
+            _ids(answer)[0] ^= 1
             body = json.dumps(answer).encode()
         return web.Response(body=body, content_type="application/json")
 
     def sampled(self) -> list[int]:
         """Ids of the answers that got through."""
-        choices = [answer["choices"][0] if "choices" in answer else answer for answer in self.answers]
-        return [token for choice in choices for token in choice.get("token_ids", choice.get("output_ids"))]
+        return [token for answer in self.answers for token in _ids(answer)]
 
 
-@pytest.mark.parametrize("kind", ["500", "503", "swallowed", "half", "another-id"])
+def _ids(answer: Any) -> list[int]:
+    """The sampled ids of an answer of either protocol."""
+    ids: list[int] = answer["choices"][0]["token_ids"] if "choices" in answer else answer["output_ids"]
+    return ids
+
+
+@pytest.mark.parametrize("kind", ["500", "503", "swallowed", "half", "another-token"])
 async def test_an_answer_that_breaks_leaves_nothing_in_the_trajectory(
     server: Server, tokenizer: Any, kind: str
 ) -> None:
