@@ -63,8 +63,7 @@ async def collect(
 ) -> list[Rollout]:
     """Run every problem several times, all at once.
 
-    The loop is written out over `Conversation`, the core under `SGLangModel` and the gateway: the tokens are those of
-    an agent, at a third of the time.
+    The loop is written out over `Conversation`, the core under `SGLangModel` and the gateway; no agent runs.
 
     Args:
         engine: Samples.

@@ -15,10 +15,6 @@ from typing import Any
 
 Names = Mapping[str, str]
 
-_LIMITS = "max_tool_iters, or limits={'turns': n} of the SDK's Agent.invoke_async"
-OPTIONS = {"max_messages": _LIMITS}
-"""Keyword arguments of upstream, and what to use instead."""
-
 MODULES: Mapping[str, Names] = {
     "limiter": {
         "LoopLimiter": "strands_sglang.tool_limiter:ToolLimiter",
@@ -26,7 +22,7 @@ MODULES: Mapping[str, Names] = {
         "LoopLimitReachedError": "strands_sglang.exceptions:ToolLimitReachedError",
         "MaxToolIterationsReachedError": "strands_sglang.exceptions:MaxToolIterationsReachedError",
         "MaxToolCallsReachedError": "strands_sglang.exceptions:MaxToolCallsReachedError",
-        "MaxMessagesReachedError": _LIMITS,
+        "MaxMessagesReachedError": "max_tool_iters, or limits={'turns': n} of the SDK's Agent.invoke_async",
     },
     "rollout": {"Rollout": "strands_sglang.trajectory:TokenManager"},
     "sglang": {

@@ -40,8 +40,6 @@ from typing import Any, ClassVar
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
-from .compat import OPTIONS
-
 
 class StrandsSGLangError(Exception):
     """Base of all errors of this package."""
@@ -246,12 +244,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
+_MAX_MESSAGES = "max_tool_iters, or limits={'turns': n} of the SDK's Agent.invoke_async"
+"""What an option of upstream that is not here is replaced by."""
+
+
 def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse keyword arguments of `owner` that are not known: a `TypeError` that names the nearest one."""
     names = sorted(known)
     for name in given:
         if name not in names:
-            renamed = f"; limit it by {OPTIONS[name]}" if name in OPTIONS else ""
+            renamed = f"; limit it by {_MAX_MESSAGES}" if name == "max_messages" else ""
             hint = renamed or did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
 

@@ -596,7 +596,7 @@ def test_entry_points_of_other_packages(monkeypatch, clean_registry):
 
 def test_a_benchmark_without_an_environment_says_what_to_do():
     with pytest.raises(NotImplementedError, match="--env"):
-        get_benchmark("harbor").environment(lambda: None)
+        Benchmark.environment(lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     ("benchmark", "message"),
     [
-        ("harbor", "has no environment of its own: name one"),
+        ("harbor", "tasks in Harbor's format need the package harbor"),
         ("tau2-mock", "tau2-bench is not installed"),
         ("bfcl", "bfcl needs its data: pip install"),
         ("bfcl-multi-turn", "bfcl-multi-turn needs its simulators"),
@@ -290,7 +290,7 @@ def test_a_hook_may_look_at_the_model(tmp_path: Any, monkeypatch: Any) -> None:
 def test_what_a_benchmark_lacks_is_told_before_a_model_is_loaded(
     benchmark: str, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    for package in ("tau2", "bfcl_eval", "datasets"):
+    for package in ("harbor", "tau2", "bfcl_eval", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
     assert evaluate(benchmark, "--model", "tiny", "-o", str(tmp_path / "out")) == 2
     err = capsys.readouterr().err
