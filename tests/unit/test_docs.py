@@ -174,10 +174,12 @@ def titled(document: Path) -> dict[str, str]:
 
 
 def test_the_commands_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, body in titled(ROOT / "docs" / "tutorial.md").items():
-        (tmp_path / name).write_text(body, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert command_line(["init", "shop"]) == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    for name, body in titled(ROOT / "docs" / "tutorial.md").items():
+        assert Path(name).read_text(encoding="utf-8") == body, name
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "shop"), *sys.path])
     scripted = ["--backend", "scripted", "--script", "It costs 35 dollars."]
     common = ["--data", "tasks.jsonl", "--env", "shop"]
     for line in (

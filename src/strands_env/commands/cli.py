@@ -20,7 +20,7 @@ _COMMANDS = {
     "drift": ("strands_env.commands.drift", "count what re-tokenising a run's texts would have changed"),
     "watch": ("strands_env.commands.watch", "look at a run while it goes on"),
     "check": ("strands_env.commands.check", "try an environment: its tools, its first prompt, its reward"),
-    "init": ("strands_env.commands.init", "make a folder with an environment, a reward, tasks and a test"),
+    "init": ("strands_env.commands.init", "make a folder with an environment, a reward, tasks, a test and a training"),
     "demo": ("strands_env.commands.demo", "sample rollouts of a small model, and see what re-tokenising would change"),
     "doctor": ("strands_env.commands.doctor", "say what is fit on this machine, and what to do about the rest"),
     "images": ("strands_env.commands.images", "the container images of sandboxes without a daemon"),

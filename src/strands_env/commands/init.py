@@ -1,4 +1,4 @@
-"""`strands-env init`: a folder with an environment, a reward, tasks and a test, which runs as it is made."""
+"""`strands-env init`: a folder with an environment, a reward, tasks, a test and a training, all of which run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _FILES = {
     "env.py.txt": "{module}.py",
     "tasks.jsonl.txt": "tasks.jsonl",
     "test_env.py.txt": "test_{module}.py",
+    "train.py.txt": "train.py",
     "README.md.txt": "README.md",
 }
 """Our templates and what they become."""
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Make it."""
     folder = Path(args.name)
     module = re.sub(r"\W+", "_", folder.name.lower()).strip("_")
-    if not module.isidentifier() or keyword.iskeyword(module) or module in ("test", "tasks"):
+    if not module.isidentifier() or keyword.iskeyword(module) or module in ("test", "tasks", "train"):
         complain("init", f"{args.name!r} gives no module name: take letters, digits and '_', such as 'my_env'")
         return Exit.USAGE
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         for template, name in _FILES.items():
             text = resources.files("strands_env.commands").joinpath("scaffold", template).read_text(encoding="utf-8")
-            filled = text if template.startswith("tasks") else Template(text).substitute(values)
+            filled = text if template.startswith(("tasks", "train")) else Template(text).substitute(values)
             path = folder / name.format(module=module)
             path.write_text(filled, encoding="utf-8")
             say(str(path))
