@@ -490,3 +490,11 @@ def test_view_names_the_line_of_an_error(tmp_path, capsys):
     )
     assert main(["view", saved(tmp_path, failed), "p/0"]) == 0
     assert "-- error in reward: KeyError: 'answer'\n   raised at mine.py:7, in score\n" in capsys.readouterr().out
+
+
+def test_a_plain_address_is_of_the_kind_that_was_named(graded, capsys):
+    server = ["--base-url", "http://127.0.0.1:9"]
+    assert main(["verify", graded, *server, "--backend", "vllm"]) != 0
+    assert "no vLLM server answers at 'http://127.0.0.1:9'" in capsys.readouterr().err
+    assert main(["verify", graded, *server]) != 0
+    assert "no SGLang server answers" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.commands.command_line import json_object, non_negative, number, positive
+from strands_sglang.commands.command_line import add_server, json_object, non_negative, number, positive
 
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",
@@ -178,9 +178,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="folder or .jsonl of the run")
     again = parser.add_argument_group("score again", "Without these, only the files are checked.")
-    again.add_argument(
-        "--server", metavar="URL", help="server that scores every trajectory again: SGLang, or vllm+http://..."
-    )
+    add_server(again, "server that scores every trajectory again")
     again.add_argument(
         "--model", metavar="NAME", help="the same with the embedded engine: smollm2, a hub id or a folder"
     )

@@ -15,7 +15,7 @@ from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.commands.command_line import Exit, server_of
 from strands_sglang.exceptions import StrandsSGLangError
 
 SHOWN = 10
@@ -24,6 +24,7 @@ SHOWN = 10
 
 def run(args: argparse.Namespace) -> int:
     """Verify."""
+    args.server = server_of(args)
     try:
         saved = SavedRun.of(args.run)
         files = verify_run(saved.paths.results)

@@ -76,6 +76,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"{self.prog}: {message} (help: {self.prog} --help)\n")
 
 
+# ---- options that several commands have ------------------------------------------------------------------------------
+
+
+def add_server(parser: argparse._ActionsContainer, help: str) -> None:
+    """Add `--server URL`, or `--base-url URL` as other commands call it, and the kind of server at a plain address."""
+    parser.add_argument("--server", "--base-url", metavar="URL", help=f"{help}; vllm+http://... is vLLM")
+    parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="its kind (sglang)")
+
+
+def server_of(args: argparse.Namespace) -> str | None:
+    """The address of `add_server`, marked as vLLM's if `--backend` says so."""
+    is_plain = args.server is not None and args.server.startswith("http")
+    return f"vllm+{args.server}" if is_plain and args.backend == "vllm" else args.server
+
+
 # ---- types of arguments ----------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from ...exceptions import MediaError, StrandsSGLangError, TemplateError
 from ...template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
 from ...trajectory.media import ProcessorExpander
 from ...trajectory.media.processor import record_proof
-from ..command_line import Exit
+from ..command_line import Exit, add_server, server_of
 from .source import Source, SourceError, load_source
 from .vision import prove_vision
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
-    parser.add_argument("--server", metavar="URL", help="server that runs the model: its tokenizer must be this one")
+    add_server(parser, "server that runs the model: its tokenizer must be this one")
     parser.add_argument(
         "--replay",
         metavar="NATS",
@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check a template, or prove the images of a model; returns the exit status."""
+    args.server = server_of(args)
     return check_vision(args) if args.vision else check_template(args)
 
 
