@@ -118,11 +118,26 @@ class SupervisedSandbox:
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
         """
+        code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
+        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=code_bytes)
+
+    async def _exec(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        stdin: str | bytes,
+        timeout: float | None,
+        limits: ExecLimits | None,
+        *,
+        code_bytes: int,
+        **options: Any,
+    ) -> ExecResult:
+        """Run a command whose texts have been checked; `options` go to the guest."""
         given: list[str] = [command] if isinstance(command, str) else [*command]
-        size = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
         refused = "" if given else "the command is empty"
         for text in given:
-            refused = refused or refusal(text, "code", size)
+            refused = refused or refusal(text, "code", code_bytes)
         for name, value in (env or {}).items():
             refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
         refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
@@ -133,6 +148,7 @@ class SupervisedSandbox:
             "cwd": cwd,
             "env": dict(env or {}),
             "stdin": base64.b64encode(data).decode(),
+            **options,
         }
         return await self._run(request, timeout, limits, refused)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import functools
 import io
@@ -20,10 +19,8 @@ from ..bubblewrap.process import SandboxProcess
 from ..bubblewrap.sandbox import (
     FILE_SECONDS,
     MAX_ARGUMENT_BYTES,
-    MAX_STDIN_BYTES,
     SandboxSlots,
     SupervisedSandbox,
-    refusal,
 )
 from ..contract import (
     Capabilities,
@@ -158,23 +155,8 @@ class ImageSandbox(SupervisedSandbox):
         Raises:
             SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
         """
-        given: list[str] = [command] if isinstance(command, str) else [*command]
-        refused = "" if given else "the command is empty"
-        for text in given:
-            refused = refused or refusal(text, "code", MAX_ARGUMENT_BYTES)
-        for name, value in (env or {}).items():
-            refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
-        refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
-        data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
-        request = {
-            "kind": "exec",
-            "command": command if isinstance(command, str) else given,
-            "cwd": cwd,
-            "env": dict(env or {}),
-            "user": None if user is None else str(user),
-            "stdin": base64.b64encode(data).decode(),
-        }
-        return await self._run(request, timeout, limits, refused)
+        who = None if user is None else str(user)
+        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=MAX_ARGUMENT_BYTES, user=who)
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
         """A listening socket in the sandbox's own network, for a server on this side.
