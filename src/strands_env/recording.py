@@ -199,7 +199,9 @@ class Replay:
             with Path(path).open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
                     self._read(number, json.loads(line))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise RecordingError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
             raise RecordingError(f"{str(path)!r} is not a whole recording: {error}") from error
         if not self._head:
             raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")

@@ -19,6 +19,7 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxLimits, SandboxUnavailableError
 from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageSourceError, ImageStore, Snapshot, import_image
+from strands_env.sandbox.images.archive import ImageFormatError, unpack_image
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import SandboxContract
 from tests.container_support import require_images, root
@@ -322,3 +323,13 @@ def test_a_closed_sandbox_holds_no_socket() -> None:
     asyncio.run(work())
     after = set(os.listdir("/proc/self/fd"))
     assert len(after) <= len(before)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"", "no tar archive"), (b"junk" * 300, "no tar archive"), (bytes(2048), "no files")]
+)
+def test_a_file_that_is_no_image_is_refused_in_one_line(content: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ImageFormatError, match=why) as refused:
+        unpack_image(tmp_path / "file", tmp_path / "root")
+    assert len(str(refused.value).splitlines()) == 1

@@ -97,7 +97,7 @@ class _HostResources:
                 break
             time.sleep(0.02)
         if self.work_directory is not None:
-            _remove_tree(self.work_directory)
+            remove_tree(self.work_directory)
         if self.when_abandoned is not None:
             self.when_abandoned()
 
@@ -311,7 +311,7 @@ class SandboxProcess:
             await self._own.group.remove()
             self._own.group = None
         if self._own.work_directory is not None:
-            await default_threads.run(_remove_tree, self._own.work_directory)
+            await default_threads.run(remove_tree, self._own.work_directory)
             self._own.work_directory = None
         self._finalizer.detach()
 
@@ -411,7 +411,7 @@ def _read_available(descriptor: int) -> str:
     return data.decode(errors="replace")
 
 
-def _remove_tree(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a folder in which foreign code has changed the permissions as it liked."""
 
     def allow(function: Any, failed: str, _: Any) -> None:

@@ -94,9 +94,12 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
     try:
         blobs = _Blobs(source)
     except (OSError, tarfile.TarError) as error:
-        raise ImageFormatError(f"{str(source)!r} cannot be read as an image: {error}") from error
+        why = "it is no tar archive" if isinstance(error, tarfile.TarError) else error.strerror or error
+        raise ImageFormatError(f"{str(source)!r} cannot be read as an image: {why}") from error
     try:
         names = blobs.names()
+        if not names:
+            raise ImageFormatError(f"{str(source)!r} holds no files")
         unpacker = _Unpacker(root)
         if "index.json" in names:
             config, layers, digest = _oci(blobs, tag)

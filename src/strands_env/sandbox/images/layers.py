@@ -7,14 +7,12 @@ owns it, so that the folders of a process that was killed are found and removed 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import itertools
 import json
 import logging
 import os
 import secrets
-import shutil
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 
 from strands_sglang.installation import cache_folder
 
+from ..bubblewrap.process import remove_tree
 from ..contract import SandboxError, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -80,19 +79,7 @@ def make_folder() -> str:
 
 def remove_folder(folder: str) -> None:
     """Remove the folder of an ended sandbox, whatever permissions code has set in it."""
-
-    def allow(_: object, failed: str, __: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(failed), 0o700)
-            if os.path.isdir(failed) and not os.path.islink(failed):
-                os.chmod(failed, 0o700)
-                shutil.rmtree(failed, ignore_errors=True)
-            else:
-                os.unlink(failed)
-
-    shutil.rmtree(folder, onerror=allow)
-    if os.path.lexists(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
 
 
 def copy_upper(source: str, target: str) -> None:
