@@ -1,7 +1,7 @@
 """Many rollouts at once through a server that fails: is every trajectory what a fault-free run records?
 
-    python benchmarks/chaos.py [--rollouts 1000] [--turns 10] [--seed 0] [--rounds 2]
-    python benchmarks/chaos.py --rollouts 200 --minutes 30          # a soak: rounds until the time is over
+    python -m benchmarks.chaos [--rollouts 1000] [--turns 10] [--seed 0] [--passes 2]     # a pass: a round with faults
+    python -m benchmarks.chaos --rollouts 200 --minutes 30          # a soak: rounds until the time is over
 
 A server process on loopback (`strands_sglang.testing.FaultyServer`) answers with a hash of the prompt: continued from
 any point it samples the same, as greedy decoding does. Agents with a tool run against it, first without faults, then
@@ -9,8 +9,9 @@ in rounds with them: queue full (503), connection resets, half-written JSON, req
 output, and one restart of the server in mid-round that breaks all connections. Which request fails follows from the
 seed, the prompt and the number of the attempt. Beside them, further agents are cancelled at random moments.
 
-Prints a table and a verdict; the exit status is 1 if a trajectory differs, is lost or holds a request twice, if a
-request id was used twice, if a connection, task or request was left over, or if memory grew from round to round.
+Prints a line a round, and the violations; the exit status is 1 if a trajectory differs, is lost or holds a request
+twice, if a request id was used twice, if a connection, task or request was left over, or if memory grew from round to
+round.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ import zlib
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-FAULTS = ("busy", "reset", "broken", "hang", "abort")
+from benchmarks.shape import arguments, print_figures
+
+FAULTS = {"busy": 0.05, "reset": 0.02, "broken": 0.01, "hang": 0.01, "abort": 0.01}
+"""Shares of requests that get a 503, whose connection is reset, that are answered with half of the JSON, that are never
+answered, and that are aborted part of the way."""
+CANCELLED = 0.02  # further rollouts, as a share
+LATENCY, AWAY = 0.02, 0.5  # mean seconds of a good answer, and of a restart
+GROWTH_MB = 16.0  # that may come from round to round
 
 
 # ---- the server's process --------------------------------------------------------------------------------------------
@@ -71,18 +78,18 @@ async def serve(options: argparse.Namespace) -> None:
             restarts.append(asyncio.create_task(restart()))
         if chaos:
             value = draw(prompt)
-            for name in FAULTS:
-                value -= getattr(options, name)
+            for name, share in FAULTS.items():
+                value -= share
                 if value < 0:
                     injected[name] += 1
                     return made[name]
-        delay = options.latency * (0.5 + prompt % 997 / 997)
+        delay = LATENCY * (0.5 + prompt % 997 / 997)
         return faults.answer(replace(hash_reply(ids), delay=delay))
 
     async def restart() -> None:
         injected["cut by restart"] += len(server.running)
         await server.stop()
-        await asyncio.sleep(options.down)
+        await asyncio.sleep(AWAY)
         await server.start()
 
     restarts: list[asyncio.Task[None]] = []
@@ -101,7 +108,7 @@ async def serve(options: argparse.Namespace) -> None:
             injected.clear()
             restarts.clear()
             chaos = command != "round calm"
-            restart_at = options.rollouts * options.turns // 2 if chaos and options.restart else None
+            restart_at = options.rollouts * options.turns // 2 if chaos else None
         elif command == "stats":
             await asyncio.gather(*restarts)
             result = {
@@ -127,7 +134,8 @@ class Server:
     async def start(cls, arguments: list[str]) -> Server:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(Path(__file__).resolve()),
+            "-m",
+            "benchmarks.chaos",
             *arguments,
             "--serve",
             stdin=asyncio.subprocess.PIPE,
@@ -161,7 +169,7 @@ class Server:
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """What a round of rollouts gave, and what it left behind."""
+    """Results of a round of rollouts, and what it left behind."""
 
     name: str
     seconds: float = 0.0
@@ -243,7 +251,7 @@ class Rollouts:
         index = self.options.rollouts + number
         nobody = Round(name="cancelled", digests=[None] * (index + 1))
         episode = asyncio.create_task(self.episode(client, index, nobody))
-        await asyncio.sleep(self.choose.uniform(0, 2 * self.options.latency * self.options.turns))
+        await asyncio.sleep(self.choose.uniform(0, 2 * LATENCY * self.options.turns))
         episode.cancel()
         await asyncio.gather(episode, return_exceptions=True)
 
@@ -256,18 +264,16 @@ class Rollouts:
         result = Round(name=name, digests=[None] * options.rollouts)
         client = SGLangClient(
             server.url,
-            max_connections=options.connections,
             timeout=options.timeout,
             retry_delay=0.1,
             max_retry_delay=2.0,
-            max_retries=options.max_retries,
         )
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for index in range(options.rollouts):
                 group.create_task(self.episode(client, index, result))
             if name != "calm":
-                for number in range(round(options.cancelled * options.rollouts)):
+                for number in range(round(CANCELLED * options.rollouts)):
                     group.create_task(self.cancelled(client, number))
         result.seconds = time.perf_counter() - started
         result.stats = await server.ask("stats")
@@ -306,7 +312,7 @@ def rss_mb() -> float:
 
 
 def violations(calm: Round, rounds: list[Round], options: argparse.Namespace) -> list[str]:
-    """What is not as it must be, in sentences."""
+    """Violated expectations, one sentence each."""
     found = []
     for one in [calm, *rounds]:
         lost = one.digests.count(None)
@@ -326,42 +332,35 @@ def violations(calm: Round, rounds: list[Round], options: argparse.Namespace) ->
             found.append(f"{one.name}: {reused} request ids sent twice")
         found += [f"{one.name}: {count} {name} left over" for name, count in one.left.items() if count]
     for one in rounds:
-        if options.restart and one.stats["restarts"] != 1:
+        if one.stats["restarts"] != 1:
             found.append(f"{one.name}: {one.stats['restarts']} restarts instead of 1")
         expected = options.rollouts * options.turns
         found += [
             f"{one.name}: no {name} was injected"
-            for name in FAULTS
-            if getattr(options, name) * expected > 10 and not one.stats["injected"].get(name)
+            for name, share in FAULTS.items()
+            if share * expected > 10 and not one.stats["injected"].get(name)
         ]
     warm = rounds[len(rounds) // 3]  # in a long run everything has been warm once by then
     growth = rounds[-1].rss_mb - warm.rss_mb
-    if growth > max(options.growth_mb, 0.05 * warm.rss_mb):
+    if growth > max(GROWTH_MB, 0.05 * warm.rss_mb):
         found.append(f"memory grew by {growth:.0f} MB from {warm.name} to {rounds[-1].name}")
     return found
 
 
-def print_table(calm: Round, rounds: list[Round], options: argparse.Namespace) -> None:
-    columns = [calm, *rounds]
-    rows: list[tuple[str, list[Any]]] = [
-        ("rollouts", [len(c.digests) for c in columns]),
-        ("equal to the fault-free run", [sum(a == b for a, b in zip(c.digests, calm.digests, strict=True) if a)
-                                         for c in columns]),
-        ("lost", [c.digests.count(None) for c in columns]),
-        ("requests recorded", [len(c.request_ids) for c in columns]),
-        ("  of them twice", [len(c.request_ids) - len(set(c.request_ids)) for c in columns]),
-        ("requests sent", [len(c.stats["rids"]) for c in columns]),
-        *((f"  faults: {name}", [c.stats["injected"].get(name, 0) for c in columns])
-          for name in (*FAULTS, "cut by restart")),
-        ("tokens sampled", [c.tokens for c in columns]),
-        *((f"left over: {name}", [c.left[name] for c in columns]) for name in calm.left),
-        ("resident memory, MB", [f"{c.rss_mb:.0f}" for c in columns]),
-        ("seconds", [f"{c.seconds:.1f}" for c in columns]),
-        ("turns/s", [f"{len(c.digests) * options.turns / c.seconds:.0f}" for c in columns]),
-    ]  # fmt: skip
-    print(f"{'':30}" + "".join(f"{c.name:>12}" for c in columns))
-    for name, values in rows:
-        print(f"{name:30}" + "".join(f"{value:>12}" for value in values))
+def row(one: Round, calm: Round) -> dict[str, Any]:
+    """The figures of a round."""
+    return {
+        "round": one.name,
+        "rollouts": len(one.digests),
+        "equal": sum(a == b for a, b in zip(one.digests, calm.digests, strict=True) if a),
+        "requests": len(one.request_ids),
+        "sent": len(one.stats["rids"]),
+        "faults": one.stats["injected"],
+        "tokens": one.tokens,
+        "left": one.left,
+        "rss_mb": round(one.rss_mb),
+        "seconds": round(one.seconds, 1),
+    }
 
 
 async def run(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -370,49 +369,29 @@ async def run(options: argparse.Namespace, arguments: list[str]) -> int:
         rollouts = Rollouts(options)
         async with asyncio.timeout(options.limit + 60 * options.minutes):
             calm = await rollouts.round("calm", server)
+            print_figures("chaos", **row(calm, calm))
             rounds, until = [], time.monotonic() + 60 * options.minutes
-            while len(rounds) < options.rounds or time.monotonic() < until:
+            while len(rounds) < options.passes or time.monotonic() < until:
                 rounds.append(await rollouts.round(f"chaos {len(rounds) + 1}", server))
+                print_figures("chaos", **row(rounds[-1], calm))
     finally:
         await server.stop()
-    print_table(calm, rounds[:2] + rounds[2:][-2:], options)
-    print(f"{len(rounds)} rounds with faults, {sum(len(one.digests) for one in rounds)} rollouts")
     found = violations(calm, rounds, options)
-    for sentence in found:
-        print(f"VIOLATED: {sentence}")
-    print("verdict:", "violated" if found else "every trajectory equal, nothing lost, doubled or left over")
+    print_figures("chaos", rounds=len(rounds), violations=found)
     return 1 if found else 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = arguments(__doc__, passes=2)
     parser.add_argument("--rollouts", type=int, default=1000, help="episodes, all at once")
     parser.add_argument("--turns", type=int, default=10, help="turns of an episode")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds with faults")
     parser.add_argument("--minutes", type=float, default=0.0, help="further rounds with faults for so long")
-    parser.add_argument("--seed", type=int, default=0, help="chooses which requests fail")
-    parser.add_argument("--cancelled", type=float, default=0.02, help="further rollouts that are cancelled, as a share")
-    parser.add_argument("--busy", type=float, default=0.05, help="share of requests that get a 503")
-    parser.add_argument("--reset", type=float, default=0.02, help="share whose connection is reset")
-    parser.add_argument("--broken", type=float, default=0.01, help="share answered with half of the JSON")
-    parser.add_argument("--hang", type=float, default=0.01, help="share that is never answered")
-    parser.add_argument("--abort", type=float, default=0.01, help="share aborted part of the way")
-    parser.add_argument("--no-restart", dest="restart", action="store_false", help="no restart in mid-round")
-    parser.add_argument("--down", type=float, default=0.5, help="seconds the server is away when it restarts")
-    parser.add_argument("--latency", type=float, default=0.02, help="mean seconds of a good answer")
-    parser.add_argument("--connections", type=int, default=1000, help="max_connections of the client")
-    parser.add_argument(
-        "--timeout", type=float, default=20.0, help="seconds after which the client gives an attempt up"
-    )
-    parser.add_argument(
-        "--max-retries", type=int, default=60, help="retries of one call; 0 shows what they are good for"
-    )
-    parser.add_argument("--growth-mb", type=float, default=16.0, help="memory that may come from round to round, in MB")
+    parser.add_argument("--timeout", type=float, default=20.0, help="seconds of an attempt of the client")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for everything")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        options.rollouts, options.turns, options.timeout = 60, 4, 3.0
     if options.serve:
         asyncio.run(serve(options))
         return 0

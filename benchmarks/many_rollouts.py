@@ -14,8 +14,6 @@ processes (`tune_garbage_collection`):
   hands them out, for each rollout.
 - **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside `null`, an episode of a model that
   does nothing, and the floor: the requests without SDK and provider, where only the bytes of the prompt grow.
-
-The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,13 +22,11 @@ import argparse
 import asyncio
 import functools
 import itertools
-import json
 import multiprocessing
 import os
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -43,15 +39,13 @@ from benchmarks.provider_floor import (
     QUESTION,
     REPLY_TOKENS,
     SYSTEM,
-    TOOL,
-    Worker,
     floor_model,
-    machine,
+    library,
     null_model,
-    save_tokenizer,
+    scripted_server,
     words,
 )
-from strands import tool
+from benchmarks.shape import arguments, print_figures
 
 from strands_env import Action, Environment
 from strands_env.core.garbage import tune_garbage_collection
@@ -106,25 +100,16 @@ def tokenizer_in(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def library(client: Any, turns: int, folder: str, result: str, factory: Any = None) -> Environment:
+def environment(client: Any, turns: int, folder: str, result: str, factory: Any = None) -> Environment:
     """An environment with the tool of `provider_floor`; its models are `SGLangModel` unless there is a factory."""
-
-    @tool(name=TOOL["name"], description=TOOL["description"], inputSchema=TOOL["inputSchema"])
-    async def search(query: str) -> str:
-        return result
-
-    class Library(Environment):
-        def get_tools(self) -> list[Any]:
-            return [search]
-
     params = {"max_new_tokens": MOST_NEW_TOKENS + turns}  # by which the server knows the last turn
     factory = factory or sglang_model_factory(client=client, tokenizer=tokenizer_in(folder), sampling_params=params)
-    return Library(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
+    return library(result)(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
 
 
 def library_factory(url: str, turns: int, folder: str, result: str) -> Callable[[], Environment]:
-    """What a worker process and an actor make."""
-    env = library(SGLangClient(url, max_connections=10_000), turns, folder, result)
+    """The environment that worker processes and actors make."""
+    env = environment(SGLangClient(url, max_connections=10_000), turns, folder, result)
     return lambda: env
 
 
@@ -166,9 +151,9 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     """So many rollouts at once in this process."""
     count, turns, delay = order["rollouts"], order["turns"], order["delay_ms"]
     async with TimedClient(order["url"], max_connections=count + 10) as quick:
-        await gather(library(quick, turns, order["folder"], order["result"]).rollout, WARM_UP)
+        await gather(environment(quick, turns, order["folder"], order["result"]).rollout, WARM_UP)
     client = TimedClient(f"{order['url']}/{delay}" if delay else order["url"], max_connections=count + 10)
-    env = library(client, turns, order["folder"], order["result"])
+    env = environment(client, turns, order["folder"], order["result"])
     tune_garbage_collection()
     peak, before = dict[str, float](), resident_mb()
     watching = asyncio.create_task(watch(peak))
@@ -259,7 +244,7 @@ async def long(order: dict[str, Any]) -> dict[str, Any]:
         return {"turn_10": round(early, 3), "last": round(statistics.median(costs[-WINDOW:]), 3)}
 
     async with TimedClient(order["url"]) as client:
-        env = library(client, turns, order["folder"], result)
+        env = environment(client, turns, order["folder"], result)
         await gather(env.rollout, 1)
         client.cpu.clear()
         results = await gather(env.rollout, 1)
@@ -277,7 +262,7 @@ async def long(order: dict[str, Any]) -> dict[str, Any]:
         model.sample, model.only_reads_messages = marked, True
         return model
 
-    await gather(library(None, turns, order["folder"], result, nothing).rollout, 1)
+    await gather(environment(None, turns, order["folder"], result, nothing).rollout, 1)
     async with aiohttp.ClientSession() as session:
         tokenizer = Tokenizer.from_file(str(Path(order["folder"]) / "tokenizer.json"))
         model = floor_model(turns, tokenizer, session, f"{order['url']}/generate")
@@ -315,11 +300,10 @@ def result_words(tokens: int, turns: int) -> str:
 
 
 def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
-    """Measure in a fresh process, and print what came out."""
+    """Measure in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
         figures: dict[str, Any] = fresh.submit(run, measure, order).result()
-    print(f"{measure.__name__:>6}  " + "  ".join(f"{name}={value}" for name, value in figures.items()), flush=True)
-    return figures
+        return figures
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str, server: psutil.Process) -> dict[str, Any]:
@@ -358,7 +342,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--crowds", type=int, nargs="+", default=[200, 1000, 5000])
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=2000, help="of a rollout")
@@ -368,17 +352,11 @@ def main() -> None:
     parser.add_argument("--long-turns", type=int, default=LONG_TURNS)
     parser.add_argument("--no-ray", action="store_true")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        save_tokenizer(Path(folder), None)
-        server = Worker(sys.executable, "--serve", folder)
-        try:
-            assert server.process.stdout is not None
-            port = server.process.stdout.readline().strip()
-            address = f"http://127.0.0.1:{port}"
-            figures = measure_all(args, folder, address, psutil.Process(server.process.pid))
-        finally:
-            server.close()
-    print(json.dumps({"benchmark": "many_rollouts", **figures, **machine()}))
+    if args.quick:
+        args.crowds, args.spread, args.workers, args.long_turns, args.no_ray = [20], 20, 1, 40, True
+    with scripted_server() as (folder, address, server):
+        figures = measure_all(args, folder, address, psutil.Process(server.process.pid))
+    print_figures("many_rollouts", **figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""What the provider costs beside the least that any exact provider has to do.
+"""Costs of the provider beside the least that any exact provider has to do.
 
-    python benchmarks/provider_floor.py [--passes 5] [--sizes 3k 36k 90k] [--arms null floor ours] [--tuned]
+    python -m benchmarks.provider_floor [--passes 5] [--sizes 3k 36k 90k] [--arms null floor ours] [--tuned]
+    python -m benchmarks.provider_floor --arms environment --without all pieces flat_loop   # what each fast path saves
 
 Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too, and has
 loaded the tokenizer with transformers, as training and evaluation do: the garbage collector walks what was imported.
@@ -12,12 +13,15 @@ loaded the tokenizer with transformers, as training and evaluation do: the garba
 - `vllm`: the same over vLLM's protocol, with answers in the shape of a genuine vLLM 0.32;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
-- `upstream`: strands-sglang in a virtual environment of its own, made on the first run under `.cache`.
+- `upstream`: strands-sglang in a virtual environment of its own, made on the first run under `.cache`;
+- `--without NAME`: `environment` with one fast path turned off, or all of them; what it saves is `1 - with / without`
+  of a pass.
 
 Every pass runs all arms of a size one after the other; the order changes from pass to pass, so that a slow minute hits
-all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes. A cost is what an arm
-takes beyond `null` in the same pass. With `--tuned` every arm collects garbage as `docs/performance.md` tells users to
-set it in a process that only runs rollouts. The last line of the output is one JSON object.
+all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes. A cost is what a
+provider inside the SDK's loop takes beyond `null` in the same pass; arms that run that loop in another way have none,
+and whole rollouts are compared instead. With `--tuned` every arm collects garbage as `docs/performance.md` tells users
+to set it in a process that only runs rollouts.
 """
 
 from __future__ import annotations
@@ -27,19 +31,20 @@ import asyncio
 import gc
 import json
 import os
-import platform
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from benchmarks.shape import arguments, environment_of, median, newer_python, print_figures
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 7
@@ -47,7 +52,13 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-ARMS = ("null", "floor", "ours", "vllm", "environment", "slime", "upstream")
+PROVIDERS = ("floor", "ours", "vllm", "upstream")  # inside the SDK's own loop
+ARMS = ("null", *PROVIDERS, "environment", "slime")
+RATIOS = (
+    ("environment_over_upstream", "environment", "upstream"),
+    ("slime_over_environment", "slime", "environment"),
+)
+"""Name of a ratio, its arm and the arm below."""
 UPSTREAM = {True: "0.6.2", False: "0.4.3"}  # whether there is a Python of at least 3.12
 WORDS = "the search found several pages about rivers lakes mountains weather trains cities and their history"
 TOOL = {
@@ -230,7 +241,7 @@ async def slime_rollouts(url: str, folder: str, agents: int, result: str, tokens
         hf_checkpoint=folder,
         partial_rollout=False,
         library=library(result),
-        strands_env_factory="provider_floor.make_library",
+        strands_env_factory="benchmarks.provider_floor.make_library",
         strands_env_model_options={"request_fields": {"priority": turns}},  # tells the server when to end
     )
     params = {"max_new_tokens": 2 * tokens, "temperature": 1.0, "top_p": 1.0, "stop": None}  # of the whole response
@@ -469,7 +480,7 @@ def serve(folder: str) -> None:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def save_tokenizer(folder: Path, template: str | None) -> None:
+def save_tokenizer(folder: Path) -> None:
     """The Qwen tokenizer with a ChatML template, for all arms."""
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
     from tests.qwen_support import qwen3_tokenizer
@@ -477,54 +488,26 @@ def save_tokenizer(folder: Path, template: str | None) -> None:
     from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 
     tokenizer = qwen3_tokenizer()
-    tokenizer.chat_template = Path(template).read_text() if template else HERMES_TEMPLATE
+    tokenizer.chat_template = HERMES_TEMPLATE
     tokenizer.save_pretrained(folder)
 
 
 def upstream_python() -> tuple[str | None, str]:
     """The interpreter of upstream's environment and its version; None and the reason where there is none."""
-    found = next(
-        (path for name in ("python3.13", "python3.12") if (path := _runs(name)) is not None),
-        None,
-    )
-    version = UPSTREAM[found is not None]
-    folder = ROOT / ".cache" / f"strands-sglang-{version}"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        from importlib.metadata import version as installed
+    from importlib.metadata import version as installed
 
-        print(f"making an environment for strands-sglang {version} (once)", file=sys.stderr)
-        wanted = [f"strands-sglang=={version}", f"strands-agents=={installed('strands-agents')}"]
-        for command in (
-            [found or sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", *wanted],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                return None, f"{' '.join(command[1:4])} failed: {done.stderr.strip()[-300:]}"
-        (folder / "ready").touch()
-    return str(python), version
-
-
-def _runs(name: str) -> str | None:
-    candidates = [name, *(str(path) for path in (Path.home() / ".pyenv" / "versions").glob(f"*/bin/{name}"))]
-    for candidate in candidates:
-        try:
-            if subprocess.run([candidate, "-c", "import venv"], capture_output=True).returncode == 0:
-                return candidate
-        except OSError:
-            continue
-    return None
+    version = UPSTREAM[newer_python() is not None]
+    python, reason = environment_of(f"strands-sglang=={version}", f"strands-agents=={installed('strands-agents')}")
+    return python, version if python else reason
 
 
 class Worker:
     """The process of an arm."""
 
-    def __init__(self, python: str, *arguments: str, ours: bool = True) -> None:
-        path = {"PYTHONPATH": str(ROOT / "src")} if ours else {}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **path}
-        if not ours:
-            environment.pop("PYTHONPATH", None)
+    def __init__(self, python: str, *arguments: str, ours: bool = True, plain: str = "") -> None:
+        path = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if ours else [])])
+        settings = {"PYTHONPATH": path, "STRANDS_ROLLOUT_PLAIN": "1" if plain == "all" else plain}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **settings}
         self.process = subprocess.Popen(
             [python, __file__, *arguments],
             stdin=subprocess.PIPE,
@@ -551,8 +534,23 @@ class Worker:
         self.process.wait()
 
 
+@contextmanager
+def scripted_server() -> Iterator[tuple[str, str, Worker]]:
+    """The scripted server in a process of its own: the folder of its tokenizer, its address, and the process."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(Path(folder))
+        server = Worker(sys.executable, "--serve", folder)
+        try:
+            assert server.process.stdout is not None
+            if not (port := server.process.stdout.readline().strip()):
+                raise SystemExit("the scripted server did not start")
+            yield folder, f"http://127.0.0.1:{port}", server
+        finally:
+            server.close()
+
+
 def order_of(size: str, url: str) -> dict[str, Any]:
-    """What an arm is asked to run."""
+    """The order for an arm."""
     tokens, turns, agents = SIZES[size]
     return {
         "tokens": tokens,
@@ -564,64 +562,57 @@ def order_of(size: str, url: str) -> dict[str, Any]:
     }
 
 
-def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
+def measure(args: argparse.Namespace, folder: str, url: str) -> dict[str, Any]:
     """Run all passes; medians by size."""
-    server = Worker(sys.executable, "--serve", folder)
-    assert server.process.stdout is not None
-    port = server.process.stdout.readline().strip()
-    if not port:
-        raise SystemExit("the scripted server did not start")
-    url = f"http://127.0.0.1:{port}"
-    arms, version = [arm for arm in ARMS if arm in args.arms], ""
+    version = ""
     workers: dict[str, Worker] = {}
     try:
-        for arm in arms:
+        for arm in (*(arm for arm in ARMS if arm in args.arms), *(f"without {path}" for path in args.without)):
             python: str | None = sys.executable
             if arm == "upstream":
                 python, version = upstream_python()
                 if python is None:
                     print(f"upstream is left out: {version}", file=sys.stderr)
                     continue
+            kind, _, plain = arm.partition("without ")
             extra = ["--profile", args.profile] if args.profile and arm == args.profiled else []
             extra += ["--tuned"] if args.tuned else []
-            workers[arm] = Worker(python or "", "--work", arm, folder, *extra, ours=arm != "upstream")
+            more = ("--work", kind or "environment", folder, *extra)
+            workers[arm] = Worker(python or "", *more, ours=arm != "upstream", plain=plain)
         sizes = {}
         for size in args.sizes:
             for worker in workers.values():  # warm up
                 worker.ask({**order_of(size, url), "agents": 2})
-            passes: list[dict[str, float]] = []
+            passes: list[dict[str, dict[str, float]]] = []
             for number in range(args.passes):
                 turn = list(workers)[number % len(workers) :] + list(workers)[: number % len(workers)]
                 order = {**order_of(size, url), "measured": True}
                 passes.append({arm: workers[arm].ask(order) for arm in turn})
             sizes[size] = summary(passes)
     finally:
-        for worker in (*workers.values(), server):
+        for worker in workers.values():
             worker.close()
-    settings = {"upstream": version, "passes": args.passes, "tuned": args.tuned}
-    return {"benchmark": "provider_floor", **settings, "sizes": sizes, **machine()}
+    return {"upstream": version, "passes": args.passes, "tuned": args.tuned, "sizes": sizes}
 
 
 def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Medians of the passes, and of the costs and ratios within each."""
-    arms = list(passes[0])
+    arms = sorted(passes[0], key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
     total = [{arm: each[arm]["cpu_ms"] for arm in arms} for each in passes]
     beside = [{arm: each[arm]["cpu_ms"] - each[arm]["gc_ms"] for arm in arms} for each in passes]
-    figures: dict[str, Any] = {arm: round(statistics.median(each[arm] for each in total), 2) for arm in arms}
-    figures["collecting"] = {arm: round(statistics.median(each[arm]["gc_ms"] for each in passes), 2) for arm in arms}
-    if "upstream" in arms and "environment" in arms:
-        ratios = [each["environment"] / each["upstream"] for each in total]
-        figures["rollout_over_upstream"] = round(statistics.median(ratios), 2)
-    if "vllm" in arms and "ours" in arms:
-        ratios = [(each["vllm"] - each["null"]) / (each["ours"] - each["null"]) for each in total]
-        figures["vllm_over_sglang"] = round(statistics.median(ratios), 2)
-    if "slime" in arms and "environment" in arms:
-        ratios = [each["slime"] / each["environment"] for each in total]
-        figures["slime_over_environment"] = round(statistics.median(ratios), 2)
+    figures: dict[str, Any] = {arm: median(each[arm] for each in total) for arm in arms}
+    figures["collecting"] = {arm: median(each[arm]["gc_ms"] for each in passes) for arm in arms}
+    for name, arm, other in RATIOS:
+        if arm in arms and other in arms:
+            figures[name] = median(each[arm] / each[other] for each in total)
+    saved = [arm for arm in arms if arm not in ARMS and "environment" in arms]
+    if saved:
+        figures["saves"] = {arm: median((1 - each["environment"] / each[arm] for each in total), 3) for arm in saved}
     if "null" in arms:
         costs = costs_of(total)
-        figures["cost"] = {arm: round(statistics.median(each[arm] for each in costs), 2) for arm in costs[0]}
-        figures["least"] = {arm: round(min(each[arm] for each in costs), 2) for arm in costs[0]}
+        if "vllm" in arms and "ours" in arms:
+            figures["vllm_over_sglang"] = median(each["vllm"] / each["ours"] for each in costs)
+        figures["cost"] = {arm: median(each[arm] for each in costs) for arm in costs[0]}
         if "floor" in arms:
             figures["over_floor"] = over_floor(costs)
             figures["over_floor_without_collections"] = over_floor(costs_of(beside))
@@ -629,27 +620,21 @@ def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
 
 
 def costs_of(passes: list[dict[str, float]]) -> list[dict[str, float]]:
-    """What each arm took beyond the null loop."""
-    return [{arm: value - each["null"] for arm, value in each.items() if arm != "null"} for each in passes]
+    """Costs of each provider beyond the null loop."""
+    return [{arm: each[arm] - each["null"] for arm in PROVIDERS if arm in each} for each in passes]
 
 
 def over_floor(costs: list[dict[str, float]]) -> dict[str, float]:
     """Median ratio to the floor's cost in the same pass."""
-    return {arm: round(statistics.median(each[arm] / each["floor"] for each in costs), 2) for arm in costs[0]}
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
-    return {"python": platform.python_version(), "cpus": os.cpu_count(), "machine": platform.machine()}
+    return {arm: median(each[arm] / each["floor"] for each in costs) for arm in costs[0]}
 
 
 def main() -> None:
-    """Print the table, and the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--passes", type=int, default=5)
+    """Print the figures."""
+    parser = arguments(__doc__, passes=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--chat-template", help="a Jinja file instead of the embedded engine's ChatML template")
+    parser.add_argument("--without", nargs="+", default=[], metavar="FAST_PATH", help="fast paths, or all")
     parser.add_argument(
         "--tuned", action="store_true", help="garbage collection as in a process that only runs rollouts"
     )
@@ -664,17 +649,10 @@ def main() -> None:
     if args.work:
         work(*args.work, args.profile, args.tuned)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        save_tokenizer(Path(folder), args.chat_template)
-        figures = measure(args, folder)
-    print(f"CPU ms per turn, medians of {args.passes} passes; cost = beyond the null loop; gc = garbage collections")
-    print(f"{'size':>5} {'arm':>11} {'ms':>8} {'gc':>8} {'cost':>8} {'least':>8} {'/ floor':>8} {'less gc':>8}")
-    shown = ("collecting", "cost", "least", "over_floor", "over_floor_without_collections")
-    for size, row in figures["sizes"].items():
-        for arm in (name for name in ARMS if name in row):
-            columns = [row.get(key, {}).get(arm, float("nan")) for key in shown]
-            print(f"{size:>5} {arm:>11} {row[arm]:>8.2f}" + "".join(f" {value:>8.2f}" for value in columns))
-    print(json.dumps(figures))
+    if args.quick:
+        args.passes, args.sizes = 1, ["3k"]
+    with scripted_server() as (folder, url, _):
+        print_figures("provider_floor", **measure(args, folder, url))
 
 
 if __name__ == "__main__":

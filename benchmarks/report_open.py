@@ -1,7 +1,6 @@
 """The report of a large run in a real Chromium: how long it takes to open, to filter, and to scroll through.
 
-    python benchmarks/report_open.py                              # 5,000 samples of 16 turns' worth of text
-    python benchmarks/report_open.py --samples 80 --screenshots shots
+    python -m benchmarks.report_open [--samples 5000]      # of 16 turns' worth of text each
 
 Seconds are of the browser's own clock, from navigation to the first rows drawn; frames are those that it draws while
 the list scrolls from its beginning to its end. Needs Chromium (Debian package `chromium`).
@@ -9,16 +8,16 @@ the list scrolls from its beginning to its end. Needs Chromium (Debian package `
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import base64
 import random
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from tests.integration.chromium import CHROMIUM, Page, chromium
+from benchmarks.shape import arguments, print_figures
+from tests.integration.chromium import CHROMIUM, chromium
 
 from strands_env.core import Action, Observation, RewardResult, StepResult, TaskContext, TerminationReason
 from strands_env.eval import EvalSample
@@ -26,7 +25,6 @@ from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
 
 SAID = "the agent looks up a price and adds two numbers then answers with what it found in the shop today"
-WIDTHS = {"narrow": 390, "wide": 1600}
 _SCROLL = """new Promise((done) => {
   const list = document.querySelector('[data-testid=prompts]'), times = [];
   let last = performance.now();
@@ -78,9 +76,9 @@ def make_sample(rng: random.Random, prompt: int, index: int) -> EvalSample:
     )  # fmt: skip
 
 
-def make_report(folder: Path, samples: int, group: int) -> Path:
-    """The report of a run, in `folder`."""
-    rng = random.Random(0)
+def make_report(folder: Path, samples: int, group: int, seed: int) -> tuple[Path, dict[str, float]]:
+    """The report of a run, in `folder`, and what it cost."""
+    rng = random.Random(seed)
     RunConfig(StorePaths.of(folder).run, {"benchmark": "shop"}).check(has_results=False)
     log = ResultLog(StorePaths.of(folder), fsync_interval=None)
     prompts = list(range(-(-samples // group)))
@@ -90,61 +88,31 @@ def make_report(folder: Path, samples: int, group: int) -> Path:
     log.close()
     started = time.process_time()
     written = write_report(folder, folder / "report.html")
-    print(
-        f"written: {written.samples} samples, {written.size / 1e6:.1f} MB, {time.process_time() - started:.1f} s of CPU"
-    )
-    return written.path
+    cost = {"megabytes": round(written.size / 1e6, 1), "written_cpu_s": round(time.process_time() - started, 1)}
+    return written.path, {"samples": written.samples, **cost}
 
 
-async def measure(report: Path, profile: Path) -> None:
+async def measure(report: Path, profile: Path) -> dict[str, Any]:
     """Open, filter and scroll."""
     async with chromium(profile) as page:
         await page.open(report)
         await page.until("document.querySelectorAll('.row').length > 0")
         opened = await page.run("performance.now()")
-        timing = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
-        print(f"opened: {opened / 1000:.2f} s, of it {await page.run(timing) / 1000:.2f} s until the page was read")
-        frames = await page.run(_SCROLL)
-        print(f"scrolled: {frames['frames']} frames, median {frames['median']:.0f} ms, worst {frames['worst']:.0f} ms")
-        print(f"filtered: {await page.run(_FILTER):.0f} ms")
-        for problem in page.problems:
-            print(f"problem: {problem}")
-
-
-async def screenshots(report: Path, profile: Path, folder: Path) -> None:
-    """Pictures at two widths, light and dark; and of a sample."""
-    folder.mkdir(parents=True, exist_ok=True)
-    async with chromium(profile) as page:
-        for name, width in WIDTHS.items():
-            for theme in ("light", "dark"):
-                await page.call(
-                    "Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False
-                )
-                await page.call(
-                    "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
-                )
-                await page.call("Page.navigate", url="about:blank")
-                await page.open(report)
-                await page.until("document.querySelectorAll('.row').length > 0")
-                await shoot(page, folder / f"{name}-{theme}.png", whole=True)
-                await page.press("Enter")
-                await page.until("document.querySelectorAll('.message').length > 0")
-                await shoot(page, folder / f"{name}-{theme}-sample.png")
-
-
-async def shoot(page: Page, file: Path, *, whole: bool = False) -> None:
-    """Save what is seen, or the whole page."""
-    picture = await page.call("Page.captureScreenshot", captureBeyondViewport=whole)
-    file.write_bytes(base64.b64decode(picture["data"]))
-    print(file)
+        read = await page.run("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+        return {
+            "opened_s": round(opened / 1000, 2),
+            "page_read_s": round(read / 1000, 2),
+            "scrolled_ms": await page.run(_SCROLL),
+            "filtered_ms": round(await page.run(_FILTER)),
+            "problems": list(page.problems),
+        }
 
 
 def main() -> int:
     """Make the report, and open it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--group", type=int, default=4, help="samples of a prompt")
-    parser.add_argument("--screenshots", type=Path, metavar="DIR", help="save pictures instead of measuring")
     args = parser.parse_args()
     if CHROMIUM is None:
         print("there is no Chromium (Debian package 'chromium')", file=sys.stderr)
@@ -152,11 +120,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder, profile = Path(scratch, "run"), Path(scratch, "profile")
         folder.mkdir()
-        report = make_report(folder, args.samples, args.group)
-        if args.screenshots is None:
-            asyncio.run(measure(report, profile))
-        else:
-            asyncio.run(screenshots(report, profile, args.screenshots))
+        report, figures = make_report(folder, 80 if args.quick else args.samples, args.group, args.seed)
+        print_figures("report_open", **figures, **asyncio.run(measure(report, profile)))
     return 0
 
 

@@ -25,28 +25,32 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-BENCHMARKS = (
-    "provider_floor",
-    "transport",
-    "many_rollouts",
-    "evaluator_cost",
-    "store_scale",
-    "gateway_overhead",
-    "prompt_logprobs",
-    "engine",
-)
+FAST_PATHS = "pieces compiled_deltas history_memory shared_history silent_spans flat_loop"
+BENCHMARKS = {
+    "provider_floor": "provider_floor",
+    "fast_paths": f"provider_floor --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
+    "transport": "transport",
+    "many_rollouts": "many_rollouts",
+    "evaluator": "evaluator",
+    "kills": "evaluator --kills 20 --executor inline processes ray",
+    "chaos": "chaos",
+    "gateway": "gateway",
+    "containers": "containers --episodes 200 --kills 500",
+    "prompt_logprobs": "prompt_logprobs",
+    "engine": "engine",
+}
+"""Names of figures, and the benchmark that prints them with its arguments."""
 BEGIN, END = "<!-- figures: written by benchmarks/table.py -->", "<!-- end of figures -->"
 WIDEST = 8  # columns; a wider table is turned on its side
 
 
-def machine() -> dict[str, Any]:
-    """What the figures are taken on."""
+def machine(commit: str) -> dict[str, Any]:
+    """The machine and versions behind the figures."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return {
         "cpu": model or platform.machine(),
         "cores": os.cpu_count(),
@@ -54,7 +58,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
-        "commit": commit.stdout.strip(),
+        "commit": commit,
     }
 
 
@@ -70,10 +74,11 @@ def json_lines(lines: Iterable[str]) -> list[dict[str, Any]]:
     return found
 
 
-def run(name: str, arguments: Sequence[str]) -> bool:
+def run(name: str, arguments: Sequence[str], commit: str) -> bool:
     """Run a benchmark and keep its figures; whether it ended well and printed any."""
-    taken_on = machine()
-    command = ["python", "-m", f"benchmarks.{name}", *arguments]
+    taken_on = machine(commit)
+    module, *given = BENCHMARKS.get(name, name).split()
+    command = ["python", "-m", f"benchmarks.{module}", *given, *arguments]
     print(f"== {shlex.join(command)}", flush=True)
     process = subprocess.Popen([sys.executable, *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -86,6 +91,8 @@ def run(name: str, arguments: Sequence[str]) -> bool:
     if not figures:
         print(f"{name} printed no figures", file=sys.stderr)
         return False
+    for each in figures:
+        each.pop("benchmark", None)
     kept = figures[0] if len(figures) == 1 else {"rows": figures}
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({**kept, "taken_on": taken_on, "command": shlex.join(command)}, indent=1)
@@ -124,7 +131,8 @@ def cell(value: Any) -> str:
 
 def section(name: str, figures: Mapping[str, Any]) -> str:
     """All tables of a benchmark."""
-    source = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    module = BENCHMARKS.get(name, name).split()[0]
+    source = (ROOT / "benchmarks" / f"{module}.py").read_text(encoding="utf-8")
     title = (ast.get_docstring(ast.parse(source)) or name).partition("\n")[0].rstrip(".")
     taken = figures["taken_on"]
     parts = [
@@ -196,7 +204,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="the document to write the tables into")
     args = parser.parse_args()
     names = args.names or BENCHMARKS
-    failed = [] if args.no_run else [name for name in names if not run(name, shlex.split(args.arguments))]
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    commit = described.stdout.strip()  # once: the figures of one benchmark are a change to the next
+    failed = [] if args.no_run else [name for name in names if not run(name, shlex.split(args.arguments), commit)]
     kept = {}
     for name in names:
         path = RESULTS / f"{name}.json"

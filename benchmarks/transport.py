@@ -1,31 +1,26 @@
-"""What a request costs beside its content: the client's connections and those of other clients, side by side.
+"""Costs of a request beyond its content: the client's connections and those of other clients, side by side.
 
     python -m benchmarks.transport [--passes 7]
 
 20 tasks post 20 prompts each to a scripted server in a process of its own, and read its answer of 100 tokens, unparsed.
 Each client does as little as it can: no compression, cookies, redirects or proxies, bodies as bytes, but the length of
 an answer is bounded and the whole request has a time limit. `pyreqwest` and `wreq` (Rust) take part where they are
-installed. Figures are CPU microseconds of this process a request, all threads together, medians of the passes, in which
-the clients take turns; ratios are to the client's own connections. The last line of the output is one JSON object.
+installed. Figures are CPU microseconds of this process a request, all threads together; ratios are to the client's own
+connections.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import importlib.util
-import json
-import statistics
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from benchmarks.provider_floor import MOST_NEW_TOKENS, Worker, machine, save_tokenizer
+from benchmarks.provider_floor import MOST_NEW_TOKENS, scripted_server
+from benchmarks.shape import arguments, median, print_figures
 
 from strands_sglang.backends.http.connections import HTTPClient, Target
 
@@ -133,36 +128,25 @@ ARMS = {"ours": ours, "aiohttp": with_aiohttp, "pyreqwest": with_pyreqwest, "wre
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--passes", type=int, default=7)
-    passes = parser.parse_args().passes
+    args = arguments(__doc__, passes=7).parse_args()
+    passes = 1 if args.quick else args.passes
     arms = {name: arm for name, arm in ARMS.items() if name == "ours" or importlib.util.find_spec(name)}
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        save_tokenizer(Path(folder), None)
-        server = Worker(sys.executable, "--serve", folder)
-        try:
-            assert server.process.stdout is not None
-            url = f"http://127.0.0.1:{server.process.stdout.readline().strip()}/generate"
-            for tokens in TOKENS:
-                ids = b",".join(b"%d" % (1000 + token % 30_000) for token in range(tokens))
-                params = b'{"max_new_tokens":%d}' % (MOST_NEW_TOKENS + 10)
-                body = b'{"rid":"%032d","sampling_params":%b,"input_ids":[%b]}' % (0, params, ids)
-                taken: dict[str, list[float]] = {name: [] for name in arms}
-                for _ in range(passes + 1):
-                    for name, arm in arms.items():
-                        gc.collect()
-                        taken[name].append(asyncio.run(arm(url, body)))
-                medians = {name: statistics.median(each[1:]) for name, each in taken.items()}
-                ratios = {f"{name}_ratio": round(each / medians["ours"], 2) for name, each in medians.items()}
-                del ratios["ours_ratio"]
-                rows.append(
-                    {"tokens": tokens, **{f"{name}_us": round(each) for name, each in medians.items()}, **ratios}
-                )
-                print(rows[-1])
-        finally:
-            server.close()
-    print(json.dumps({"benchmark": "transport", "passes": passes, "rows": rows, **machine()}))
+    with scripted_server() as (_, address, _):
+        for tokens in TOKENS:
+            ids = b",".join(b"%d" % (1000 + token % 30_000) for token in range(tokens))
+            params = b'{"max_new_tokens":%d}' % (MOST_NEW_TOKENS + 10)
+            body = b'{"rid":"%032d","sampling_params":%b,"input_ids":[%b]}' % (0, params, ids)
+            taken: list[dict[str, float]] = [{} for _ in range(passes + 1)]
+            for each in taken:
+                for name, arm in arms.items():
+                    gc.collect()
+                    each[name] = asyncio.run(arm(f"{address}/generate", body))
+            del taken[0]  # warmed up
+            rows.append({"tokens": tokens} | {f"{name}_us": median((each[name] for each in taken), 0) for name in arms})
+            ratios = {name: median(each[name] / each["ours"] for each in taken) for name in arms if name != "ours"}
+            rows[-1] |= {f"{name}_ratio": ratio for name, ratio in ratios.items()}
+    print_figures("transport", passes=passes, rows=rows)
 
 
 if __name__ == "__main__":

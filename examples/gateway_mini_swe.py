@@ -1,6 +1,6 @@
 """mini-swe-agent as an environment: small tasks in a sandbox, the model calls exact, by the gateway.
 
-    python -m venv agents && agents/bin/pip install mini-swe-agent
+    python -m venv agents && agents/bin/pip install mini-swe-agent mcp
     python examples/gateway_mini_swe.py --mini agents/bin/mini                                # embedded model, on CPU
     python examples/gateway_mini_swe.py --mini agents/bin/mini --backend sglang --sglang-base-url http://localhost:30000
 

@@ -1,4 +1,4 @@
-"""How often a completion does not survive decoding and encoding, measured on the embedded model.
+"""Measures the share of completions that do not survive decoding and encoding, on the embedded model.
 
     python examples/retokenization_drift.py                          # 64 completions of SmolLM2-135M at temperature 1
     python examples/retokenization_drift.py --model tiny --samples 500

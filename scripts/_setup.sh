@@ -172,12 +172,12 @@ uv_install() (
   "$UV" pip install --quiet --python "$python" "$@"
 )
 
-# pip_setting PYTHON NAME: pip's setting from the environment or its configuration files, on one line.
+# pip_setting PYTHON NAME: pip's setting from the environment or any of its configuration files, on one line.
 pip_setting() {
   local variable=PIP_$(echo "$2" | tr a-z- A-Z_)
   if [ -n "${!variable:-}" ]; then
     echo "${!variable}"
-  else
-    "$1" -m pip config get "global.$2" 2> /dev/null | tr '\n' ' ' | sed 's/ *$//' || true
+  else # `pip config get` would read the user's file alone
+    "$1" -m pip config list 2> /dev/null | sed -n "s/^global\\.$2='\\(.*\\)'\$/\\1/p" | sed 's/\\n/ /g; s/^ *//; s/ *$//' || true
   fi
 }

@@ -3,7 +3,8 @@
     pip download --no-deps strands-sglang==0.6.2 strands-env==0.7.3 -d wheels
     python scripts/upstream_names.py wheels/*.whl [--write docs/migration.md]
 
-The wheels are read, not imported: classes, functions and exported names of every module that begin without `_`.
+The wheels are read, not imported: classes, functions and exported names of every module; modules and names that begin
+with `_` are private.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import re
 import zipfile
 from collections import Counter
 from pathlib import Path
+
+from strands_sglang.compat import REFUSED
 
 BEGIN, END = "<!-- begin: scripts/upstream_names.py -->\n", "<!-- end: scripts/upstream_names.py -->\n"
 
@@ -34,22 +37,24 @@ def modules(wheel: Path) -> dict[str, list[str]]:
     found = {}
     with zipfile.ZipFile(wheel) as files:
         for name in sorted(files.namelist()):
-            if name.endswith(".py") and not name.endswith("__main__.py"):
-                module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-                if names := public_names(files.read(name).decode()):
-                    found[module] = names
+            module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            is_public = name.endswith(".py") and "._" not in module
+            if is_public and (names := public_names(files.read(name).decode())):
+                found[module] = names
     return found
 
 
 def fate(module: str, name: str) -> str:
-    """'runs', or the reason why it does not."""
+    """'runs', or the reason why it does not; a name whose extra is not installed runs."""
     try:
         found = importlib.import_module(module)
-        getattr(found, name)
     except ModuleNotFoundError:
         return "the module is not here"
+    try:
+        getattr(found, name)
     except ImportError as error:
-        return str(error).partition(": ")[2] or str(error)
+        _, is_refused, reason = str(error).partition(REFUSED)
+        return reason if is_refused else "runs"
     except AttributeError:
         return "the name is not here"
     return "runs"

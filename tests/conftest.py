@@ -72,7 +72,7 @@ class NetworkBlockedError(BaseException):
 
 
 def _is_local(address: Any) -> bool:
-    """Whether a socket address is on this machine: loopback, or not an internet address at all."""
+    """True for a socket address on this machine: loopback, or not an internet address at all."""
     if not isinstance(address, tuple):
         return True
     host = address[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.metadata
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -48,13 +50,20 @@ def root() -> str:
 
 
 def _copy_program(source: str, made: Path, target: str) -> None:
-    shutil.copy(source, made / target)
+    if not (made / target).exists():
+        (made / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, made / target)
+    _copy_libraries(source, made)
+
+
+def _copy_libraries(source: str, made: Path) -> None:
     listed = subprocess.run(["ldd", source], capture_output=True, text=True).stdout
     for word in listed.split():
-        if word.startswith("/"):
+        if word.startswith("/") and os.path.exists(word):
             place = made / word.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(word, place)
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(word, place)
 
 
 @functools.cache
@@ -74,6 +83,55 @@ def root_with_tmux() -> str:
     locales = Path("/usr/lib/locale/C.utf8")
     if locales.is_dir():
         shutil.copytree(locales, made / "usr/lib/locale/C.utf8")
+    return str(made)
+
+
+@functools.cache
+def root_with_python() -> str:
+    """The root with this machine's Python, and pytest as its own; skips the test where it cannot be copied."""
+    python = "/usr/bin/python3"
+    if not Path(python).exists():
+        pytest.skip(f"needs {python}")
+    asked = "import sys, sysconfig; print(sys.executable, sysconfig.get_path('stdlib'), sysconfig.get_path('purelib'))"
+    found = subprocess.run([python, "-Ic", asked], capture_output=True, text=True, check=True).stdout.split()
+    made = Path(require_images()).with_name("root-python")
+    shutil.copytree(root(), made, symlinks=True)
+    _copy_program(os.path.realpath(python), made, "usr/bin/python3")
+    unneeded = ("test", "__pycache__", "config-*", "idlelib", "ensurepip", "lib2to3", "tkinter", "sitecustomize.py")
+    library = made / found[1].lstrip("/")
+    shutil.copytree(found[1], library, symlinks=True, ignore=shutil.ignore_patterns(*unneeded))
+    compiled = ("libgcc_s.so.1", "libstdc++.so.6", "librt.so.1", "libdl.so.2", "libpthread.so.0", "libutil.so.1")
+    extra = [file for name in compiled for file in Path("/usr/lib").glob(f"*-linux-gnu/{name}")]
+    for module in (*library.glob("lib-dynload/*.so"), *extra):
+        _copy_program(str(module), made, str(module).removeprefix(str(made)).lstrip("/"))
+    packages = made / found[2].lstrip("/")
+    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        for file in importlib.metadata.files(name) or ():
+            if file.suffix != ".pyc" and ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), packages / file)
+    if (
+        subprocess.run(
+            ["chroot", made, "/usr/bin/python3", "-m", "pytest", "--version"], capture_output=True
+        ).returncode
+        != 0
+    ):
+        pytest.skip(f"{python} does not run on a small root")
+    return str(made)
+
+
+@functools.cache
+def root_for(*shown: str) -> str:
+    """The root with the libraries of this machine that programs need which a sandbox on it shows."""
+    made = Path(tempfile.mkdtemp(prefix="root-", dir=Path(require_images()).parent)) / "root"
+    made.parent.chmod(0o755)
+    shutil.copytree(root(), made, symlinks=True)
+    for place in map(Path, shown):
+        for file in place.rglob("*") if place.is_dir() else [place]:
+            if file.is_file() and (".so" in file.name or os.access(file, os.X_OK)) and not file.is_symlink():
+                with file.open("rb") as opened:
+                    if opened.read(4) == b"\x7fELF":
+                        _copy_libraries(str(file), made)
     return str(made)
 
 
@@ -99,6 +157,37 @@ def require_images() -> str:
     if (reason := unavailable()) is not None:
         pytest.skip(f"no sandboxes on images here: {reason}")
     return made
+
+
+PODMAN_SETTINGS = """[containers]
+default_ulimits = ["nofile=16384:16384", "nproc=30000:30000"]
+[engine]
+runtime = "runc"
+"""
+"""Settings with which podman runs as a root that may not raise its limits."""
+
+
+@functools.cache
+def podman_image() -> str:
+    """Name of the root as an image of podman; skips the test where podman or podman-compose does not run."""
+    os.environ["PATH"] += f":{os.path.dirname(sys.executable)}"  # where pip puts podman-compose
+    for program in ("podman", "podman-compose"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    if "CONTAINERS_CONF" not in os.environ and shutil.which("runc"):
+        settings = Path(root()).with_name("containers.conf")
+        settings.write_text(PODMAN_SETTINGS)
+        os.environ["CONTAINERS_CONF"] = str(settings)
+    name = "localhost/strands-fixture:latest"
+    done = subprocess.run(
+        f"tar -C {root()} -c . | podman import -q - {name} && podman run --rm --network none {name} true",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"podman does not run here: {done.stderr.strip()[-300:]}")
+    return name
 
 
 TEST = """#!/bin/bash
@@ -127,6 +216,7 @@ def make_task(
     folder: Path,
     name: str = "answer",
     *,
+    image: str | None = None,
     test: str = TEST,
     solve: str = SOLVE,
     instruction: str = "Write 42 into /app/answer.txt.",
@@ -139,7 +229,7 @@ def make_task(
 ) -> Path:
     """A folder with a task in Harbor's format."""
     task = folder / name
-    toml = TOML.format(image=root(), agent=agent, verifier=verifier, environment=environment, more=more)
+    toml = TOML.format(image=image or root(), agent=agent, verifier=verifier, environment=environment, more=more)
     written = {
         "task.toml": head + toml,
         "instruction.md": instruction,

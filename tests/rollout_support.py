@@ -69,7 +69,7 @@ def only_trajectory(model: SGLangModel) -> Tokens:
 
 
 async def failure(model: SGLangModel, turns: int, prompt: str = "What is 1 + 2?") -> Exception:
-    """What ends an episode that cannot go on; the SDK wraps most errors it does not know."""
+    """The error of an episode that cannot go on; the SDK wraps most errors it does not know."""
     with pytest.raises(Exception) as caught:
         await make_agent(model).invoke_async(prompt, limits={"turns": turns})
     return caught.value.original_exception if isinstance(caught.value, EventLoopException) else caught.value

@@ -161,7 +161,7 @@ async def settle() -> None:
 
 
 def check(sample: Sample) -> None:
-    """What slime asserts before training."""
+    """slime's assertions before training."""
     assert sample.response_length == len(sample.loss_mask or ()) == len(sample.rollout_log_probs or ())
     assert 0 < sample.response_length < len(sample.tokens)
     assert all(isinstance(value, float) for value in sample.rollout_log_probs or ())

@@ -52,7 +52,7 @@ def token_logprobs(model: Any, samples: Sequence[TrainingSample], pad: int) -> t
 
 
 def recorded_logprobs(samples: Sequence[TrainingSample], width: int) -> torch.Tensor | None:
-    """What the sampler recorded, `[samples, width]`, 0 on untrained tokens; None where nothing was."""
+    """The sampler's log-probabilities, `[samples, width]`, 0 on untrained tokens; None if there are none."""
     if any(sample.logprobs is None for sample in samples):
         return None
     values = torch.zeros(len(samples), width)

@@ -75,6 +75,12 @@ def detectable(deviation: float, count: int) -> float:
     return next(step / 100 for step in range(1, 1000) if power(step / 100, deviation, count) >= 0.8)
 
 
+def needed(difference: float, deviation: float, most: int = 100) -> str:
+    """How many pairs show this difference at this deviation with a power of 80 %."""
+    counts = (count for count in range(2, most + 1) if power(difference, deviation, count, trials=2_000) >= 0.8)
+    return str(next(counts, f"more than {most}"))
+
+
 class Results:
     """All runs of an experiment, by what is compared."""
 
@@ -142,6 +148,8 @@ def _of_seeds(seeds: Sequence[list[Run]]) -> str:
     numbers = [runs[0]["seed"] for runs in seeds]
     if len(numbers) == 1:
         return f"Seed {numbers}, without confidence intervals: they need two seeds."
+    if len(numbers) == 2:
+        return f"Both values of the seeds {numbers}, without confidence intervals: those of two seeds are too wide."
     return (
         f"Mean over the {len(numbers)} seeds {numbers} ± half width of the 95 % confidence interval (Student's t); "
         "differences are paired by seed."
@@ -182,10 +190,15 @@ def _degrees(data: Results) -> str:
     for dropout in sorted({run["dropout"] for run in data.runs}):
         if seeds := data.compared(MAIN[:2], dropout=dropout):
             first = [[runs[0]["curves"][name][0] for runs in seeds] for name in ("drift", "drifted_tokens")]
-            lines.append(_row([f"{dropout:g}", str(len(seeds)), *map(_cell, first), *_after_cells(seeds)]))
+            differences = [exact["after"]["reward"] - other["after"]["reward"] for exact, other in seeds]
+            deviation = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
+            seeds_needed = needed(sum(differences) / len(differences), deviation) if deviation else "–"
+            cells = [*map(_cell, first), *_after_cells(seeds), f"{sign_flip(differences):.2g}", seeds_needed]
+            lines.append(_row([f"{dropout:g}", str(len(seeds)), *cells]))
     if len(lines) < 2:
         return ""
     head = ("BPE dropout", "seeds", "rollouts with drift at the start", "tokens", "before", *MAIN[:2], "difference")
+    head = (*head, "p", "seeds for a power of 80 %")
     return "\n".join([_row(head), "|---" * len(head) + "|", *lines])
 
 
@@ -231,6 +244,8 @@ def _largest(values: Sequence[float | None]) -> float:
 def _cell(values: Sequence[float]) -> str:
     if any(math.isnan(value) for value in values):
         return "–"
+    if len(values) == 2:  # an interval of two is wider than the scale
+        return ", ".join(f"{value:.3f}" for value in values)
     mean, half = interval(values)
     digits = ".3g" if abs(mean) < 1e-2 else ".3f"
     if math.isnan(half):
@@ -239,7 +254,7 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """The picture: reward by step, and held-out reward before and after, a line a seed."""
+    """The picture: training reward by step, and held-out reward before and after, a dot a seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -247,22 +262,34 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
     seeds = Results(results).compared(MAIN)
     figure, (curves, ends) = pyplot.subplots(1, 2, figsize=(10, 4), width_ratios=(2, 1), sharey=True)
+    held_out = [("before", "grey", [runs[0]["before"]["reward"] for runs in seeds])]
     for i, arm in enumerate(MAIN):
         colour = _COLOURS[arm]
+        held_out.append((arm, colour, [runs[i]["after"]["reward"] for runs in seeds]))
         series = [runs[i]["curves"]["reward"] for runs in seeds]
         for values in series:
-            curves.plot(range(1, len(values) + 1), values, color=colour, alpha=0.2, linewidth=0.8)
+            curves.plot(range(1, len(values) + 1), values, color=colour, alpha=0.15, linewidth=0.8)
         mean = _smooth([sum(column) / len(column) for column in zip(*series, strict=True)])
-        curves.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=2.5, label=arm)
-        for runs in seeds:
-            ends.plot(
-                [0, 1 + i], [runs[i]["before"]["reward"], runs[i]["after"]["reward"]], "o-", color=colour, alpha=0.5
-            )
-    curves.set(xlabel="GRPO step", ylabel="reward", ylim=(-0.02, 1.02), title=f"training reward, {len(seeds)} seeds")
-    curves.legend(loc="upper left")
-    ends.set_xticks(range(4), ["before", *MAIN], rotation=20)
-    ends.set_title("held-out problems, a line a seed")
-    figure.text(0.01, 0.005, f"thin: each seed; thick: mean over seeds and the last {_SMOOTHED} steps", fontsize=8)
+        curves.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=3, label=arm)
+    for column, (_, colour, values) in enumerate(held_out):
+        # Side by side in the order of the seeds: equal values stay visible, and a seed is found in every column.
+        places = column + np.linspace(-0.25, 0.25, len(values) + 2)[1:-1]
+        mean_reward = sum(values) / len(values)
+        ends.plot(places, values, "o", color=colour, alpha=0.6, clip_on=False)
+        ends.plot([column - 0.35, column + 0.35], [mean_reward] * 2, color=colour, linewidth=3)
+        ends.annotate(f"{mean_reward:.2f}", (column, 0.93), color=colour, ha="center", weight="bold")
+    curves.set(xlabel="GRPO step", ylabel="reward", ylim=(0, 1), title=f"training reward, {len(seeds)} seeds")
+    curves.legend(loc="upper left", frameon=False)
+    ends.set_xticks(range(len(held_out)), [name for name, _, _ in held_out], rotation=20)
+    ends.set_title("held-out reward before and after")
+    for axes in (curves, ends):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.text(
+        0.01,
+        0.005,
+        f"left: thin a seed, thick the mean of {_SMOOTHED} steps; right: a dot a seed, and the mean",
+        fontsize=8,
+    )
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

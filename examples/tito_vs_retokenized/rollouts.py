@@ -17,7 +17,7 @@ from task import TOOL, Problem
 
 from strands_env.training import TrainingSample, samples_from_model
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.conversation.reply import MalformedCalls
+from strands_sglang.conversation.options import MalformedCalls
 from strands_sglang.gateway import Gateway
 from strands_sglang.trajectory.drift import count_changed_tokens
 
@@ -29,6 +29,8 @@ SAMPLING = {"temperature": 1.0, "max_new_tokens": 48}
 @tool(name=TOOL)
 def calculator(expression: str) -> str:
     """Compute `a+b`, `a-b` or `a*b`."""
+    if not isinstance(expression, str):  # a call's arguments are any JSON: this function is called without Strands
+        raise ValueError("expected a text")
     for sign, operation in (("+", int.__add__), ("*", int.__mul__), ("-", int.__sub__)):
         left, found, right = expression.partition(sign)
         if found and left.isdigit() and right.isdigit() and max(len(left), len(right)) <= 6:

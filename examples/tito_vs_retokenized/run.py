@@ -276,7 +276,7 @@ class Experiment:
 
 
 def trained_by(arm: str, rollout: Rollout, tokenizer: Any) -> Any:
-    """What an arm trains of a rollout."""
+    """The sample that an arm trains of a rollout."""
     if arm == "token-exact":
         return rollout.sample
     return (

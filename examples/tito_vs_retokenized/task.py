@@ -2,7 +2,7 @@
 
 Two-operand arithmetic through a calculator tool: the model must copy the question into a tool call and the tool's
 result into an answer. The supervised data is tokenised with BPE dropout, so that the model samples token sequences its
-tokenizer would never produce: the drift that large models show in a few per cent of their rollouts, in a large dose.
+tokenizer would never produce: the drift that large models show too, in a large dose.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _without_marks(text: str) -> str:
 
 
 def make_model(tokenizer: Any, seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3 of 128 hidden units and 4 layers, about 0.9 million parameters, with random weights."""
+    """A Qwen3 of 128 hidden units and 4 layers, 0.83 million parameters, with random weights."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -156,7 +156,7 @@ class ExactTokenizer:
 
 
 def speaker(tokenizer: Any, dropout: float, rng: random.Random) -> Any:
-    """What encodes the model's own words in the supervised data."""
+    """The tokenizer of the model's own words in the supervised data."""
     return DropoutTokenizer(tokenizer, dropout, rng) if dropout else ExactTokenizer(tokenizer)
 
 

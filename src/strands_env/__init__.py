@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
-    from strands_sglang.installation import warn_of_upstream  # noqa: F401 - only whether it is there
+    from strands_sglang.compat import install
 except ImportError as error:
     raise ImportError(
         "the installed strands_sglang does not belong to strands-rollout: pip uninstall strands-sglang strands-env, "
@@ -14,9 +14,8 @@ except ImportError as error:
     ) from error
 
 from strands_env import compat
-from strands_sglang.compat import install
 
-install(__name__, compat.MODULES)
+install(__name__, compat.MODULES, compat.NAMES)
 
 if TYPE_CHECKING:
     from .core import (

@@ -2,67 +2,167 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from strands_sglang.compat import Names
 
-_CACHE = "wrap the tool's function in a cache of your own; workers share nothing but files"
-_WEB = "strands_env.environments:SearchEnv with a SearchProvider of your own"
+_CACHE = "strands_env.tools.cached(tool, path): one file that all workers share"
+_WEB = "strands_env.environments.SearchEnv with provider=WebSearch('serper')"
 _LOGGER = "slime's hooks strands_env.training.slime.log_rollout and log_eval_rollout write the same"
-_MCP_ATLAS = "strands_env.environments:MCPEnv serves MCP tools; the benchmark's containers are not started"
 _WORLD = "strands_env.environments:MCPEnv serves MCP tools; the generated worlds are not started"
 _ACTORS = "Evaluator(executor=RayExecutor(...)) of strands_env.distributed"
 _HOOKS = "give --env module:function, or Evaluator(env_factory=)"
+_TAU2 = "strands_env.eval.benchmarks.tau2_bench"
 _FACTS = "strands_env.eval.benchmarks.facts"
 _MATHS = "strands_env.eval.benchmarks.mathematics"
 _JUDGE = "the benchmark's evaluator makes its reward; a judge of your own is strands_env.rewards.LLMJudgeReward"
+_CONTEXT = "the fields are in the context of the Action"
+_FACTORY = "strands_env.core.models has a factory for each backend (sglang_model_factory, ...), with options by name"
+_HARBOR = "strands_env.environments.harbor.HarborEnv takes task_dir=, backend= and other options by name"
+_COMMAND = "strands-env eval is the command, and python -m strands_env.eval takes upstream's options"
+_CLIENT = "await client.health(), and (await client.get_model_info())['model_path']"
 
-CORE: Names = {
+TaskT = TypeVar("TaskT")
+
+
+class EnvironmentConfig(TypedDict, total=False):
+    """Options of an `Environment` that are plain values, as upstream types them."""
+
+    system_prompt: str | None
+    max_tool_iters: int | None
+    max_tool_calls: int | None
+    max_parallel_tool_calls: int | None
+    max_messages: int | None
+    verbose: bool
+
+
+def _gone(names: str, reason: str) -> Names:
+    return dict.fromkeys(names.split(), reason)
+
+
+_CORE: Names = {
     "Task": "strands_env.core.types:Task",
+    "TaskT": "strands_env.compat:TaskT",
     "RolloutResult": "strands_env.core.types:StepResult",
     "LLMJudgeReward": "strands_env.rewards:LLMJudgeReward",
     "AsyncEnvFactory": "strands_env.core.rollout:EnvFactory",
-    "EnvironmentConfig": "give Environment its options by name",
+    "EnvironmentConfig": "strands_env.compat:EnvironmentConfig",
+    "extract_message_text": "strands_env.compat:extract_message_text",
     "MCPToolAdapter": "strands_env.environments:MCPEnv takes MCP servers",
     "JudgmentFormat": "strands_env.rewards.LLMJudgeReward reads a judgment of any pydantic model",
 }
-"""Names of `strands_env.core` and of its modules `types` and `environment`."""
 
-METRICS: Names = {
+_METRICS: Names = {
     "pass_at_k_metric": "strands_env.eval.metrics.summary:compute_pass_at_k",
     "compute_pass_power_k": "strands_env.eval.metrics.summary:compute_pass_hat_k",
 }
-"""Names of `strands_env.eval.metrics`."""
 
-MODULES: Mapping[str, Names] = {
-    "core.distributed": dict.fromkeys(("EnvironmentActor", "EnvironmentActorPool"), _ACTORS),
-    "core.llm_judge_reward": {"LLMJudgeReward": CORE["LLMJudgeReward"]},
-    "core.mcp_tool": {"MCPToolAdapter": CORE["MCPToolAdapter"]},
-    "core.tool_cache": dict.fromkeys(
-        (
-            *("CacheLevel", "CacheOutcome", "CachedTool", "RayToolCache", "ToolCache", "ToolCacheAccess"),
-            *("ToolCacheActor", "ToolReservation", "get_shared_tool_cache", "get_tool_cache"),
-        ),
+_EVAL: Names = {
+    "AsyncEnvFactory": _CORE["AsyncEnvFactory"],
+    "EvalReporter": "strands-env report and --track show a run",
+}
+
+_MATH: Names = {
+    "MathEnv": "strands_env.environments.math:MathEnv",
+    "MathVerifyReward": "strands_env.rewards:MathRewardFunction",
+}
+
+_TAU2_ENVIRONMENT: Names = {
+    "Tau2BenchEnv": f"{_TAU2}:Tau2Env",
+    "Tau2BenchReward": f"{_TAU2}:Tau2Reward",
+    "Tau2BenchConfig": "Tau2Env takes its options by name",
+    "Tau2BenchTask": "Tau2Evaluator.load_dataset makes an Action whose context has the package's task",
+    **_gone("Tau2BenchTool Tau2BenchUserSimulator Tau2BenchTerminationReason", "Tau2Env makes the tools and the user"),
+    **_gone("NLAssertion NLJudgment Tau2BenchNLAssertionReward", "Tau2Reward judges as the package does"),
+}
+
+_ATLAS: Names = {
+    "MCPAtlasEnv": "strands_env.eval.benchmarks.mcp_atlas:MCPAtlasEnv",
+    "MCPAtlasReward": "strands_env.eval.benchmarks.mcp_atlas:ClaimsReward",
+    "MCPAtlasConfig": "MCPAtlasEnv takes its options by name",
+    "MCPAtlasTask": "an Action whose context has enabled_tools, and the claims as ground_truth",
+    "MCPAtlasTool": "MCPAtlasEnv makes the tools",
+    "ClaimJudgment": "MCPAtlasReward(judge_model) judges each claim",
+}
+
+_CODE: Names = {
+    "AgentCoreCodeEnv": "strands_env.environments:AgentCoreCodeEnv",
+    "AgentCoreCodeConfig": "AgentCoreCodeEnv takes its options by name",
+    "CodeInterpreterQuotas": "strands_env.tools.code_interpreter:CodeInterpreterQuotas",
+    "CodeInterpreterToolkit": "strands_env.tools.code_interpreter:CodeInterpreterToolkit",
+}
+
+_HARBOR_ENVIRONMENT: Names = {
+    "HarborEnv": "strands_env.environments.harbor:HarborEnv",
+    "HarborReward": "HarborEnv grades by itself, with the task's verifier",
+    **_gone("HarborConfig HarborTask SWE_SYSTEM_PROMPT_PATH", _HARBOR),
+}
+
+_SEARCH: Names = _gone(
+    "WebSearchConfig WebSearchEnv WebSearchToolkit WebSearchAPIProvider WebScraperToolkit WebPageSummary", _WEB
+)
+
+NAMES: dict[str, Names] = {
+    "core": _CORE,
+    "core.types": _CORE,
+    "core.environment": _CORE,
+    "core.models": {
+        **_gone("ModelConfig build_model_factory bedrock_mantle_model_factory", _FACTORY),
+        **_gone("check_server_health get_model_id", _CLIENT),
+        "prompt_cache_config": "bedrock_model_factory(cache_config=) takes the SDK's CacheConfig",
+    },
+    "environments.harbor": _HARBOR_ENVIRONMENT,
+    "environments.math": _MATH,
+    "eval": _EVAL,
+    "eval.metrics": _METRICS,
+    "eval.benchmarks.browsecomp": _gone("BrowseCompReward BrowseCompJudgment", _JUDGE),
+    "eval.benchmarks.gpqa": {"GPQAReward": "ChoiceReward compares the letter with ground_truth", "GPQATask": _CONTEXT},
+    "eval.benchmarks.ifeval": {
+        "IFEvalReward": "InstructionReward reads instructions and arguments of the context",
+        "IFEvalTask": _CONTEXT,
+    },
+    "eval.benchmarks.tau2_bench": {
+        f"Tau2Bench{domain}Evaluator": f"{_TAU2}:Tau2{domain}Evaluator"
+        for domain in ("", "Airline", "Retail", "Telecom")
+    },
+}
+"""Old names of modules that are here."""
+
+MODULES: dict[str, Names] = {
+    "cli": {"cli": _COMMAND},
+    "core.distributed": _gone("EnvironmentActor EnvironmentActorPool", _ACTORS),
+    "core.llm_judge_reward": {"LLMJudgeReward": _CORE["LLMJudgeReward"]},
+    "core.mcp_tool": {"MCPToolAdapter": _CORE["MCPToolAdapter"]},
+    "core.tool_cache": _gone(
+        "CacheLevel CacheOutcome CachedTool RayToolCache ToolCache ToolCacheAccess ToolCacheActor ToolReservation "
+        "get_shared_tool_cache get_tool_cache",
         _CACHE,
     ),
-    "environments.math.env": {"MathEnv": "strands_env.environments.math:MathEnv"},
-    "environments.math.reward": {"MathVerifyReward": "strands_env.rewards:MathRewardFunction"},
-    "environments.web_search": dict.fromkeys(("WebSearchConfig", "WebSearchEnv"), _WEB),
-    "environments.web_search.env": dict.fromkeys(("WebSearchConfig", "WebSearchEnv"), _WEB),
-    "environments.tau2_bench": {"Tau2BenchEnv": "strands_env.eval.benchmarks.tau2_bench:Tau2Env"},
-    "environments.mcp_atlas": dict.fromkeys(
-        ("MCPAtlasConfig", "MCPAtlasEnv", "MCPAtlasReward", "MCPAtlasTask", "MCPAtlasTool"), _MCP_ATLAS
+    "environments.calculator.reward": _MATH,
+    "environments.web_search": _SEARCH,
+    "environments.web_search.tools": _SEARCH,
+    "environments.web_search.tools.scrape": _SEARCH,
+    "environments.web_search.tools.search": _SEARCH,
+    "environments.tau2_bench": _TAU2_ENVIRONMENT,
+    "environments.mcp_atlas": _ATLAS,
+    "environments.agentcore_code": _CODE,
+    "environments.harbor.e2b": _gone(
+        "PrebakedE2BConfig PrebakedE2BEnvironment validate_api_key",
+        "HarborEnv(backend='e2b', backend_options=...) starts the environment of Harbor's own",
     ),
-    "environments.agent_world_model": dict.fromkeys(
-        tuple(f"AgentWorldModel{name}" for name in ("Config", "Env", "Reward", "Task", "Tool")), _WORLD
+    "environments.agent_world_model": _gone(
+        "AgentWorldModelConfig AgentWorldModelEnv AgentWorldModelReward AgentWorldModelTask AgentWorldModelTool "
+        "kill_server start_server wait_for_server write_server_script",
+        _WORLD,
     ),
     "eval.evaluator": {
         "Evaluator": "strands_env.eval:Evaluator",
         "EvalSample": "strands_env.eval:EvalSample",
-        "AsyncEnvFactory": CORE["AsyncEnvFactory"],
-        "EvalReporter": "strands-env report and --track show a run",
+        **_EVAL,
     },
+    "eval.cli": _gone("JsonType eval_cmd", _COMMAND),
     "eval.benchmarks.aime": {
         name: f"{_MATHS}:{name}"
         for name in ("AIMEEvaluator", "AIME2024Evaluator", "AIME2025Evaluator", "AIME2026Evaluator")
@@ -70,6 +170,14 @@ MODULES: Mapping[str, Names] = {
     "eval.benchmarks.hmmt": {
         name: f"{_MATHS}:{name}"
         for name in ("HMMTEvaluator", "HMMTFeb2025Evaluator", "HMMTNov2025Evaluator", "HMMTFeb2026Evaluator")
+    },
+    "eval.benchmarks.hle_verified": {
+        "HLEVerifiedEvaluator": "strands_env.eval.benchmarks.hle:HLEVerifiedGoldEvaluator",
+        "HLEVerifiedGoldEvaluator": "strands_env.eval.benchmarks.hle:HLEVerifiedGoldEvaluator",
+        "HLEVerifiedGoldTextEvaluator": "strands_env.eval.benchmarks.hle:HLEVerifiedGoldTextEvaluator",
+        "HLEVerifiedTask": _CONTEXT,
+        "HLEReward": _JUDGE,
+        "HLEJudgment": _JUDGE,
     },
     "eval.benchmarks.frames": {
         "FramesEvaluator": f"{_FACTS}:FramesEvaluator",
@@ -95,14 +203,22 @@ MODULES: Mapping[str, Names] = {
         "TerminalBench21Evaluator": "strands_env.eval.benchmarks.harbor:TerminalBench21Evaluator",
         "TerminalBench1Evaluator": "the benchmark 'harbor' with the folder of its tasks",
     },
+    "rewards.math_verify_reward": {"MathVerifyReward": _MATH["MathVerifyReward"]},
+    "tools.web_scraper": _SEARCH,
+    "tools.web_search": _SEARCH,
     "utils.aws": {
+        "BotoClient": "botocore.client:BaseClient",
+        "BotoClientConfig": "botocore.config:Config",
+        "get_assumed_role_session": "strands_env.compat:get_assumed_role_session",
         "get_session": "strands_env.compat:get_boto3_session",
         "get_boto3_session": "strands_env.compat:get_boto3_session",
         "get_client": "strands_env.compat:get_boto3_client",
         "get_boto3_client": "strands_env.compat:get_boto3_client",
-        "create_assumed_role_session": "name the role in a profile of ~/.aws/config, and give profile_name=",
-        "check_credentials": "session.client('sts').get_caller_identity() of boto3",
-        "resolve_region_name": "boto3 reads AWS_REGION and the profile itself",
+        "create_assumed_role_session": "strands_env.compat:get_assumed_role_session",
+        "check_credentials": "strands_env.compat:check_credentials",
+        "clear_sessions": "strands_env.compat:clear_sessions",
+        "clear_session_cache": "strands_env.compat:clear_sessions",
+        "resolve_region_name": "strands_env.compat:resolve_region_name",
     },
     "utils.sglang": {
         "get_cached_client": "strands_sglang:get_client",
@@ -113,21 +229,40 @@ MODULES: Mapping[str, Names] = {
         "check_server_health": "await client.health()",
         "get_model_id": "(await client.get_model_info())['model_path']",
     },
-    "utils.loader": dict.fromkeys(
-        (
-            *("EnvFactoryCreator", "load_class", "load_env_factory_hook", "load_evaluator_hook"),
-            *("load_function", "load_module"),
-        ),
-        _HOOKS,
+    "utils.loader": _gone(
+        "EnvFactoryCreator load_class load_env_factory_hook load_evaluator_hook load_function load_module", _HOOKS
     ),
     "utils.decorators": {
         "cache_by": "functools.lru_cache of Python",
         "requires_env": "os.environ of Python",
-        "with_timeout": "tool_timeout= of the environment",
-        "TimeoutInterrupt": "tool_timeout= of the environment",
+        **_gone("with_timeout TimeoutInterrupt", "tool_timeout= of the environment"),
     },
     "utils.slime_logger": {"RolloutLogger": _LOGGER},
 }
+for _package, _parts in {
+    "agent_world_model": "env reward server task tool",
+    "agentcore_code": "env quotas tool",
+    "harbor": "env reward task",
+    "math": "env reward",
+    "mcp_atlas": "env reward task tool",
+    "tau2_bench": "env nl_judge reward simulator task tool",
+    "web_search": "env",
+}.items():
+    _name = f"environments.{_package}"
+    MODULES |= dict.fromkeys((f"{_name}.{part}" for part in _parts.split()), (NAMES | MODULES)[_name])
+
+
+def get_assumed_role_session(role_arn: str, **options: Any) -> Any:
+    """Refuses a role, with the way that works."""
+    return get_boto3_session(role_arn=role_arn)
+
+
+def extract_message_text(message: Mapping[str, Any], *, raw: bool = False) -> str:
+    """The last text block of a message, empty without one; `raw` keeps a thinking part before it."""
+    texts = [block["text"] for block in message.get("content") or () if isinstance(block, dict) and "text" in block]
+    text: str = texts[-1] if texts else ""
+    _, mark, answer = text.rpartition("</think>")
+    return answer.lstrip() if mark and not raw else text
 
 
 def get_boto3_session(
@@ -142,6 +277,29 @@ def get_boto3_session(
     import boto3
 
     return boto3.Session(region_name=region_name, profile_name=profile_name)
+
+
+def check_credentials(session: Any) -> bool:
+    """True where AWS accepts the credentials of a boto3 session."""
+    try:
+        session.client("sts").get_caller_identity()
+    except Exception:
+        return False
+    return True
+
+
+def clear_sessions() -> None:
+    """Nothing: sessions are not cached."""
+
+
+def resolve_region_name(region_name: str | None = None, profile_name: str | None = None) -> str:
+    """The region given, of the environment, or of the profile; `us-east-1` where none says one."""
+    named = region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    import boto3
+
+    return boto3.Session(profile_name=profile_name).region_name or "us-east-1"
 
 
 def get_boto3_client(service_name: str, region_name: str | None = None, profile_name: str | None = None) -> Any:

@@ -7,9 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import compat
-from .installation import warn_of_upstream
 
-warn_of_upstream()
+compat.warn_of_upstream()
 compat.install(__name__, compat.MODULES)
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         ContextOverflowError,
         ControlTokenError,
         LostContentError,
+        MaxMessagesReachedError,
         MaxToolCallsReachedError,
         MaxToolIterationsReachedError,
         MaxTotalTokensReachedError,
@@ -55,6 +55,7 @@ __all__ = [
     "LoopLimitReachedError",
     "LoopLimiter",
     "LostContentError",
+    "MaxMessagesReachedError",
     "MaxToolCallsReachedError",
     "MaxToolIterationsReachedError",
     "MaxTotalTokensReachedError",
@@ -114,7 +115,7 @@ def __getattr__(name: str) -> Any:
         own = _ALIASES.get(name, name)
         module = next((module for module, names in _MODULES.items() if own in names), "exceptions")
         value = getattr(import_module(f"{__name__}.{module}"), own)
-    elif name in (*_MODULES, "client", "exceptions"):
+    elif name in (*_MODULES, *compat.MODULES, "exceptions"):
         return import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,28 +1,39 @@
-"""Names of the upstream packages whose place or name is another one here; `docs/migration.md` lists all of them.
+"""The upstream packages: their names that are elsewhere here, and a warning where they are installed too.
 
 A table says for a module of upstream what its names are: `module:name` where it is now, or words that say what to
-use instead. `install` answers for modules that are not here, `old_names` for names that a module here no longer has.
+use instead. `install` takes the tables of a package and answers for modules that are not here; `old_names` answers
+for the others. `docs/migration.md` lists all of them.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 Names = Mapping[str, str]
 
+REFUSED = "is a name of upstream that is not here: "
+
+_UPSTREAM = ("strands-sglang", "strands-env")
+
 MODULES: Mapping[str, Names] = {
+    "client": {
+        "NON_RETRYABLE_STATUS_CODES": "strands_sglang.backends.sglang:NON_RETRYABLE_STATUS_CODES",
+        "SGLangClient": "strands_sglang:SGLangClient",
+    },
     "limiter": {
         "LoopLimiter": "strands_sglang.tool_limiter:ToolLimiter",
         "ToolLimiter": "strands_sglang.tool_limiter:ToolLimiter",
         "LoopLimitReachedError": "strands_sglang.exceptions:ToolLimitReachedError",
         "MaxToolIterationsReachedError": "strands_sglang.exceptions:MaxToolIterationsReachedError",
         "MaxToolCallsReachedError": "strands_sglang.exceptions:MaxToolCallsReachedError",
-        "MaxMessagesReachedError": "max_tool_iters, or limits={'turns': n} of the SDK's Agent.invoke_async",
+        "MaxMessagesReachedError": "strands_sglang.exceptions:MaxMessagesReachedError",
     },
     "rollout": {"Rollout": "strands_sglang.trajectory:TokenManager"},
     "sglang": {
@@ -32,33 +43,68 @@ MODULES: Mapping[str, Names] = {
     "tool_parsers.hermes": {"HermesToolParser": "strands_sglang.tool_parsers:HermesToolParser"},
     "tool_parsers.kimi_k2": {"KimiK2ToolParser": "strands_sglang.tool_parsers:KimiK2ToolParser"},
     "tool_parsers.qwen_xml": {"QwenXMLToolParser": "strands_sglang.tool_parsers:QwenXMLToolParser"},
+    "utils": {name: f"strands_sglang:{name}" for name in ("get_client", "get_client_from_slime_args", "get_tokenizer")},
 }
 
 
-def install(package: str, modules: Mapping[str, Names]) -> None:
-    """Make modules of upstream importable; nothing behind a name is imported before it is asked for."""
-    for name, names in modules.items():
-        full = f"{package}.{name}"
-        module = ModuleType(full, f"Names of upstream's `{full}`.")
-        module.__spec__ = ModuleSpec(full, None)
-        module.__dict__["__getattr__"] = old_names(full, names)
-        module.__dict__["__dir__"] = lambda names=names: sorted(names)
-        sys.modules.setdefault(full, module)
+_tables: dict[str, Names] = {}
 
 
-def old_names(module: str, names: Names) -> Callable[[str], Any]:
+class _Finder(MetaPathFinder, Loader):
+    """Makes the modules of the tables that no file has."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname in _tables else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = f"Names of upstream's `{module.__name__}`."
+        module.__dict__["__getattr__"] = old_names(module.__name__)
+        module.__dict__["__dir__"] = lambda: sorted(_tables[module.__name__])
+
+
+def install(package: str, modules: Mapping[str, Names], names: Mapping[str, Names] | None = None) -> None:
+    """Make names of upstream importable; nothing behind one is imported before it is asked for.
+
+    Args:
+        modules: Tables of modules that are not here. A module that is here and above one has an empty `__path__`.
+        names: Tables of modules that are here, and call `old_names`.
+    """
+    _tables.update({f"{package}.{name}": table for name, table in {**modules, **(names or {})}.items()})
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())  # the last: what has a file is found before
+
+
+def old_names(module: str) -> Callable[[str], Any]:
     """A module's `__getattr__` for names of upstream.
 
     A name that is left out raises an `ImportError` with the reason, which `from module import name` shows.
     """
 
     def find(name: str) -> Any:
-        target = names.get(name)
+        target = _tables.get(module, {}).get(name)
         if target is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if " " in target:
-            raise ImportError(f"{module}.{name} is a name of upstream that is not here: {target}")
+            raise ImportError(f"{module}.{name} {REFUSED}{target}")
         home, _, own = target.partition(":")
         return getattr(import_module(home), own)
 
     return find
+
+
+def warn_of_upstream() -> None:
+    """Warn if `strands-sglang` or `strands-env` is installed too: of each file only the later copy is left."""
+    found = []
+    for name in _UPSTREAM:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    if found:
+        warnings.warn(
+            f"{' and '.join(found)} and strands-rollout are installed in one environment and overwrite each other's "
+            f"files: pip uninstall {' '.join(_UPSTREAM)}, then install strands-rollout again, from where it came, with "
+            "pip's options --force-reinstall --no-deps",
+            RuntimeWarning,
+            stacklevel=3,
+        )

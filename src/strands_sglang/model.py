@@ -22,12 +22,11 @@ from strands.types.tools import ToolChoice, ToolSpec
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.callers import Callers
 from .conversation.cancel import CallCancelled
-from .conversation.messages import format_messages, format_tool_specs
-from .conversation.options import SGLangConfig
-from .conversation.reply import MalformedCalls, read_constrained
-from .exceptions import StructuredOutputError
+from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
+from .conversation.options import MalformedCalls, SGLangConfig
+from .conversation.reply import read_constrained
 from .tool_parsers import ToolParser
-from .trajectory import FinishType, LengthLimit, TokenManager, Trajectory, TrajectoryForest, join_routed_experts
+from .trajectory import LengthLimit, TokenManager, Trajectory, TrajectoryForest, join_routed_experts
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +172,11 @@ class TokenModel(Model):
         """The options in force."""
         return self.conversation.config
 
+    format_content_block = staticmethod(format_content_block)
     format_messages = staticmethod(format_messages)
     format_request_messages = staticmethod(format_messages)
     format_tool_specs = staticmethod(format_tool_specs)
+    sort_tool_results = staticmethod(sort_tool_results)
 
     # ---- the model call ------------------------------------------------
 
@@ -259,13 +260,8 @@ class TokenModel(Model):
         await self.conversation.read_images(request.messages)
         prepared = self.conversation.prepare(request)
         completion = (await self.conversation.sample(prepared)).turn.completion
-        if completion.finish.type is not FinishType.STOP:
-            raise StructuredOutputError(
-                f"the answer for {output_model.__name__} was cut ({completion.finish.type}) after "
-                f"{len(completion.output_ids)} tokens; raise max_new_tokens or bound the strings of the schema"
-            )
         text = self.conversation.decode(completion)
-        yield {"output": read_constrained(output_model, text, after_reasoning=prepared.opens_reasoning)}
+        yield {"output": read_constrained(output_model, completion, text, after_reasoning=prepared.opens_reasoning)}
 
     async def count_tokens(
         self,

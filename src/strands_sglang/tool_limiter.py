@@ -1,4 +1,4 @@
-"""`ToolLimiter`: ends an agent loop after so many tool iterations, tool calls or tokens.
+"""`ToolLimiter`: ends an agent loop after a number of tool iterations, tool calls, tokens or messages.
 
 Limits are checked when the tool results have been added, that is at a complete iteration: every call in the history
 has its result, and nothing stands in it that the model did not sample. The error raised there reaches the caller as
@@ -16,6 +16,7 @@ from strands.hooks import HookProvider, HookRegistry
 from strands.hooks.events import BeforeToolCallEvent, MessageAddedEvent
 
 from .exceptions import (
+    MaxMessagesReachedError,
     MaxToolCallsReachedError,
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
@@ -24,6 +25,7 @@ from .exceptions import (
 )
 
 __all__ = [
+    "MaxMessagesReachedError",
     "MaxToolCallsReachedError",
     "MaxToolIterationsReachedError",
     "MaxTotalTokensReachedError",
@@ -38,7 +40,7 @@ class ToolLimiter(HookProvider):
     """Limits of one agent's tool use; a Strands hook: `Agent(hooks=[ToolLimiter(max_tool_iters=10)])`.
 
     Counts add up over all invocations of the agent until `reset()`. When several limits are reached at once the first
-    of iterations, calls, tokens is raised. A limit of 0 ends the loop at the first tool result.
+    of iterations, calls, tokens, messages is raised. A limit of 0 ends the loop at the first tool result.
 
     Args:
         max_tool_iters: Replies with tool calls; parallel calls in one reply are one iteration. None means no limit.
@@ -47,11 +49,14 @@ class ToolLimiter(HookProvider):
         max_parallel_tool_calls: Calls in one reply. Those beyond it, in the order of the reply, are answered with an
             error result and the loop goes on.
         max_total_tokens: Length of the trajectory in tokens, prompt included, as of the last reply.
+        max_messages: Messages of all roles that the agent added. Checked where one of the user's is added, be it a
+            prompt or tool results.
 
     Attributes:
         tool_iter_count: Replies with tool calls so far.
         tool_call_count: Calls so far.
         cancelled_tool_call_count: Calls answered with an error for `max_parallel_tool_calls`.
+        message_count: Messages added so far.
         total_tokens: Length of the trajectory as of the last reply, prompt included; 0 when the model reports none.
 
     Raises:
@@ -66,6 +71,7 @@ class ToolLimiter(HookProvider):
         *,
         max_parallel_tool_calls: int | None = None,
         max_total_tokens: int | None = None,
+        max_messages: int | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -75,6 +81,7 @@ class ToolLimiter(HookProvider):
         self.max_tool_calls = _checked("max_tool_calls", max_tool_calls)
         self.max_parallel_tool_calls = _checked("max_parallel_tool_calls", max_parallel_tool_calls)
         self.max_total_tokens = _checked("max_total_tokens", max_total_tokens)
+        self.max_messages = _checked("max_messages", max_messages)
         self.reset()
 
     def reset(self) -> None:
@@ -83,6 +90,7 @@ class ToolLimiter(HookProvider):
         self.tool_call_count = 0
         self.cancelled_tool_call_count = 0
         self.total_tokens = 0
+        self.message_count = 0
         self._start_reply([])
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
@@ -99,6 +107,7 @@ class ToolLimiter(HookProvider):
     def _on_message_added(self, event: MessageAddedEvent[Any]) -> None:
         message: Mapping[str, Any] = event.message
         content = message.get("content")
+        self.message_count += 1
         if not isinstance(content, list):
             return
         if message.get("role") == "assistant":
@@ -108,8 +117,11 @@ class ToolLimiter(HookProvider):
                 self.tool_iter_count += 1
                 self.tool_call_count += len(call_ids)
                 self._start_reply(call_ids)
-        elif any("toolResult" in block for block in content):
+            return
+        if any("toolResult" in block for block in content):
             self._check()
+        if self.max_messages is not None and self.message_count >= self.max_messages:
+            raise MaxMessagesReachedError(self.max_messages, self.message_count)
 
     def _on_before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
         limit = self.max_parallel_tool_calls

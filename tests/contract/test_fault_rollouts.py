@@ -22,7 +22,6 @@ from strands.types.exceptions import ContextWindowOverflowException, EventLoopEx
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.backends.http.retry import DEFAULT_LIMITS, RetryClass
 from strands_sglang.exceptions import (
-    SGLangClientError,
     SGLangConnectionError,
     SGLangContextLengthError,
     SGLangDecodingError,
@@ -107,6 +106,12 @@ HEALING: dict[str, tuple[Fault, dict[str, Any]]] = {
         faults.raw_answer({"output_ids": [1], "meta_info": {"id": "x", "output_token_logprobs": [[-1.0, 2, None]]}}),
         {},
     ),
+    "fewer logprobs than ids": (
+        faults.raw_answer({"output_ids": [1, 2], "meta_info": {"id": "x", "output_token_logprobs": [[-1.0, 1, None]]}}),
+        {},
+    ),
+    "an error without a status": (faults.raw_answer({"error": "something"}), {}),
+    "an answer cut to nothing": (faults.half_written(0.0), {}),
     "a hang": (faults.hang(), {"timeout": TIMEOUT_S}),
     "a body that is too slow": (faults.slow(60.0), {"timeout": TIMEOUT_S}),
     "a slow body": (faults.slow(0.1), {}),
@@ -301,9 +306,7 @@ async def test_a_context_overflow_of_the_server_is_the_sdks_own_exception(fault_
     ],
     ids=["reset", "500", "half-written", "hang"],
 )
-async def test_a_fault_that_stays_is_given_up_by_the_table_and_the_episode_can_go_on(
-    fault: Fault, kind: RetryClass, error: type[SGLangClientError], fault_free: Tokens
-) -> None:
+async def test_a_fault_that_stays_is_given_up_by_the_table_and_the_episode_can_go_on(fault, kind, error, fault_free):
     attempts = 1 + (DEFAULT_LIMITS[kind] or 0)
     # The first reset comes on a reused connection and is taken for an idle timer, which is free of charge.
     attempts += kind is RetryClass.RESET
@@ -520,9 +523,7 @@ async def test_a_wrong_answer_is_a_typed_error_or_what_it_says_whatever_part_is_
     assert kept
 
 
-async def test_a_server_that_does_not_tell_its_vocabulary_is_asked_once_and_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_server_that_does_not_tell_its_vocabulary_is_asked_once_and_reported(caplog):
     async with FaultyServer() as server, make_client(server.url) as client:
         await rollout(make_model(client, vocab_size=None), 3)
         assert server.paths.count("GET /model_info") == 1

@@ -1,4 +1,4 @@
-"""What real clients sent, recorded: every request is read, and where a client extends its history, so do the tokens."""
+"""Recorded requests of real clients: each is read, and where a client extends its history, so do the tokens."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ EXTENDING = [
 
 
 def sampled_text(blocks: list[dict[str, Any]]) -> str:
-    """What a model samples for a recorded reply."""
+    """The ids a model samples for a recorded reply."""
     text = ""
     for block in blocks:
         if "reasoningContent" in block:

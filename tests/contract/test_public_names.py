@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import pickle
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,11 +20,6 @@ from strands_sglang import (
     TokenManager,
     ToolLimiter,
     exceptions,
-    get_client,
-    get_client_from_slime_args,
-    get_tool_parser,
-    register_tool_parser,
-    tool_parsers,
 )
 
 
@@ -116,29 +109,3 @@ def every_error() -> list[Exception]:
 def test_errors_survive_pickling(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
-
-
-def test_tool_parsers_by_name() -> None:
-    for name in ("hermes", "qwen_xml", "glm", "kimi_k2"):
-        assert isinstance(get_tool_parser(name), tool_parsers.ToolParser)
-    assert callable(register_tool_parser("x"))
-
-
-def test_clients_are_shared_and_follow_slimes_connection_formula() -> None:
-    assert get_client("http://127.0.0.1:1") is get_client("http://127.0.0.1:1")
-    args = SimpleNamespace(
-        sglang_router_ip="10.0.0.1",
-        sglang_router_port=9000,
-        sglang_server_concurrency=256,
-        rollout_num_gpus=8,
-        rollout_num_gpus_per_engine=2,
-    )
-    client = get_client_from_slime_args(args)
-    assert (client.base_url, client.max_connections) == ("http://10.0.0.1:9000", 1024)
-    assert client is get_client_from_slime_args(args)
-
-
-def test_one_client_serves_several_event_loops() -> None:
-    client = SGLangClient("http://127.0.0.1:9", max_retries=0)
-    for _ in range(2):
-        assert asyncio.run(client.health()) is False

@@ -9,7 +9,7 @@ import pytest
 
 from strands_sglang.backends.http.aborts import worker_urls
 from strands_sglang.backends.http.retry import RetryClass
-from strands_sglang.backends.prompt import validate_input_ids
+from strands_sglang.backends.prompt import PromptIds, check_vocabulary
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.errors import classify, http_error, parse_answer
@@ -84,7 +84,7 @@ def test_error_answers_become_typed_errors_with_the_servers_words(record: dict[s
 def test_what_can_be_known_here_is_refused_before_it_is_sent(record: dict[str, Any]) -> None:
     request = record["request"]["json"]
     with pytest.raises(SGLangRequestError):
-        validate_input_ids(request["input_ids"], 1024)
+        check_vocabulary(PromptIds.of(request["input_ids"]).highest, 1024)
         validate_sampling_params(request["sampling_params"])
 
 
@@ -99,7 +99,7 @@ def test_good_answers_pass_unchanged(record: dict[str, Any]) -> None:
 def test_what_a_server_accepted_is_not_refused_here(record: dict[str, Any]) -> None:
     request = record["request"]["json"]
     if request.get("input_ids") and not isinstance(request["input_ids"][0], list):
-        validate_input_ids(request["input_ids"], 1024)
+        check_vocabulary(PromptIds.of(request["input_ids"]).highest, 1024)
         if record["name"] != "bad_unknown_top_level":
             validate_sampling_params(request.get("sampling_params") or {})
 

@@ -76,9 +76,7 @@ def abort_with(rig: Rig, reply: Any) -> Any:
     ids=["nothing", "partial text", "broken first call", "broken second call"],
 )
 @pytest.mark.parametrize("partial", [False, True], ids=["dropped", "partial"])
-async def test_whatever_the_end_of_a_step_breaks_is_aborted(
-    rig: Rig, before: list[Reply], answer: Any, partial: bool
-) -> None:
+async def test_whatever_the_end_of_a_step_breaks_is_aborted(rig, before, answer, partial):
     rig.args.partial_rollout = partial
     rig.serve(*before, abort_with(rig, answer))
     sample = await rig.run(Sample(session_id="broken"))

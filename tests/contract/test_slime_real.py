@@ -6,6 +6,8 @@ import importlib
 import itertools
 import math
 import types
+from array import array
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,22 @@ import pytest
 from provider_support import Replay, completion, tokenizer
 from slime_support import PARAMS
 
+from strands_env.core import Action, TaskContext
 from strands_env.training import slime
+from strands_env.training.formats import write_rows
+from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
+from strands_env.training.slime import hooks
 from strands_env.training.slime.settings import SCORING, STREAK
+from strands_sglang.backends import (
+    Backend,
+    Capabilities,
+    GenerateAnswer,
+    GenerateRequest,
+    PromptScoring,
+    ScoredPrompt,
+)
+from strands_sglang.exceptions import BackendConnectionError
+from strands_sglang.trajectory import Finish, FinishType
 from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
 
 pytestmark = requires_slime
@@ -119,7 +135,7 @@ def run(
 
 
 def check_ranks(ranks: list[dict[str, Any]], router: Router, *, samples: int) -> None:
-    """What a trainer gets: aligned tensors in which each trained token is one that the server sent."""
+    """The trainer's input: aligned tensors in which each trained token is one that the server sent."""
     assert sum(len(rank["tokens"]) for rank in ranks) == samples
     for rank in ranks:
         for tokens, mask, logprobs, length in zip(
@@ -239,7 +255,7 @@ def test_a_failed_rollout_is_carried_and_trains_nothing(run: Any, flags: list[st
 
 
 async def teacher(args: Any, sample: Any, **kwargs: Any) -> Any:
-    """What a teacher's server answers."""
+    """The answer of a teacher's server."""
     scores = [[-0.5, token, None] for token in sample.tokens]
     return {"meta_info": {"input_token_logprobs": scores, "id": sample.index}}
 
@@ -284,9 +300,7 @@ def test_saved_rollouts_are_loaded_again(run: Any, tmp_path: Path) -> None:
     ],
     ids=["thrown away", "partial", "fan-out", "fan-out, off-policy masks"],
 )
-def test_what_slime_aborts_is_put_back_and_goes_on(
-    run: Any, flags: list[str], options: dict[str, Any], samples: int
-) -> None:
+def test_what_slime_aborts_is_put_back_and_goes_on(run, flags, options, samples):
     made = run("--over-sampling-batch-size", "4", *flags, **options)
     partial = bool(flags)
     slow = itertools.count()
@@ -370,3 +384,77 @@ async def test_slimes_own_example_runs_unchanged(checkpoint: Path, monkeypatch: 
     assert torch.tensor(sample.rollout_log_probs, dtype=torch.float32).isfinite().all()
     assert (sample.tool_iters, sample.tool_calls) == (1, 1)
     assert await example.reward_func(args, sample) == 1.0
+
+
+# ---- a teacher, and the prompts of a run before ----------------------------------------------------------------------
+
+
+class Teacher(Backend):
+    """Scores every token with minus its id; gone for sequences of which a test says so."""
+
+    capabilities = Capabilities(prompt_scoring=PromptScoring.CACHED)
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.failures = itertools.repeat(False)
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        if next(self.failures):
+            raise BackendConnectionError("the teacher is gone")
+        ids = array("i", request.prompt.tolist()[request.score_from :])
+        scored = ScoredPrompt(ids=ids, logprobs=array("d", [-float(token) for token in ids]))
+        return GenerateAnswer(output_ids=array("i", [1]), finish=Finish(type=FinishType.LENGTH), scored_prompt=scored)
+
+
+OPD = ["--use-opd", "--opd-type", "sglang", "--rm-url", "http://teacher:30000/generate"]
+HOOK = ["--rollout-sample-hook-path", f"{OURS}.teacher_log_probs"]
+
+
+def test_slime_gets_the_teachers_log_probabilities_beside_the_rewards(run: Any, monkeypatch: Any) -> None:
+    teacher, asked = Teacher(tokenizer()), []
+    monkeypatch.setattr(hooks, "get_client", lambda url: asked.append(url) or teacher)
+    teacher.failures = iter([False, True, *[False] * 20])
+    made = run(*OPD, *HOOK, strands_env_options={"two_paths": True})
+    ranks = made.step()
+    rows = [
+        (tokens.tolist()[-length:], mask.tolist(), taught.tolist())
+        for rank in ranks
+        for tokens, length, mask, taught in zip(
+            rank["tokens"],
+            rank["response_lengths"],
+            rank["loss_masks"],
+            rank["teacher_log_probs"],
+            strict=True,
+        )
+    ]
+    assert asked == ["http://teacher:30000"] * len(rows) and len(rows) == 8
+    untaught = [row for row in rows if not any(row[2])]
+    assert len(untaught) == 1 and not any(untaught[0][1])
+    for response, _, taught in (row for row in rows if row is not untaught[0]):
+        assert taught == [-float(token) for token in response]
+
+
+def test_a_teacher_with_another_vocabulary_ends_the_run(run: Any, monkeypatch: Any) -> None:
+    teacher = Teacher(types.SimpleNamespace(get_vocab=lambda: {"another": 0}))
+    monkeypatch.setattr(hooks, "get_client", lambda url: teacher)
+    made = run(*OPD, *HOOK)
+    with pytest.raises(slime.SlimeConfigError, match="not that of the model that sampled"):
+        made.step()
+
+
+def test_slime_draws_the_prompts_of_a_run_before(run: Any, tmp_path: Path) -> None:
+    context = TaskContext(ground_truth="3", topic="sums", rollout_seed=7)
+    actions = [Action(message=f"What is {n}?", task_context=context) for n in "ab"]
+    records = [
+        PromptRecord(prompt_id=action.text, action=action, passed=passed, measured=4)
+        for action, passed in zip(actions, (2, 4), strict=True)
+    ]
+    rows = drawn(prompt_rows(records), 14)
+    write_rows(iter(rows), tmp_path / "next.jsonl")
+    made = run("--prompt-data", str(tmp_path / "next.jsonl"), "--rollout-shuffle")
+    assert len(made.manager.data_source) == 14
+    samples = [group[0] for group in made.manager.data_source.get_samples(14)]
+    counts = Counter(sample.prompt for sample in samples)
+    assert counts["What is a?"] > counts["What is b?"] > 0  # 9/42 and 5/42 of what the weights say
+    assert all((sample.label, sample.metadata) == ("3", {"topic": "sums"}) for sample in samples)
+    check_ranks(made.step(), made.router, samples=4)

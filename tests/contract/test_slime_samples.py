@@ -1,4 +1,4 @@
-"""What slime's sample holds after a rollout: masks of single paths, rewards, budgets, top-p data, prompts, the log."""
+"""slime's sample after a rollout: masks of single paths, rewards, budgets, top-p data, prompts, the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import SamplingMask, slime
-from strands_env.training.slime.backend import CallRecord, kept_of_sample
+from strands_env.training.slime.backend import CallRecord, sampling_mask_of_path
 from strands_env.training.slime.hooks import rollout_metrics
 from strands_sglang.testing import Reply
 
@@ -44,9 +44,7 @@ class Fork(AddEnv):
     [({}, {}), ({"evaluation": True}, {"strands_env_fanout": True}), ({}, {"partial_rollout": True})],
     ids=["no fan-out", "evaluation", "partial rollout"],
 )
-async def test_one_path_trains_every_token_sampled_on_it(
-    rig: Rig, options: dict[str, Any], changes: dict[str, Any]
-) -> None:
+async def test_one_path_trains_every_token_sampled_on_it(rig, options, changes):
     rig.environment = Fork
     for name, value in changes.items():
         setattr(rig.args, name, value)
@@ -316,11 +314,10 @@ def test_calls_that_sampled_the_same_give_one_set_a_token() -> None:
         kept = SamplingMask(
             ids=np.arange(2 * count, dtype=np.int32), offsets=np.arange(0, 2 * count + 1, 2, dtype=np.int64)
         )
-        return CallRecord(prompt=prompt, output=output[:count], kept=kept)
+        return CallRecord(prompt=prompt, output=output[:count], sampling_mask=kept)
 
     for records in ([record(3), record(1)], [record(1), record(3)]):
-        kept = kept_of_sample(np.array([1, 2, 5, 6, 7], dtype=np.int32), records)
-        assert kept is not None
+        kept = sampling_mask_of_path(np.array([1, 2, 5, 6, 7], dtype=np.int32), records)
         assert (kept.offsets.tolist(), kept.ids.tolist()) == ([0, 0, 0, 2, 4, 6], [0, 1, 2, 3, 4, 5])
 
 
@@ -465,7 +462,7 @@ def test_a_slash_in_the_name_of_evaluation_data_is_no_folder(tmp_path: Any) -> N
 
 
 class Wandb(types.ModuleType):
-    """What slime has started."""
+    """The tasks that slime has started."""
 
     run = object()
 

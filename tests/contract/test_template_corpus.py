@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.exceptions import LostContentError, TemplateError
-from strands_sglang.template import ChatTemplate, DeltaRenderer, Flag, Verdict
+from strands_sglang.template import ChatTemplate, DeltaRenderer, Flag, TemplateVerdict
 from tests.conftest import SHARED, SHARED_MISSING
 
 CORPUS = SHARED / "data" / "chat_templates"
@@ -181,7 +181,7 @@ def test_most_steps_are_compiled() -> None:
     rendered = set()
     for name in INDEX:
         renderer = make_renderer(name, "two", {})
-        if renderer.report.verdict is Verdict.UNSUPPORTED or renderer.report.needs_full_history:
+        if renderer.report.verdict is TemplateVerdict.UNSUPPORTED or renderer.report.needs_full_history:
             continue
         renderer.delta(past, [new])
         if not any(key[-1][0] == "tool" and found for key, found in renderer._compiled.items()):
@@ -209,7 +209,7 @@ def test_templates_that_lose_text_or_calls_of_past_turns_are_flagged() -> None:
     flagged: dict[Flag, set[str]] = {flag: set() for flag in LOSSES}
     for name in INDEX:
         report = make_renderer(name, "two", {}).report
-        for flag in LOSSES & report.flags if report.verdict is not Verdict.UNSUPPORTED else ():
+        for flag in LOSSES & report.flags if report.verdict is not TemplateVerdict.UNSUPPORTED else ():
             flagged[flag].add(name.removesuffix(".jinja"))
     assert flagged[Flag.DROPS_TEXT_BESIDE_CALLS] == DROP_TEXT
     assert flagged[Flag.DROPS_CALLS] == DROP_CALLS
@@ -228,7 +228,7 @@ def test_a_first_prompt_shows_the_text_beside_a_call_or_is_refused(name: str) ->
         text = renderer.root(messages).text
     except TemplateError as error:
         unable = isinstance(error, LostContentError) and name.removesuffix(".jinja") in DROP_TEXT
-        assert unable or renderer.report.verdict is Verdict.UNSUPPORTED, error
+        assert unable or renderer.report.verdict is TemplateVerdict.UNSUPPORTED, error
     else:
         assert "Going  there now." in text
 

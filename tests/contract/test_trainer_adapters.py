@@ -25,6 +25,7 @@ from strands_env.training import (
     verifiers,
     verl,
 )
+from strands_env.training.export import TrainerVersionError, written_for
 from strands_sglang.trajectory.media import PlacedMedium
 
 IMAGE = PlacedMedium(data="data:image/png;base64,AA==", digest="d", processor="p", grid=(1, 2, 2), offset=1, length=1)
@@ -511,7 +512,6 @@ def test_areal_says_what_a_version_must_be() -> None:
 def test_areal_has_a_version_for_every_sampled_token() -> None:
     pytest.importorskip("torch")
     row = areal.tensor_dict(make())
-    assert row is not None
     assert row["versions"].tolist() == [[-1, -1, 3, 3, -1, 4]]
     assert row["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1]]
     assert {tuple(row[name].shape) for name in row if name != "rewards"} == {(1, 6)}
@@ -543,6 +543,92 @@ def test_a_tinker_datum_is_made_of_the_real_types() -> None:
     assert datum.model_input.to_ints() == [10, 11, 12, 13, 14]
     assert datum.loss_fn_inputs["target_tokens"].data == [11, 12, 13, 14, 15]
     assert datum.loss_fn_inputs["advantages"].dtype == "float32"
+
+
+# ---- a teacher -------------------------------------------------------------------------------------------------------
+
+TAUGHT = make(
+    teacher_logprobs=np.array([np.nan, np.nan, -1.0, -2.0, -3.0, -4.0]),
+    teacher_top_ids=np.array([[-1, -1], [-1, -1], [12, 7], [8, 13], [14, 1], [15, 2]], dtype=np.int32),
+    teacher_top_logprobs=np.array(
+        [[np.nan, np.nan], [np.nan, np.nan], [-1.0, -3.0], [-0.5, -2.0], [-3.0, -3.5], [-4.0, -4.5]], dtype=np.float32
+    ),
+)
+
+
+def test_tinker_takes_the_reverse_kl_off_the_advantages_of_trained_tokens() -> None:
+    inputs = tinker.loss_inputs(TAUGHT, advantage=2.0, kl_penalty_coef=0.5)
+    # 2 - 0.5 * (sampled - teacher), as incorporate_kl_penalty of tinker-cookbook 0.6.1
+    assert inputs["advantages"].tolist() == pytest.approx([0, 2 - 0.45, 2 - 0.9, 0, 2 - 1.85])
+    plain = tinker.loss_inputs(TAUGHT, advantage=2.0)
+    assert plain["advantages"].tolist() == [0, 2, 2, 0, 2]
+    with pytest.raises(InvalidSampleError, match="no log-probabilities of the teacher: score it with"):
+        tinker.loss_inputs(make(), advantage=2.0, kl_penalty_coef=0.5)
+
+
+def test_tinkers_soft_targets_are_the_teachers_distribution_on_trained_tokens() -> None:
+    targets = tinker.soft_targets(TAUGHT, 2)
+    assert targets["target_tokens"].tolist() == [[0, 0], [12, 7], [8, 13], [14, 1], [15, 2]]
+    assert targets["weights"].sum(axis=1).tolist() == pytest.approx([0, 1, 1, 0, 1])
+    assert targets["weights"][1, 0] / targets["weights"][1, 1] == pytest.approx(np.exp(2.0))
+    with pytest.raises(InvalidSampleError, match="not scored with top_k=1"):
+        tinker.soft_targets(replace(TAUGHT, teacher_top_ids=None), 1)
+
+
+def test_prime_rl_and_verifiers_get_reference_logprobs() -> None:
+    row = prime_rl.training_sample(without_experts(TAUGHT), env_name="math")
+    assert row["ref_logprobs"] == [0.0, 0.0, -1.0, -2.0, -3.0, -4.0]
+    assert prime_rl.training_sample(without_experts(make()), env_name="math")["ref_logprobs"] is None
+    nodes = verifiers.message_nodes([TAUGHT])
+    assert [node["reference_logprobs"] for node in nodes] == [None, [-1.0, -2.0], None, [-4.0]]
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_verl_rows_of_a_batch_have_a_teacher_of_one_width(top_k: int) -> None:
+    pytest.importorskip("torch")
+    rows = [
+        verl.agent_loop_output(samples, prompt_length=1, response_length=3, teacher_top_k=top_k)["extra_fields"]
+        for samples in ([TAUGHT], [FAILED], [])
+    ]
+    assert {row["teacher_ids"].shape[1:] for row in rows} == {(max(top_k, 1),)}
+    taught = rows[0]  # the prompt is cut by one token and the response by one
+    assert taught["teacher_ids"][:, 0].tolist() == ([12, 8, 14, 0] if top_k else [12, 13, 14, 0])
+    assert taught["teacher_logprobs"][:, 0].tolist() == pytest.approx([-1, -0.5, -3, 0] if top_k else [-1, -2, -3, 0])
+    assert not any(row["teacher_logprobs"].any() for row in rows[1:])
+
+
+# ---- other versions of a trainer -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ImportError, AttributeError, TypeError, ValueError, KeyError])
+def test_a_trainer_whose_interface_changed_is_named_with_both_versions(error: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("strands_env.training.export.metadata.version", lambda package: "9.9")
+    with (
+        pytest.raises(TrainerVersionError, match=r"tinker 9\.9 does not take .*gone.* written for tinker 0\.38\.0"),
+        written_for("tinker"),
+    ):
+        raise error("gone")
+    monkeypatch.setattr("strands_env.training.export.metadata.version", lambda package: "0.38.0")
+    with pytest.raises(error, match="gone"), written_for("tinker"):
+        raise error("gone")
+
+
+def test_a_trainer_that_is_not_installed_is_named_with_the_version_to_install() -> None:
+    wanted = r"needs the package prime-rl: pip install prime-rl==559b44772"
+    with pytest.raises(ImportError, match=wanted), written_for("prime-rl"):
+        raise ImportError("no module")
+
+
+def test_a_field_that_a_loaded_trainer_lacks_is_named(monkeypatch: Any) -> None:
+    module = types.ModuleType("prime_rl.transports.rollouts.types")
+
+    class Sample:
+        __struct_fields__ = ("token_ids", "mask", "logprobs", "temperatures", "env_name")
+
+    module.TrainingSample = Sample  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(TrainerVersionError, match=r"no \['advantages', 'ref_logprobs'\] in TrainingSample.*559b44772"):
+        prime_rl.training_sample(without_experts(make()), env_name="math")
 
 
 def without_experts(sample: TrainingSample) -> TrainingSample:

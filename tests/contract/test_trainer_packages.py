@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
+import logging
 import sys
 import types
 import typing
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +20,10 @@ import pytest
 import typing_extensions
 from provider_support import add, call, completion, tokenizer
 
-from strands_env.core import Environment
-from strands_env.training import SampleStatus, TrainingSample, group_advantages, skyrl, verifiers, verl
+from strands_env.core import Environment, WeightVersionSpan
+from strands_env.training import SampleStatus, TrainingSample, areal, group_advantages, skyrl, verifiers, verl
+from strands_env.training.export import WRITTEN_FOR
+from tests.conftest import ROOT
 from tests.real_slime import package
 
 AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
@@ -202,6 +207,118 @@ def test_verl_and_we_mean_the_same_advantages(algorithms: Any) -> None:
     theirs, _ = algorithms.compute_grpo_outcome_advantage(scores, mask, np.array(groups, dtype=object))
     ours = group_advantages(rewards, group_ids=groups, rollout_ids=range(5))
     assert theirs[:, 0].tolist() == pytest.approx(ours, abs=1e-5)
+
+
+def test_verls_distillation_reads_the_teacher_of_each_token_of_the_response(agent_loop: Any) -> None:
+    torch = importlib.import_module("torch")
+    padding = package("verl.workers.utils.padding")
+    taught = make(
+        teacher_logprobs=np.array([np.nan, np.nan, -1.0, -2.0, -3.0, -4.0]),
+        teacher_top_ids=np.arange(12, dtype=np.int32).reshape(6, 2),
+        teacher_top_logprobs=np.arange(-12, 0, dtype=np.float32).reshape(6, 2),
+    )
+    for top_k in (0, 2):
+        outputs = [
+            agent_loop.AgentLoopOutput(
+                **{**fields, "metrics": agent_loop.AgentLoopMetrics(**fields["metrics"])}
+            ).as_dict()
+            for fields in (
+                verl.agent_loop_output(samples, prompt_length=2, response_length=4, teacher_top_k=top_k)
+                for samples in ([taught], [FAILED])
+            )
+        ]
+        nested = {
+            name: torch.nested.as_nested_tensor([torch.as_tensor(row[name]) for row in outputs], layout=torch.jagged)
+            for name in ("prompts", "responses", "teacher_logprobs", "teacher_ids")
+        }
+        data = importlib.import_module("tensordict").TensorDict(nested, batch_size=[2])
+        read = padding.no_padding_2_padding(data["teacher_logprobs"], data)
+        ids = padding.no_padding_2_padding(data["teacher_ids"], data)
+        if top_k:
+            assert read[0].tolist() == taught.teacher_top_logprobs[2:].tolist()  # type: ignore[index]
+            assert ids[0].tolist() == taught.teacher_top_ids[2:].tolist()  # type: ignore[index]
+        else:
+            assert read[0, :, 0].tolist() == [-1, -2, -3, -4]
+            assert ids[0, :, 0].tolist() == taught.token_ids[2:].tolist()
+        assert not read[1].any()
+
+
+# ---- AReaL -----------------------------------------------------------------------------------------------------------
+
+
+def areals(path: str, *functions: str, **names: Any) -> Any:
+    """The first of some functions of AReaL, out of their file: its packages load servers, engines and compilers."""
+    try:
+        file = Path(str(metadata.distribution("areal").locate_file(path)))
+    except metadata.PackageNotFoundError:
+        package("areal")  # skips, or fails where it must be there
+        raise
+    future = ast.parse("from __future__ import annotations").body
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in functions]
+    torch = importlib.import_module("torch")
+    found: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "Any": Any, **names}
+    exec(compile(ast.Module([*future, *wanted], []), str(file), "exec"), found)
+    return found[functions[0]]
+
+
+def test_areal_takes_the_trajectory() -> None:
+    class Interaction:
+        """Stands in for AReaL's."""
+
+    check = areals(
+        "areal/infra/workflow_executor.py",
+        "check_trajectory_format",
+        InteractionWithTokenLogpReward=Interaction,
+        logging=logging,
+    )
+    said: list[str] = []
+    logger = SimpleNamespace(warning=said.append, info=said.append)
+    versioned = make(weight_versions=(WeightVersionSpan(version="3", start=2, end=6),))
+    row = areal.tensor_dict(versioned)
+    assert row is not None
+    assert check(row, batch_size=1, expected_keys=set(row), logger=logger) and not said
+    assert check(areal.tensor_dict(FAILED))
+    with pytest.raises(ValueError, match="Missing required keys"):
+        check({name: row[name] for name in row if name != "input_ids"}, logger=logger)
+
+
+def test_areal_collates_trajectories_of_different_lengths() -> None:
+    helpers = ("_pad_cat_dim0", "is_multi_modal_key", "get_batch_size")
+    concat = areals("areal/utils/data.py", "concat_padded_tensors", *helpers)
+    short = make(
+        token_ids=np.arange(4, dtype=np.int32),
+        loss_mask=np.array([0, 0, 1, 0], dtype=np.uint8),
+        logprobs=np.array([np.nan, np.nan, -0.4, np.nan]),
+        weight_versions=(WeightVersionSpan(version="3", start=2, end=3),),
+        routed_experts=None,
+    )
+    long = make(weight_versions=(WeightVersionSpan(version="3", start=2, end=6),))
+    batch = concat([areal.tensor_dict(long), areal.tensor_dict(short)])
+    assert batch["input_ids"].shape == (2, 6)
+    assert batch["attention_mask"].sum(-1).tolist() == [6, 4]
+    assert batch["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 0]]
+    assert batch["rewards"].tolist() == [0.5, 0.5]
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(WRITTEN_FOR) - {"slime", "prime-rl"}))
+def test_the_installed_trainer_is_the_one_that_the_adapter_was_written_for(name: str) -> None:
+    try:
+        installed = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        package(name)
+        raise
+    assert installed == WRITTEN_FOR[name]
+
+
+def test_the_documentation_names_these_versions() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    table = text[text.index("| module | gives | written against |") :].partition("\n\n")[0]
+    for name, version in WRITTEN_FOR.items():
+        assert name == "slime" or version.split()[0] in table, name
 
 
 # ---- SkyRL -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,10 @@ from strands import Agent
 from strands.types.exceptions import MaxTokensReachedException
 from trl import GRPOConfig, GRPOTrainer
 
+from strands_env.core import Action, TaskContext
 from strands_env.training import TrainingSample, samples_from_model
+from strands_env.training.formats import write_rows
+from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
 from strands_env.training.trl import environment_reward, make_rollout_func
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine
@@ -79,6 +82,10 @@ def train(tiny: TinyModel, engine: EmbeddedEngine, folder: Path, rollouts: list[
         rollouts.extend(samples)
         return samples
 
+    actions = [Action(message=f"What is {n} + {n}?", task_context=TaskContext(ground_truth=2 * n)) for n in range(4)]
+    records = [PromptRecord(prompt_id=action.text, action=action, passed=1, measured=2) for action in actions]
+    write_rows(iter(drawn(prompt_rows(records), 4)), folder / "prompts.jsonl")  # the prompts of a run before
+
     async def prepare(trainer: Any) -> None:
         await engine.update_weights(trainer.model, f"step-{trainer.state.global_step}")
 
@@ -87,7 +94,7 @@ def train(tiny: TinyModel, engine: EmbeddedEngine, folder: Path, rollouts: list[
         processing_class=tiny.tokenizer,
         reward_funcs=environment_reward,
         rollout_func=make_rollout_func(run, prepare=prepare),
-        train_dataset=Dataset.from_list([{"prompt": f"What is {n} + {n}?"} for n in range(4)]),
+        train_dataset=Dataset.from_json(str(folder / "prompts.jsonl"), cache_dir=str(folder / "cache")),
         args=GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=8,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import types
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import strands_sglang
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_sglang import SGLangModel, decode_routed_experts
-from strands_sglang.installation import warn_of_upstream
+from strands_sglang.compat import warn_of_upstream
 
 LAYERS, TOP_K = 2, 2
 ARGS = types.SimpleNamespace(num_layers=LAYERS, moe_router_topk=TOP_K)
@@ -58,7 +57,7 @@ def fill_from_step(step_result: Any) -> Any:
 
 
 def assert_trains(sample: Any) -> None:
-    """What a trainer does with it."""
+    """A trainer's use of it."""
     assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) < len(sample.tokens)
     values = np.array(sample.rollout_log_probs, dtype=np.float32)  # raises for None in a list, as torch does
     assert np.isfinite(values).all()
@@ -124,9 +123,7 @@ def test_names_of_later_versions_are_the_same_classes() -> None:
     assert model.rollout is model.token_manager
 
 
-def test_both_distributions_in_one_environment_are_a_warning_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_distributions_in_one_environment_are_a_warning_that_says_what_to_do(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_upstream()

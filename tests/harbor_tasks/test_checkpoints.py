@@ -11,6 +11,7 @@ import pytest
 from strands_env.core import Action, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments.harbor import Checkpoint, CheckpointError, HarborEnv
+from strands_env.environments.harbor.validation import CHEATS
 from strands_env.training import samples_from_step
 from tests.container_support import make_task, require_images
 from tests.provider_support import Replay, completion, tokenizer
@@ -44,11 +45,23 @@ async def test_episodes_branch_from_a_turn_with_its_files_and_tokens(tmp_path: P
     assert again.prompts[0] == client.prompts[1], "the tokens of the first turn are those that were sampled"
     assert second.observation.metrics["continued_from"] == {"checkpoint": str(kept / "turn-1"), "turn": 1}
     (sample,) = samples_from_step(second)
-    assert sum(sample.loss_mask) == sum(len(reply.ids or ()) for reply in replies)
-    assert sum(sum(one.loss_mask) for one in samples_from_step(first)) == sum(len(r.ids or ()) for r in script)
+    assert sample.loss_mask.sum() == sum(len(reply.ids or ()) for reply in replies)
+    assert sum(one.loss_mask.sum() for one in samples_from_step(first)) == sum(len(r.ids or ()) for r in script)
 
     third, _ = await episode(task, called("cat half"), completion("Seen."), start_from=kept / "turn-2")
     assert "No such file" in str(third.observation.messages[-2])
+
+
+async def test_a_branch_does_not_inherit_a_cheat(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    script = [called(CHEATS["replaced-shell"]), completion("Done.")]
+    first, _ = await episode(task, *script, checkpoints=tmp_path / "kept")
+    kept = tmp_path / "kept" / first.observation.metrics["episode"] / "turn-1"
+    plain, _ = await episode(task, completion("Done."), start_from=kept, restore_programs=False)
+    assert plain.reward is not None and plain.reward.reward == 1.0, plain.error
+    second, _ = await episode(task, completion("Done."), start_from=kept)
+    assert second.reward is not None and second.reward.reward == 0.0, second.error
+    assert "bin/bash" in second.reward.info["restored"]
 
 
 async def test_what_cannot_be_continued_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, NotMeasuredError, TaskFailedError, TaskTrial
-from strands_env.environments.harbor.validation import CHEATS, Verdict, validate_tasks
+from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
 from strands_env.sandbox.images.layers import containers_folder
 from strands_env.testing import ScriptedModel, call
-from tests.container_support import TEST, make_task, require_images
+from tests.container_support import TEST, make_task, require_images, root_with_python
 
 ACTION = Action(message="", task_context=TaskContext(id="t"))
 WRITES = "#!/bin/bash\nprintf '%s' '{}' > /logs/verifier/{}\n"
@@ -180,6 +180,14 @@ async def test_the_network_is_none_or_refused(tmp_path: Path) -> None:
     assert refused.error is not None and "allowlist" in refused.error.message
 
 
+async def test_a_task_of_several_containers_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    compose = {"environment/docker-compose.yaml": "services:\n  main: {}\n  database: {image: postgres}\n"}
+    result = await episode(make_task(tmp_path, files=compose), "Done.")
+    assert result.termination_reason is TerminationReason.SETUP_ERROR and result.reward is None
+    assert result.error is not None and "has several containers (docker-compose.yaml)" in result.error.message
+    assert "use the backend 'docker' or 'podman'" in result.error.message
+
+
 async def test_users_and_variables_of_the_task_are_honoured(tmp_path: Path) -> None:
     task = make_task(tmp_path, agent='user = "worker"', more='[environment.env]\nGREETING = "hello"\n', test=TEST)
     script = [shell("id -un; id -Gn; echo $HOME $GREETING; touch /app/x /root/x /tmp/x"), "Done."]
@@ -194,7 +202,7 @@ IF_THERE = "#!/bin/bash\n{}\nif [ -e {} ]; then echo 1; else echo 0; fi > /logs/
 
 async def test_a_server_lives_through_the_episode_and_dies_before_the_tests(tmp_path: Path) -> None:
     task = make_task(tmp_path, test=IF_THERE.format("rm -f /tmp/alive; sleep 0.5", "/tmp/alive"))
-    script = [shell(SERVER), shell("rm /tmp/alive; sleep 0.3; cat /tmp/alive"), "Done."]
+    script = [shell(SERVER), shell("rm /tmp/alive; until grep up /tmp/alive; do sleep 0.1; done 2> /dev/null"), "Done."]
     result = await episode(task, *script)
     assert "up" in str(result.observation.messages[4])
     assert result.reward is not None and result.reward.reward == 0.0
@@ -234,17 +242,81 @@ async def test_no_cheat_gives_a_reward(tmp_path: Path, cheat: str) -> None:
     assert result.reward is not None, result.error
 
 
+PYTEST = """#!/bin/bash
+cd /app
+python3 -m pytest -q -p no:cacheprovider /tests/check.py
+echo $((1 - ($? != 0))) > /logs/verifier/reward.txt
+"""
+CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
+OF_PYTHON = (
+    "conftest",
+    "pth-file",
+    "python-home",
+    "pytest-plugin",
+    "replaced-library",
+    "replaced-packages",
+    "sitecustomize",
+)
+
+
+def python_task(folder: Path) -> Path:
+    return make_task(folder, image=root_with_python(), test=PYTEST, files={"tests/check.py": CHECK})
+
+
+@pytest.mark.parametrize("cheat", OF_PYTHON)
+async def test_no_cheat_reaches_the_tests_python(tmp_path: Path, cheat: str) -> None:
+    task = python_task(tmp_path)
+    plain = await episode(task, shell(CHEATS[cheat]), "Done.", restore_programs=False)
+    assert cheat == "conftest" or (plain.reward is not None and plain.reward.reward == 1.0), plain.error
+    cheated = await episode(task, shell(CHEATS[cheat]), "Done.")
+    assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
+    assert cheated.reward.info["restored"]
+    solved = await episode(task, shell(CHEATS[cheat] + "\necho 42 > /app/answer.txt"), "Done.")
+    assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
+
+
 @pytest.mark.parametrize(
     ("cheat", "options"),
     [("replaced-shell", {"restore_programs": False}), ("background-writer", {"keep_processes": True})],
 )
 async def test_the_cheats_work_where_nothing_stops_them(tmp_path: Path, cheat: str, options: dict[str, Any]) -> None:
-    slow = TEST + "sleep 0.5\n"
-    result = await episode(make_task(tmp_path, test=slow), shell(CHEATS[cheat]), "Done.", **options)
+    task = make_task(tmp_path, test=TEST + "sleep 0.5\n")
+    for _ in range(5):  # a file that is written while it is fetched is not measured
+        result = await episode(task, shell(CHEATS[cheat]), "Done.", **options)
+        if result.reward is not None:
+            break
     assert result.reward is not None and result.reward.reward == 1.0
 
 
-async def verdicts(folders: Sequence[Path], **options: Any) -> dict[str, Verdict]:
+@pytest.mark.parametrize(
+    "left",
+    [
+        "mkfifo reward.txt",
+        "mkdir reward.txt",
+        "ln -s /etc/passwd reward.txt",
+        "ln -s loop reward.json; ln -s reward.json loop",
+        "(echo 1; head -c 3000000 /dev/zero | tr '\\0' ' ') > reward.txt",
+    ],
+)
+async def test_a_reward_that_is_no_small_file_is_not_measured(tmp_path: Path, left: str) -> None:
+    result = await episode(make_task(tmp_path, test=f"#!/bin/bash\ncd /logs/verifier\n{left}\n"), "Done.")
+    assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
+
+
+@pytest.mark.parametrize(
+    ("limit", "command"),
+    [
+        ("storage_mb = 64", "for name in a b c; do cat /dev/zero > /tmp/$name; done"),
+        ("memory_mb = 256", "head -c 200000000 /dev/zero > /dev/shm/a"),
+    ],
+)
+async def test_an_agent_that_leaves_no_room_is_graded_all_the_same(tmp_path: Path, limit: str, command: str) -> None:
+    test = TEST.replace("#!/bin/bash\n", "#!/bin/bash\nsleep 2\nprintf -v x '%60000000s' y\n")
+    result = await episode(make_task(tmp_path, environment=limit, test=test), shell(command), "Done.")
+    assert result.reward is not None and result.reward.reward == 0.0, result.error
+
+
+async def verdicts(folders: Sequence[Path], **options: Any) -> dict[str, TaskVerdict]:
     return {report.task: report.verdict for report in await validate_tasks(folders, **options)}
 
 
@@ -259,12 +331,12 @@ async def test_validation_tells_sound_tasks_from_all_others(tmp_path: Path) -> N
         make_task(tmp_path, "hackable", test=gullible, files={"cheats/touch.sh": "touch /app/cheated\n"}),
     ]
     assert await verdicts(tasks) == {
-        "good": Verdict.SOUND,
-        "unsolved": Verdict.UNSOLVED,
-        "free": Verdict.FREE,
-        "silent": Verdict.BROKEN,
-        "flaky": Verdict.FLAKY,
-        "hackable": Verdict.HACKABLE,
+        "good": TaskVerdict.SOUND,
+        "unsolved": TaskVerdict.UNSOLVED,
+        "free": TaskVerdict.FREE,
+        "silent": TaskVerdict.BROKEN,
+        "flaky": TaskVerdict.FLAKY,
+        "hackable": TaskVerdict.HACKABLE,
     }
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.trial import Trial
 
@@ -50,7 +51,7 @@ async def test_a_program_in_the_container_is_sampled_exactly_and_graded_by_the_t
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
     assert result.reward is not None and result.reward.reward == 1.0
     (sample,) = samples_from_step(result)
-    assert sum(sample.loss_mask) == sum(len(reply.ids or ()) for reply in replies)
+    assert int(sample.loss_mask.sum()) == sum(len(reply.ids or ()) for reply in replies)
     assert result.observation.metrics["gateway"]["extension_rate"] == 1.0
 
 
@@ -140,3 +141,22 @@ async def test_terminus_2_of_the_package_against_the_unchanged_gateway(tmp_path:
     assert detail["completion_token_ids"] == ours["completion_token_ids"] == [list(r.ids or ()) for r in replies]
     assert detail["prompt_token_ids"] == ours["prompt_token_ids"]
     assert detail["logprobs"] == ours["logprobs"]
+
+
+async def test_terminus_2_by_its_name_gives_every_sampled_token(tmp_path: Path) -> None:
+    made = root_with_tmux()
+    replies = [terminus("echo 42 > /app/answer.txt\n", done=False), terminus("", done=True), terminus("", done=True)]
+    factory = sglang_model_factory(client=Replay(list(replies)), tokenizer=tokenizer())
+    env = HarborEnv(model_factory=factory, task_dir=make_task(tmp_path, image=made), agent="terminus-2")
+    result = await env.rollout(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE, result.error
+    assert result.reward is not None and result.reward.reward == 1.0
+    (sample,) = samples_from_step(result)
+    assert int(sample.loss_mask.sum()) == sum(len(reply.ids or ()) for reply in replies)
+    assert result.observation.metrics["gateway"]["extension_rate"] == 1.0
+
+
+def test_an_agent_that_harbor_does_not_have_is_refused() -> None:
+    factory = sglang_model_factory(client=Replay([]), tokenizer=tokenizer())
+    with pytest.raises(ValueError, match="terminus-3"):
+        HarborEnv(model_factory=factory, agent="terminus-3")

@@ -84,7 +84,7 @@ class Server(ABC):
 
     @abstractmethod
     async def cached(self, tokens: int) -> int:
-        """How many tokens of a prefix that was computed before come from the cache."""
+        """Number of tokens of an already computed prefix that come from the cache."""
 
     @abstractmethod
     async def pause(self, mode: str) -> None:
@@ -133,7 +133,7 @@ class SGLangServer(Server):
         return int(self.served["max_model_len"])
 
     async def loads(self) -> dict[str, Any]:
-        """How busy the server is."""
+        """The server's load."""
         async with aiohttp.ClientSession(self.base_url) as session, session.get("/v1/loads?include=core") as answer:
             return dict((await answer.json())["loads"][0])
 
@@ -213,7 +213,6 @@ class VLLMServer(Server):
     async def cached(self, tokens: int) -> int:
         """Only whole blocks are shared."""
         found = re.search(r'vllm:cache_config_info\{[^}]*block_size="(\d+)"', await self._metrics())
-        assert found is not None
         return tokens - tokens % int(found[1])
 
     async def pause(self, mode: str) -> None:

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from provider_support import make_agent
 
+from strands_env.training import samples_from_model, score_with_teacher
 from strands_sglang import SGLangModel, Trajectory
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
@@ -80,9 +82,7 @@ def assert_scored_alike(trajectory: Trajectory, scored: list[float | None]) -> N
     assert worst < 1e-4
 
 
-async def test_the_whole_trajectory_scored_in_one_call_gives_the_recorded_logprobs(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_the_whole_trajectory_scored_in_one_call_gives_the_recorded_logprobs(server, backend, tokenizer):
     model = await rollout(backend, tokenizer)
     (trajectory,) = model.trajectories
     assert len(trajectory.turns) == 4
@@ -90,9 +90,7 @@ async def test_the_whole_trajectory_scored_in_one_call_gives_the_recorded_logpro
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.6])
-async def test_logprobs_are_those_of_the_temperature_sampled_at(
-    server: Server, backend: Any, tokenizer: Any, temperature: float
-) -> None:
+async def test_logprobs_are_those_of_the_temperature_sampled_at(server, backend, tokenizer, temperature):
     """Computed here: servers score prompts at temperature 1."""
     torch = pytest.importorskip("torch", reason="needs the extra 'local'")
     transformers = pytest.importorskip("transformers", reason="needs the extra 'local'")
@@ -107,9 +105,7 @@ async def test_logprobs_are_those_of_the_temperature_sampled_at(
     assert_scored_alike(trajectory, [None, *logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist()])
 
 
-async def test_every_prompt_extends_the_one_before_and_comes_from_the_cache(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_every_prompt_extends_the_one_before_and_comes_from_the_cache(server, backend, tokenizer):
     named = NamedRequests(backend)
     model = await rollout(named, tokenizer)
     (trajectory,) = model.trajectories
@@ -161,9 +157,7 @@ async def when_running(server: Server, named: NamedRequests, control: Callable[[
     await control(named.rids[0])
 
 
-async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(server, backend, tokenizer):
     named = NamedRequests(backend)
     model = make_model(named, tokenizer, max_new_tokens=600, ignore_eos=True)
     abort = asyncio.create_task(when_running(server, named, server.abort))
@@ -180,9 +174,7 @@ async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
-async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(server, backend, tokenizer):
     named = NamedRequests(backend)
     model = make_model(named, tokenizer, max_new_tokens=2000, ignore_eos=True)
     model.update_config(abort_policy="surface")
@@ -212,9 +204,7 @@ async def test_a_new_weight_version_in_mid_call_gives_spans(server: Server, back
 
 
 @pytest.mark.parametrize("how", ["agent.cancel", "task", "client.close"])
-async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(
-    server: Server, tokenizer: Any, how: str
-) -> None:
+async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(server, tokenizer, how):
     client = server.client(max_retries=0)
     named = NamedRequests(client)
     model = await rollout(named, tokenizer, 2)
@@ -244,3 +234,29 @@ async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(
             await asyncio.sleep(0.05)
     assert model.token_manager.token_ids == before
     assert len(model.trajectories) == 1
+
+
+async def test_a_server_as_teacher_scores_every_path_as_transformers_does(server, backend, tokenizer):
+    torch = pytest.importorskip("torch", reason="needs the extra `local`")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `local`")
+    if not (Path(server.model_path) / "config.json").is_file():
+        pytest.skip(f"the server's model {server.model_path!r} is not a folder on this machine")
+    model = make_model(backend, tokenizer, stop_token_ids=early_stops(len(tokenizer)), max_new_tokens=60)
+    agent = make_agent(model)
+    await agent.invoke_async("What is 1 + 2?", limits={"turns": 2})
+    first = list(agent.messages)
+    for text in ("And 3 + 4?", "Why?"):
+        agent.messages[:] = first
+        await agent.invoke_async(text, limits={"turns": 1})
+    samples = await score_with_teacher(samples_from_model(model), backend, tokenizer=tokenizer, top_k=3)
+    assert len(samples) == 2
+    reference = transformers.AutoModelForCausalLM.from_pretrained(server.model_path, dtype=torch.float32)
+    for sample in samples:
+        assert sample.teacher_logprobs is not None and sample.teacher_top_logprobs is not None
+        ids, start = torch.tensor([sample.token_ids.tolist()]), sample.prompt_length
+        with torch.inference_mode():
+            rows = torch.log_softmax(reference(ids).logits[0, start - 1 : -1].double(), dim=-1)
+        own = rows.gather(1, ids[0, start:, None])[:, 0]
+        np.testing.assert_allclose(sample.teacher_logprobs[start:], own.numpy(), atol=1e-3)
+        np.testing.assert_allclose(sample.teacher_top_logprobs[start:], rows.topk(3).values.numpy(), atol=1e-3)
+        assert np.isnan(sample.teacher_logprobs[:start]).all()

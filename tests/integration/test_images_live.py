@@ -146,9 +146,7 @@ async def test_images_on_a_genuine_server(family: str, start_sglang_cpu: Callabl
     assert max(differences.values()) < 1e-4, differences
 
 
-async def test_a_server_that_tokenises_again_is_refused(
-    start_sglang_cpu: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_tokenises_again_is_refused(start_sglang_cpu, tmp_path, monkeypatch):
     monkeypatch.setenv("SGLANG_MM_AVOID_RETOKENIZE", "0")
     url = await asyncio.to_thread(start_sglang_cpu, "--vision", "qwen2_5_vl")
     tiny = make_tiny_vision_model(tmp_path)

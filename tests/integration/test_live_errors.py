@@ -1,4 +1,4 @@
-"""What a live server says of wrong requests, and what the client makes of it. Nothing here harms the server."""
+"""A live server's answers to wrong requests, and the client's errors for them. Nothing here harms the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from strands_sglang.exceptions import (
     SGLangHTTPError,
     SGLangRequestError,
 )
-from tests.integration.servers import SGLangServer
 
 ONE = {"max_new_tokens": 1}
 
@@ -54,9 +53,7 @@ async def raw(base_url: str, body: Any) -> tuple[int, str]:
         ([1], {"regex": "a", "json_schema": "{}"}, "regex|json_schema|one"),
     ],
 )
-async def test_a_wrong_request_never_leaves_the_process(
-    client: SGLangClient, sglang_base_url: str, sglang_vocab_size: int, ids: Any, params: dict[str, Any], words: str
-) -> None:
+async def test_a_wrong_request_never_leaves_the_process(client, sglang_base_url, sglang_vocab_size, ids, params, words):
     async with SGLangClient(sglang_base_url, vocab_size=sglang_vocab_size) as checked:
         with pytest.raises(SGLangRequestError, match=words):
             await checked.generate(ids, sampling_params=params)
@@ -85,9 +82,7 @@ async def test_the_vocabulary_is_guarded_at_its_very_end(sglang_base_url: str, s
     ],
     ids=["regex", "ebnf", "json_schema", "unknown key"],
 )
-async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attempt(
-    sglang_base_url: str, params: dict[str, Any], words: str | None
-) -> None:
+async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attempt(sglang_base_url, params, words):
     async with SGLangClient(sglang_base_url, extra_sampling_keys=["a_key_of_tomorrow"], retry_delay=0.05) as client:
         try:
             answer = await client.generate([1, 2], sampling_params={**ONE, **params})
@@ -106,9 +101,7 @@ async def test_what_the_server_refuses_is_an_error_in_its_words_after_one_attemp
     assert (type(copy), str(copy), copy.status, copy.body) == (SGLangHTTPError, str(caught), 400, caught.body)
 
 
-async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(
-    client: SGLangClient, sglang_server: SGLangServer
-) -> None:
+async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(client, sglang_server):
     length = sglang_server.context_length
     with pytest.raises(SGLangContextLengthError, match=str(length)) as caught:
         await client.generate([1] * (length + 5), sampling_params=ONE)
@@ -123,9 +116,7 @@ async def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals(
     assert type(client._classify_http_error(status, body)) is SGLangHTTPError
 
 
-async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(
-    client: SGLangClient, sglang_server: SGLangServer, sglang_tokenizer: Any
-) -> None:
+async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(client, sglang_server, sglang_tokenizer):
     prompt = "overflow " * sglang_server.context_length
     # The client knows the context length, so nothing is sent.
     error = await failure(make_model(client, sglang_tokenizer), 1, prompt)
@@ -138,9 +129,7 @@ async def test_a_history_that_outgrows_the_context_ends_as_the_sdk_knows_it(
     assert wrong.trajectories == []
 
 
-async def test_max_new_tokens_is_bounded_by_what_the_context_leaves(
-    client: SGLangClient, sglang_server: SGLangServer, sglang_tokenizer: Any
-) -> None:
+async def test_max_new_tokens_is_bounded_by_what_the_context_leaves(client, sglang_server, sglang_tokenizer):
     model = make_model(client, sglang_tokenizer, sampling_params={"max_new_tokens": 10**6, "ignore_eos": True})
     # Leave little room, or it takes long.
     room = 40
@@ -197,9 +186,7 @@ async def test_paths_that_do_not_exist_are_typed(sglang_base_url: str) -> None:
 # ---- load and lifecycle ----------------------------------------------------------------------------------------------
 
 
-async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own(
-    sglang_base_url: str, sglang_vocab_size: int
-) -> None:
+async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own(sglang_base_url, sglang_vocab_size):
     async with SGLangClient(sglang_base_url, max_connections=100) as client:
         params = {"max_new_tokens": 2, "temperature": 0.0}
         prompts = [[n % sglang_vocab_size, 1 + n % 7, 5] for n in range(500)]
@@ -212,9 +199,7 @@ async def test_five_hundred_calls_at_once_are_all_answered_and_each_with_its_own
     assert all(answer.get("prompt_token_ids", ids) == ids for answer, ids in zip(answers, prompts, strict=True))
 
 
-async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_request(
-    sglang_server: SGLangServer,
-) -> None:
+async def test_closing_with_requests_in_flight_leaves_no_task_no_socket_and_no_request(sglang_server):
     await asyncio.sleep(0)
     gc.collect()
     tasks = set(asyncio.all_tasks())

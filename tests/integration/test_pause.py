@@ -89,9 +89,7 @@ async def test_a_surfaced_abort_of_a_pause_keeps_what_was_sampled(server: Server
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract", "keep", "wait", "abort"])
-async def test_a_rollout_that_begins_during_a_pause_waits_for_its_end(
-    server: Server, backend: Any, tokenizer: Any, mode: str
-) -> None:
+async def test_a_rollout_that_begins_during_a_pause_waits_for_its_end(server, backend, tokenizer, mode):
     skip_unless_known(server, mode)
     await server.pause(mode)
     params = {"max_new_tokens": 200, "stop_token_ids": early_stops(len(tokenizer))}
@@ -127,9 +125,7 @@ async def test_a_call_cancelled_during_a_pause_leaves_no_trace(server: Server, b
 
 @pytest.mark.parametrize("flush", [False, True], ids=["kept", "flushed"])
 @pytest.mark.parametrize("mode", [None, "in_place", "retract", "keep", "abort"], ids=str)
-async def test_new_weights_in_mid_rollout_are_recorded_and_change_no_token(
-    server: Server, backend: Any, tokenizer: Any, mode: str | None, flush: bool
-) -> None:
+async def test_new_weights_in_mid_rollout_are_recorded_and_change_no_token(server, backend, tokenizer, mode, flush):
     """The same weights under another version: what was sampled before and after must still score alike."""
     skip_unless_known(server, mode)
     version = f"v{uuid.uuid4().hex[:6]}"
@@ -156,9 +152,7 @@ async def test_new_weights_in_mid_rollout_are_recorded_and_change_no_token(
     assert model.token_manager.weight_versions[-1].version == version
 
 
-async def test_an_episode_over_an_update_between_its_turns_has_a_span_for_each(
-    server: Server, backend: Any, tokenizer: Any
-) -> None:
+async def test_an_episode_over_an_update_between_its_turns_has_a_span_for_each(server, backend, tokenizer):
     version = f"v{uuid.uuid4().hex[:6]}"
     params = {"max_new_tokens": 200, "stop_token_ids": early_stops(len(tokenizer))}
     model = make_model(backend, tokenizer, sampling_params=params)

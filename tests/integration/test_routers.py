@@ -159,9 +159,7 @@ async def test_a_cancelled_call_is_aborted_at_its_worker_within_a_second(start: 
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
-async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complete_turns(
-    start: Start, kind: str, fault_free: Tokens
-) -> None:
+async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complete_turns(start, kind, fault_free):
     client, workers = await start(kind, lambda call: faults.hang() if len(call.server.requests) == 3 else None)
     model = make_model(client)
     agent = make_agent(model)
@@ -183,9 +181,7 @@ async def test_an_agent_that_is_cancelled_stops_its_worker_and_keeps_the_complet
 @pytest.mark.parametrize(
     ("kind", "policy"), [("sglang-router", "manual"), ("smg", "manual"), ("smg", "consistent_hashing")]
 )
-async def test_a_worker_killed_in_mid_rollout_costs_a_retry_and_not_a_token(
-    start: Start, kind: str, policy: str, fault_free: Tokens
-) -> None:
+async def test_a_worker_killed_in_mid_rollout_costs_a_retry_and_not_a_token(start, kind, policy, fault_free):
     killed: list[FaultyServer] = []
 
     def choose(call: ServerCall) -> Fault | None:
@@ -208,9 +204,7 @@ async def test_a_worker_killed_in_mid_rollout_costs_a_retry_and_not_a_token(
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
-async def test_no_worker_left_is_a_typed_error_and_the_tokens_so_far_are_kept(
-    start: Start, kind: str, fault_free: Tokens
-) -> None:
+async def test_no_worker_left_is_a_typed_error_and_the_tokens_so_far_are_kept(start, kind, fault_free):
     client, workers = await start(
         kind, lambda call: faults.hang() if len(call.server.requests) == 2 else None, max_retries=3
     )
@@ -229,9 +223,7 @@ async def test_no_worker_left_is_a_typed_error_and_the_tokens_so_far_are_kept(
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
-async def test_faults_of_the_workers_leave_no_trace_behind_a_router(
-    start: Start, kind: str, fault_free: Tokens
-) -> None:
+async def test_faults_of_the_workers_leave_no_trace_behind_a_router(start, kind, fault_free):
     broken = [
         *(faults.busy(), faults.half_written(), faults.half_written(framed=False), faults.reset()),
         *(faults.status(500, "Internal Server Error"), faults.aborted_partway(), faults.raw_answer([1])),

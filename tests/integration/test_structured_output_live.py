@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel, Field
 from rollout_support import make_model
 
-from strands_sglang import SGLangClient
 from strands_sglang.exceptions import StructuredOutputError
 
 GO = [{"role": "user", "content": [{"text": "Describe a city."}]}]
@@ -39,9 +38,7 @@ async def structured(model: Any, kind: type[BaseModel] = City) -> Any:
     return [event async for event in model.structured_output(kind, GO, "You know cities.")][-1]["output"]
 
 
-async def test_the_answer_is_an_instance_and_a_trajectory_of_its_own(
-    client: SGLangClient, sglang_tokenizer: Any, params: dict[str, Any]
-) -> None:
+async def test_the_answer_is_an_instance_and_a_trajectory_of_its_own(client, sglang_tokenizer, params):
     model = make_model(client, sglang_tokenizer, sampling_params=params)
     async for _ in model.stream(GO):
         pass
@@ -55,9 +52,7 @@ async def test_the_answer_is_an_instance_and_a_trajectory_of_its_own(
     assert len(sampled.output_logprobs) == len(sampled.output_ids)
 
 
-async def test_a_cut_answer_is_a_typed_error_and_its_tokens_are_kept(
-    client: SGLangClient, sglang_tokenizer: Any, params: dict[str, Any]
-) -> None:
+async def test_a_cut_answer_is_a_typed_error_and_its_tokens_are_kept(client, sglang_tokenizer, params):
     model = make_model(client, sglang_tokenizer, sampling_params={**params, "max_new_tokens": 3})
     with pytest.raises(StructuredOutputError, match="max_new_tokens"):
         await structured(model)
@@ -65,9 +60,7 @@ async def test_a_cut_answer_is_a_typed_error_and_its_tokens_are_kept(
     assert sum(trajectory.loss_mask) == 3
 
 
-async def test_many_answers_at_once_all_validate(
-    client: SGLangClient, sglang_tokenizer: Any, params: dict[str, Any]
-) -> None:
+async def test_many_answers_at_once_all_validate(client, sglang_tokenizer, params):
 
     models = [make_model(client, sglang_tokenizer, sampling_params=params) for _ in range(6)]
     cities = await asyncio.gather(*(structured(model) for model in models))

@@ -11,7 +11,7 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from tests.integration.servers import Server, SGLangServer
+from tests.integration.servers import Server
 from tests.unit.eval_support import sample
 
 
@@ -48,9 +48,7 @@ def test_embedded_engine_agrees_with_the_server(run: str, server: Server, capsys
     assert mismatch(run, capsys, "--model", str(folder))["max_abs_difference"] < 1e-2
 
 
-def test_run_of_another_vocabulary_is_not_sent(
-    tmp_path: Path, sglang_server: SGLangServer, sglang_vocab_size: int, capsys: Any
-) -> None:
+def test_run_of_another_vocabulary_is_not_sent(tmp_path, sglang_server, sglang_vocab_size, capsys):
     made = sample(1.0)
     ids = [1, 2, 10_000_000 + sglang_vocab_size]
     tokens = TokenObservation(token_ids=ids, prompt_length=1, loss_mask=[0, 1, 1], logprobs=[None, -1.0, -1.0])

@@ -217,7 +217,7 @@ class Network:
 
 
 class Schedule:
-    """What a seed decides: calls, when they begin and are cancelled, when the client closes, what it may repeat."""
+    """The choices of a seed: calls, their starts and cancellations, the client's end, what it may repeat."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -294,7 +294,6 @@ class Schedule:
         if cut:
             assert call.number in self.cancel_at or call.ended >= self.closed_at
         elif not isinstance(call.outcome, dict):
-            assert last is not None
             assert isinstance(call.outcome, FAULTS[last.fault][1]), (last.fault, call.outcome)
         self.check_table(call, cut)
         for place, attempt in enumerate(call.tries):

@@ -30,7 +30,6 @@ def managers(draw: st.DrawFn) -> TokenManager:
 @given(managers())
 def test_json_and_bytes_are_lossless(manager: TokenManager) -> None:
     tokens = TokenObservation.from_token_manager(manager)
-    assert tokens is not None
     assert TokenObservation.from_dict(json.loads(json.dumps(tokens.to_dict(), allow_nan=False))) == tokens
     assert TokenObservation.from_bytes(tokens.to_bytes()) == tokens
 
@@ -38,7 +37,6 @@ def test_json_and_bytes_are_lossless(manager: TokenManager) -> None:
 @given(managers())
 def test_prompt_and_rollout_make_the_whole(manager: TokenManager) -> None:
     tokens = TokenObservation.from_token_manager(manager)
-    assert tokens is not None
     assert tokens.initial_prompt_token_ids + tokens.rollout_token_ids == tokens.token_ids
     assert not any(tokens.loss_mask[: tokens.prompt_length])
     sampled = sum(end - start for spans in tokens.turn_spans.values() for start, end in spans)
@@ -48,7 +46,6 @@ def test_prompt_and_rollout_make_the_whole(manager: TokenManager) -> None:
 @given(managers(), st.data())
 def test_cut_bytes_raise_value_error_only(manager: TokenManager, data: st.DataObject) -> None:
     tokens = TokenObservation.from_token_manager(manager)
-    assert tokens is not None
     whole = tokens.to_bytes()
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     try:

@@ -41,7 +41,7 @@ def _no_system(monkeypatch):
 
 @dataclass
 class Scenario:
-    """What a seed decides."""
+    """The choices of a seed."""
 
     seed: int
     rng: random.Random = field(init=False)
@@ -57,7 +57,7 @@ class Scenario:
         self.runs: Counter[str] = Counter()
 
     def answer(self, name: str) -> Any:
-        """What the environment gives for a sample, the same each time."""
+        """The environment's result for a sample, the same each time."""
         rng = random.Random(f"{self.seed} {name}")
         result = outcome(round(rng.random(), 3), text=f"{name} {'x' * rng.choice([0, 300, 2000])}")
         return with_tokens(result) if self.keep_tokens else result
@@ -86,7 +86,7 @@ class Scenario:
 
 
 class Saved:
-    """What a run said was saved."""
+    """Counts the samples that a run reported as saved."""
 
     count = 0
 

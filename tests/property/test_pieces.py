@@ -138,7 +138,6 @@ def test_every_character_of_the_alphabet_stands_where_the_rust_tokenizer_has_it(
 def test_a_real_tokenizer_is_understood() -> None:
     rust = qwen3_tokenizer().backend_tokenizer
     encoder = PieceEncoder.of(rust)
-    assert encoder is not None
     for text in (*SENTENCES, *odd_texts(["<|im_start|>", "<think>"])):
         assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
 
@@ -224,7 +223,6 @@ def test_a_token_inside_another_one_does_not_cut_it() -> None:
     rust.add_tokens(["im", "start", "thi"])
     rust.add_special_tokens([AddedToken("t", normalized=False)])
     encoder = PieceEncoder.of(rust)
-    assert encoder is not None
     for text in ("<|im_start|>im this", "thi", "im", "<tool_call>", "t"):
         assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
 
@@ -242,7 +240,6 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_a_tokenizer_that_is_changed_is_left_to_rust(change: str) -> None:
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     encoder = PieceEncoder.of(rust)
-    assert encoder is not None
     assert encoder.encode("Hello World") is not None
     CHANGES[change](rust)
     assert encoder.encode("Hello World") is None
@@ -252,7 +249,6 @@ def test_another_decoder_is_left_to_rust() -> None:
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     rust.decoder = decoders.ByteLevel()
     decoder = PieceDecoder.of(rust)
-    assert decoder is not None
     assert decoder.decode([40]) is not None
     rust.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("a", "b")])
     assert decoder.decode([40]) is None
@@ -287,7 +283,6 @@ def test_a_proof_without_comparisons_proves_nothing(monkeypatch: pytest.MonkeyPa
 def test_a_token_added_later_is_not_overlooked() -> None:
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     encoder = PieceEncoder.of(rust)
-    assert encoder is not None
     assert encoder.encode("a<new>") is not None
     rust.add_tokens(["<new>"])
     assert encoder.encode("a<new>") is None
@@ -297,7 +292,6 @@ def test_pieces_that_fill_the_memory_make_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("strands_sglang.conversation.pieces._KEPT_PIECES", 10)
     rust = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     encoder = PieceEncoder.of(rust)
-    assert encoder is not None
     for number in range(50):
         text = f"word{number} and more of it" + "x" * 100
         assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""What the tests of the client share: faults of a kind of their own, and a server with scripted control routes."""
+"""Shared by the tests of the client: faults of their own kind, and a server with scripted control routes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class ControlledServer(FaultyServer):
         self.paths.append(f"{request.method} {request.path}")
         answer = answers.pop(0)
         if answer == "reset":
-            assert request.transport is not None
             request.transport.abort()
             return web.Response()
         if isinstance(answer, int):

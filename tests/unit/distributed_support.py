@@ -165,7 +165,7 @@ FAULTS: dict[str, Any] = {
 
 
 def faulty() -> Any:
-    """What happens to a task is its name."""
+    """Environments in which the name of a task is its fate."""
 
     def factory() -> FakeEnv:
         return FakeEnv(lambda action: FAULTS.get(action.task_context.id.split("_")[0], outcome)(), delay=0.05)

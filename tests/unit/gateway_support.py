@@ -33,7 +33,7 @@ class Rig:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What opens the session."""
+        """The header that authorises requests to the session."""
         return {"Authorization": f"Bearer {self.session.key}"}
 
     async def post(self, path: str, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Any:

@@ -67,7 +67,6 @@ def _portable(evaluator: Evaluator) -> Any:
     """The same configuration wherever the samples run, so that results of all executors can be compared."""
     from strands_env.eval.store import RunConfig
 
-    assert evaluator.paths is not None
     path = evaluator.paths.run
     return lambda: RunConfig(path, {"run": "killed"})
 

@@ -1,4 +1,4 @@
-"""What the sandbox tests share: small limits, and the proof that nothing is left behind."""
+"""Shared by the sandbox tests: small limits, and the proof that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ async def assert_nothing_left(before: dict[str, set[str]]) -> None:
 def leftovers() -> dict[str, set[str]]:
     """Everything a sandbox could leave behind on this machine."""
     children = {f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)}
+    home = f"{tempfile.gettempdir()}/strands-env-sandbox-{os.getpid()}-"
+    for process in psutil.process_iter(["environ"]):  # orphans, too
+        if ((process.info["environ"] or {}).get("HOME") or "").startswith(home):
+            children.add(f"{process.pid} {process.name()}")
     groups = {
         str(folder)
         for parent in (cgroup._parents() or {}).values()

@@ -24,7 +24,7 @@ from strands_sglang.backends import (
     PromptScoring,
     as_backend,
 )
-from strands_sglang.backends.sglang.request import WireRequest
+from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import BackendRequestError, TokenBudgetReachedError
 from strands_sglang.trajectory import Finish, FinishType, LengthLimit
@@ -173,7 +173,7 @@ def test_a_limit_bounds_the_least_length_too() -> None:
 
 def test_a_request_in_the_names_of_sglang() -> None:
     request = GenerateRequest(prompt=PromptIds.of([1, 2, 3]), score_from=2, experts_from=1, constrain_answer_only=True)
-    fields = WireRequest.of(replace(request, images=("data:,",), show_prompt=True, fields={"priority": 1})).fields
+    fields = wire_fields(replace(request, images=("data:,",), show_prompt=True, fields={"priority": 1}))
     assert fields == {
         "priority": 1, "sampling_params": {"skip_special_tokens": False}, "return_logprob": True,
         "logprob_start_len": 1, "return_routed_experts": True, "routed_experts_start_len": 1, "image_data": ["data:,"],

@@ -11,7 +11,8 @@ TAKEN_ON = {"commit": "abc", "cpu": "a CPU", "cores": 2, "memory_gb": 8, "python
 
 
 def test_every_benchmark_of_the_table_exists() -> None:
-    assert [name for name in BENCHMARKS if not (ROOT / "benchmarks" / f"{name}.py").exists()] == []
+    modules = [command.split()[0] for command in BENCHMARKS.values()]
+    assert [name for name in modules if not (ROOT / "benchmarks" / f"{name}.py").exists()] == []
 
 
 def test_figures_are_the_json_objects_among_the_lines() -> None:

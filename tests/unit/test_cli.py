@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strands_env.commands import cli as env_cli
-from strands_sglang.commands import cli
+from strands_sglang import __main__ as cli
 
 
 @pytest.fixture
@@ -50,9 +50,7 @@ def test_an_unknown_subcommand_names_the_known_ones(capsys: pytest.CaptureFixtur
         ("strands_sglang.nowhere", 70, "No module named 'strands_sglang.nowhere'"),  # a bug
     ],
 )
-def test_a_missing_package_is_answered_with_its_extra(
-    missing: str, status: int, said: str, command: types.ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_answered_with_its_extra(missing, status, said, command, capsys):
     def run(args: object) -> int:
         raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
@@ -70,7 +68,7 @@ def test_a_package_runs_as_its_command(package: str) -> None:
 
 def test_help_lists_the_subcommands_without_importing_them() -> None:
     code = (
-        "import sys, strands_sglang.commands.cli as cli\n"
+        "import sys, strands_sglang.__main__ as cli\n"
         "try:\n    cli.main(['--help'])\n"
         "except SystemExit as stop:\n    assert stop.code == 0\n"
         "loaded = [module for module, _ in cli._COMMANDS.values() if module in sys.modules]\n"
@@ -82,9 +80,7 @@ def test_help_lists_the_subcommands_without_importing_them() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_of_a_shell_knows_commands_options_and_choices(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_completion_of_a_shell_knows_commands_options_and_choices(shell, capsys):
     pytest.importorskip("shtab")
     assert env_cli.main(["--print-completion", shell]) == 0
     script = capsys.readouterr().out
@@ -100,6 +96,13 @@ def test_bash_completes_the_command(tmp_path: Path, capsys: pytest.CaptureFixtur
     asked = f'. {file}; COMP_WORDS=(strands-env resc); COMP_CWORD=1; _shtab_strands_env; echo "${{COMPREPLY[*]}}"'
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["rescore"], done.stderr
+
+
+def test_an_unknown_option_in_the_place_of_a_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        env_cli.main(["--install-completion"])
+    assert stop.value.code == 2
+    assert "--install-completion (did you mean '--print-completion'?)" in capsys.readouterr().err
 
 
 def test_an_unknown_shell_is_refused_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:

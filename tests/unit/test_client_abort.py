@@ -14,15 +14,25 @@ from strands_sglang.testing import FaultyServer, faults
 from tests.unit.client_support import ControlledServer, make
 
 WITHIN_S = 1.0
-"""What users are promised."""
+"""Promised to users: seconds until the server knows of an abort."""
 
 
 def hanging(**options: Any) -> FaultyServer:
     return FaultyServer(lambda call: faults.hang(), **options)
 
 
-async def settled(client: SGLangClient) -> None:
-    """Wait for aborts that are on their way."""
+async def cancel_in_flight(client: SGLangClient, server: Any, *, requests: int = 1, known: bool = False) -> None:
+    """Cancel a call once the server has so many requests of it, and wait for the aborts.
+
+    Args:
+        known: The request is old enough for the server to know it, so that it is told once.
+    """
+    call = asyncio.create_task(client.generate([1]))
+    await server.wait_for_requests(requests)
+    if known:
+        (await client._transport()).in_flight[server.rids[0]] -= 60
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
     await client.settle()
 
 
@@ -34,7 +44,7 @@ async def test_a_cancelled_call_is_aborted_on_the_server() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await settled(client)
+        await client.settle()
         assert server.aborted_rids == server.rids
         assert server.aborts[0][1] - cancelled_at < WITHIN_S
         assert server.running == []
@@ -45,35 +55,27 @@ async def test_a_time_limit_of_the_caller_aborts_too() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await client.generate([1])
-        await settled(client)
+        await client.settle()
         assert server.aborted_rids == server.rids
 
 
 async def test_a_young_request_is_aborted_twice_since_the_server_may_not_know_it_yet() -> None:
     async with hanging() as server, make(server.url) as client:
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await settled(client)
+        await cancel_in_flight(client, server)
         assert [rid for rid, _ in server.aborts] == server.rids * 2
 
 
 async def test_every_attempt_that_may_still_run_is_aborted() -> None:
     script = [faults.status(504), faults.half_written(), faults.worker_lost(), faults.reset(), faults.hang()]
     async with FaultyServer(script) as server, make(server.url) as client:
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(5)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await settled(client)
+        await cancel_in_flight(client, server, requests=5)
         assert set(server.aborted_rids) == set(server.rids)
 
 
 async def test_answered_requests_are_not_aborted() -> None:
     async with FaultyServer([faults.busy(), faults.status(500, "x")]) as server, make(server.url) as client:
         await client.generate([1])
-        await settled(client)
+        await client.settle()
         assert server.aborts == []
 
 
@@ -85,7 +87,7 @@ async def test_cancelling_before_anything_was_sent_aborts_nothing() -> None:
         await asyncio.sleep(0.05)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await settled(client)
+        await client.settle()
         assert server.aborts == []
         assert not first.done()
 
@@ -103,10 +105,7 @@ async def test_cancelling_during_a_back_off_ends_the_call() -> None:
 
 async def test_cancellation_releases_slot_and_connection() -> None:
     async with FaultyServer([faults.hang()]) as server, make(server.url, max_connections=1) as client:
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        await cancel_in_flight(client, server)
         assert (await client.generate([2]))["output_ids"]
 
 
@@ -131,7 +130,7 @@ async def test_many_cancelled_calls_are_all_aborted() -> None:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await settled(client)
+        await client.settle()
         assert set(server.aborted_rids) == set(server.rids)
 
 
@@ -163,10 +162,7 @@ async def test_no_task_is_left_after_close() -> None:
     before = asyncio.all_tasks()
     async with hanging() as server:
         client = make(server.url)
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        await cancel_in_flight(client, server)
         await client.close()
         assert server.aborted_rids == server.rids
     await asyncio.sleep(0)
@@ -203,11 +199,7 @@ async def test_through_a_router_every_worker_is_told() -> None:
         hanging(workers=[one.url, two.url]) as router,
         make(router.url) as client,
     ):
-        call = asyncio.create_task(client.generate([1]))
-        await router.wait_for_requests(1)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await settled(client)
+        await cancel_in_flight(client, router)
         assert one.aborted_rids == two.aborted_rids == router.rids
         # Once known, the router is not asked to abort again.
         assert router.paths.count("POST /abort_request") == 1
@@ -294,12 +286,7 @@ async def test_an_abort_call_that_fails_is_repeated(answer: Any) -> None:
         ControlledServer(lambda call: faults.hang(), control={"/abort_request": [answer]}) as server,
         make(server.url) as client,
     ):
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        (await client._transport()).in_flight[server.rids[0]] -= 60  # old enough to be known to the server
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await settled(client)
+        await cancel_in_flight(client, server, known=True)
         assert [rid for rid, _ in server.aborts] == server.rids
         assert server.paths.count("POST /abort_request") == 2
 
@@ -309,12 +296,7 @@ async def test_an_abort_call_that_is_refused_is_not_repeated() -> None:
         ControlledServer(lambda call: faults.hang(), control={"/abort_request": [403] * 9}) as server,
         make(server.url) as client,
     ):
-        call = asyncio.create_task(client.generate([1]))
-        await server.wait_for_requests(1)
-        (await client._transport()).in_flight[server.rids[0]] -= 60
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await settled(client)
+        await cancel_in_flight(client, server, known=True)
         assert server.paths.count("POST /abort_request") == 1
 
 
@@ -349,12 +331,7 @@ async def test_an_abort_is_not_lost_when_a_router_fails_to_name_its_workers_once
             assert await client.abort("r1") is True
             aborts = (await client._transport()).aborts
             aborts._workers_seen = (0.0, ())  # a second later
-            call = asyncio.create_task(client.generate([1]))
-            await router.wait_for_requests(1)
-            (await client._transport()).in_flight[router.rids[0]] -= 60  # old enough to be told once
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            await settled(client)
+            await cancel_in_flight(client, router, known=True)
             assert worker.aborted_rids == ["r1", *router.rids]
 
 

@@ -99,7 +99,6 @@ async def test_an_answer_that_comes_twice_is_not_the_next_answer(client: SGLangC
         text = web.json_response(call.answer(Reply(ids=[100]))).text or ""
         transport = call.request.transport
         late = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-        assert transport is not None
         asyncio.get_running_loop().call_later(0.02, transport.write, late)
         return web.Response(text=text)
 
@@ -175,9 +174,7 @@ async def test_control_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             await client.get_model_info()
 
 
-async def test_a_huge_answer_is_read_like_a_small_one(
-    server: FaultyServer, client: SGLangClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_huge_answer_is_read_like_a_small_one(server, client, monkeypatch):
     monkeypatch.setattr("strands_sglang.backends.http.server._READ_IN_THREAD", 1)
     server.script = [faults.answer(Reply(ids=[7])), saying(completion_tokens=3), faults.answer(Reply(ids=[8]))]
     assert (await client.generate([1]))["output_ids"] == [7]
@@ -252,9 +249,7 @@ async def test_a_key_that_a_broken_server_repeats_is_not_shown(echo: bytes) -> N
     ],
     ids=["full", "code as text", "refused", "detail", "inner code as text", "code is a word"],
 )  # fmt: skip
-async def test_any_error_object_in_a_200_is_an_error_with_the_servers_words(
-    payload: Any, status: int, error: type[SGLangHTTPError], attempts: int
-) -> None:
+async def test_any_error_object_in_a_200_is_an_error_with_the_servers_words(payload, status, error, attempts):
     async with FaultyServer(lambda call: faults.raw_answer(payload)) as server:
         async with make(server.url, max_retries=2) as client:
             with pytest.raises(error, match="the words") as caught:
@@ -285,9 +280,7 @@ async def test_a_huge_error_page_is_not_a_huge_message(server: FaultyServer) -> 
     assert caught.value.body == page
 
 
-async def test_a_foreign_id_is_reported_only(
-    server: FaultyServer, client: SGLangClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_foreign_id_is_reported_only(server, client, caplog):
     server.script = [saying(id="renamed")]
     with caplog.at_level(logging.WARNING):
         await client.generate([1])

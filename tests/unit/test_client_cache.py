@@ -36,7 +36,6 @@ def test_clearing_the_cache_makes_a_new_client() -> None:
     client = get_client("http://h:1")
     get_client_from_slime_args.cache_clear()
     assert get_client("http://h:1") is not client
-    assert get_client.cache_info().currsize == 1
 
 
 def test_unknown_options_raise() -> None:

@@ -23,7 +23,7 @@ FAR = 20.0
 
 
 async def ended(*calls: asyncio.Future[Any]) -> list[Any]:
-    """What the calls ended with; fails if they do not end."""
+    """Results and errors of the calls; fails if they do not end."""
     _, pending = await asyncio.wait(calls, timeout=FAR)
     for call in pending:
         call.cancel()
@@ -159,6 +159,7 @@ async def test_close_at_the_first_moments_of_a_probe() -> None:
             for result in await ended(*calls):
                 assert isinstance(result, SGLangConnectionError)
             assert await ended(told, healthy) == [False, False]
+            assert client._transports == {}  # no probe opened another one
 
 
 async def test_a_call_that_is_resumed_again_and_again_ends_with_the_client() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,6 +263,7 @@ def test_a_made_environment_passes_its_check_and_runs(tmp_path, capsys, monkeypa
     assert sorted(path.name for path in (tmp_path / "letter-game").iterdir()) == [
         "README.md",
         "letter_game.py",
+        "pytest.ini",
         "tasks.jsonl",
         "test_letter_game.py",
         "train.py",
@@ -284,6 +287,15 @@ def test_the_contract_of_a_made_environment_holds(tmp_path, monkeypatch):
     environment = module.TestMadeEnv()
     environment.test_examples()
     environment.test_tools_are_all_usable()
+
+
+def test_a_made_environment_is_tested_by_its_own_settings_in_any_project(tmp_path: Path) -> None:
+    """A checkout of ours too has settings, of plugins that the user's environment may lack."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nrequired_plugins = ["no-such-plugin"]\n')
+    subprocess.run([sys.executable, "-m", "strands_env", "init", "shop"], cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "test_shop.py"]
+    shown = subprocess.run(command, cwd=tmp_path / "shop", capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
 
 
 @pytest.mark.parametrize("name", ["!", "class", "1"])

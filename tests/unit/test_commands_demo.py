@@ -50,6 +50,12 @@ def test_the_last_lines_say_what_to_do_next_and_how_many_answers_are_right(capsy
     assert right == "0 of 2 answers right"
 
 
+def test_a_setting_that_cannot_be_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert command_line([*TINY, "--temperature", "-1"]) == 2
+    assert "at least 0" in capsys.readouterr().err
+
+
 def test_without_colours_the_changed_tokens_stand_in_brackets() -> None:
     lines = demo._lines(example(), DriftTotals(tokenizer=None), colour=False)
     assert '  sampled   is| 2|["}]|[}]|\\n|\\x1b[2J' in lines

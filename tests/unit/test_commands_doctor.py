@@ -44,7 +44,7 @@ def server() -> Iterator[str]:
     running.server_close()
 
 
-def one(part: str, state: doctor.State, findings: list[doctor.Finding]) -> doctor.Finding:
+def one(part: str, state: doctor.State, findings: list[doctor.PartFinding]) -> doctor.PartFinding:
     (found,) = [finding for finding in findings if (finding.part, finding.state) == (part, state)]
     return found
 
@@ -101,7 +101,7 @@ def test_without_a_sandbox_the_reason_is_the_advice(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_part_that_raises_does_not_end_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Iterator[doctor.Finding]:
+    def broken() -> Iterator[doctor.PartFinding]:
         raise OSError("no such device")
 
     monkeypatch.setattr(doctor, "_machine", broken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -15,7 +16,7 @@ from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.rewards import ExactMatchReward
 from strands_env.testing import ScriptedModel
-from strands_sglang.commands.cli import main as sglang_main
+from strands_sglang.__main__ import main as sglang_main
 from strands_sglang.trajectory.drift import DriftTotals
 from tests.unit.eval_hooks import three_tasks
 from tests.unit.eval_support import sample, with_tokens
@@ -262,12 +263,114 @@ def test_the_neutral_file_is_what_load_samples_reads(graded, tmp_path):
         (["-o", "x.csv"], "ends in .parquet"),
         (["-o", "x.jsonl"], "format 'samples' is written to a file that ends in .parquet"),
         (["-o", "x.jsonl", "--format", "trl", "--min-reward", "9"], "every rollout was left out"),
+        (["-o", "x.jsonl", "--format", "trl", "--between", "0", "1"], "--between and --draw go with --format prompts"),
+        (["-o", "x.jsonl", "--format", "sft", "--teacher", "http://t"], "--teacher goes with --format samples, trl"),
+        (["-o", "x.parquet", "--teacher-top-k", "2"], "--teacher-top-k needs --teacher"),
     ],
 )
 def test_wrong_arguments_of_export(options, message, graded, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["export", graded, *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """The folder of a tiny model."""
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    from strands_sglang.backends.engine.tiny import make_tiny_model
+
+    folder = tmp_path_factory.mktemp("teacher")
+    make_tiny_model(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_teacher_adds_the_column_that_each_trainer_reads(kind, graded, teacher, tmp_path):
+    def export(form, *more):
+        target = tmp_path / f"{form}{len(more)}.{kind}"
+        options = ["--teacher", teacher, "--tokenizer", teacher, *more]
+        assert main(["export", graded, "--format", form, "-o", str(target), *options]) == 0
+        return reader(kind)(target)[0]
+
+    slime, verl, wide = export("slime"), export("verl"), export("verl", "--teacher-top-k", "2")
+    assert len(slime["teacher_log_probs"]) == slime["response_length"] == 2
+    assert all(value < 0 for value in slime["teacher_log_probs"])
+    assert export("trl")["teacher_logprobs"] == slime["teacher_log_probs"]
+    # Row i is about token i + 1; nothing is scored in the prompt, and nothing follows the last token.
+    assert verl["teacher_ids"] == [[0], [3], [4], [0]]
+    assert verl["teacher_logprobs"] == [
+        [0],
+        [pytest.approx(slime["teacher_log_probs"][0])],
+        verl["teacher_logprobs"][2],
+        [0],
+    ]
+    assert [len(row) for row in wide["teacher_ids"]] == [2] * 4
+    assert wide["teacher_logprobs"][1] == sorted(wide["teacher_logprobs"][1], reverse=True)
+
+
+def test_the_neutral_file_keeps_the_teacher(graded, teacher, tmp_path):
+    pytest.importorskip("pyarrow")
+    from strands_env.training import load_samples
+
+    options = ["--teacher", teacher, "--tokenizer", teacher, "--teacher-top-k", "3"]
+    assert main(["export", graded, "-o", str(tmp_path / "x.parquet"), *options]) == 0
+    first = load_samples(tmp_path / "x.parquet")[0]
+    assert first.teacher_top_ids.shape == first.teacher_top_logprobs.shape == (4, 3)
+    assert [str(value) for value in first.teacher_logprobs[:2]] == ["nan", "nan"]
+
+
+def test_a_teacher_that_is_gone_loses_nothing(graded, teacher, tmp_path, capsys):
+    target = tmp_path / "x.jsonl"
+    options = ["--teacher", "http://127.0.0.1:9", "--tokenizer", teacher]
+    assert main(["export", graded, "--format", "slime", "-o", str(target), *options]) == 1
+    assert "nothing was written: no SGLang server answers" in capsys.readouterr().err and not target.exists()
+    assert main(["export", graded, "--format", "slime", "-o", str(target), "--teacher", teacher]) == 2
+    assert "name it with --tokenizer" in capsys.readouterr().err
+
+
+# ---- prompts --------------------------------------------------------------------------------------------------------
+
+
+def prompts(run, target, *options):
+    assert main(["export", run, "--format", "prompts", "-o", str(target), "--overwrite", *options]) == 0
+    return rows(target)
+
+
+def test_prompts_have_pass_rates_of_measured_rollouts_alone(graded, tmp_path):
+    found = {row["prompt_id"]: row for row in prompts(graded, tmp_path / "p.jsonl")}
+    assert {name: (row["passed"], row["measured"]) for name, row in found.items()} == {
+        "a": (1, 2),
+        "b": (2, 2),
+        "c": (0, 0),
+    }
+    assert [found[name]["pass_rate"] for name in "abc"] == [0.5, 1.0, None]
+    # Beta(2, 2), Beta(3, 1), Beta(1, 1): 4/20, 3/20 and 1/6, with mean 1.
+    weights = [found[name]["weight"] for name in "abc"]
+    assert weights == pytest.approx([value * 3 / (0.2 + 0.15 + 1 / 6) for value in (0.2, 0.15, 1 / 6)])
+    (only,) = prompts(graded, tmp_path / "p.jsonl", "--between", "0.1", "0.9")
+    assert (only["prompt_id"], only["weight"]) == ("a", 1.0)
+
+
+def test_a_draw_has_each_prompt_as_often_as_its_weight_says(graded, tmp_path):
+    found = prompts(graded, tmp_path / "p.jsonl", "--draw", "1000", "--seed", "4")
+    counts = Counter(row["prompt_id"] for row in found)
+    weights = {row["prompt_id"]: row["weight"] for row in found}
+    assert len(found) == 1000
+    assert all(abs(counts[name] - 1000 * weight / 3) <= 1 for name, weight in weights.items())
+    assert found == prompts(graded, tmp_path / "q.jsonl", "--draw", "1000", "--seed", "4")
+    assert found != prompts(graded, tmp_path / "q.jsonl", "--draw", "1000", "--seed", "5")
+
+
+def test_no_prompt_between_the_bounds_is_said(graded, tmp_path, capsys):
+    target = tmp_path / "p.jsonl"
+    assert main(["export", graded, "--format", "prompts", "-o", str(target), "--between", "0.1", "0.2"]) == 2
+    assert "no prompt of the run has such a pass rate" in capsys.readouterr().err and not target.exists()
+    results = str(tmp_path / "run" / "results.jsonl")
+    assert main(["export", graded, "--format", "prompts", "-o", results, "--overwrite"]) == 2
+    assert "belongs to the run" in capsys.readouterr().err
+    assert main(["export", graded, "--format", "prompts", "-o", str(tmp_path / "p.parquet")]) == 2
+    assert ".jsonl" in capsys.readouterr().err
 
 
 # ---- verify ---------------------------------------------------------------------------------------------------------

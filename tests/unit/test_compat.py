@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from typing import Unpack
 
 import pytest
 
+import strands_env.environments
+import strands_sglang
 from strands_env import compat as env_compat
-from strands_env.core import Action, Environment, StepResult
+from strands_env.core import Action, Environment, RewardResult, StepResult
+from strands_env.eval import EvalSample
 from strands_env.eval.__main__ import translated
+from strands_env.testing import ScriptedModel, call
 from strands_sglang import compat as sglang_compat
 from strands_sglang import exceptions, tool_limiter
 
 TABLES = [
     *((f"strands_sglang.{module}", names) for module, names in sglang_compat.MODULES.items()),
     *((f"strands_env.{module}", names) for module, names in env_compat.MODULES.items()),
-    ("strands_env.core", env_compat.CORE),
-    ("strands_env.core.types", env_compat.CORE),
-    ("strands_env.eval.metrics", env_compat.METRICS),
+    *((f"strands_env.{module}", names) for module, names in env_compat.NAMES.items()),
 ]
 
 
@@ -26,7 +31,7 @@ def test_every_old_name_runs_or_says_what_to_use(module: str, names: dict[str, s
     found = importlib.import_module(module)
     for name, target in names.items():
         if " " in target:
-            with pytest.raises(ImportError, match="is a name of upstream that is not here: "):
+            with pytest.raises(ImportError, match=sglang_compat.REFUSED):
                 getattr(found, name)
         elif "harbor" not in target:  # its package may be absent
             assert getattr(found, name) is not None
@@ -34,12 +39,40 @@ def test_every_old_name_runs_or_says_what_to_use(module: str, names: dict[str, s
         found.never_was  # noqa: B018
 
 
+def test_submodules_of_upstream_say_what_to_use_where_they_are_imported() -> None:
+    with pytest.raises(ImportError, match=r"SearchEnv with provider=WebSearch\('serper'\)"):
+        from strands_env.environments.web_search.tools.search import WebSearchToolkit  # noqa: F401
+    with pytest.raises(ImportError, match="HarborEnv takes task_dir="):
+        from strands_env.environments.harbor.task import HarborTask  # noqa: F401
+    from strands_env.environments.agentcore_code.env import AgentCoreCodeEnv
+    from strands_env.environments.mcp_atlas.reward import MCPAtlasReward
+
+    assert AgentCoreCodeEnv is strands_env.environments.AgentCoreCodeEnv
+    assert MCPAtlasReward is importlib.import_module("strands_env.eval.benchmarks.mcp_atlas").ClaimsReward
+
+
+def test_an_imported_module_of_upstream_is_an_attribute_of_its_parents() -> None:
+    names = (
+        "strands_sglang.limiter.LoopLimiter",
+        "strands_env.utils.aws.get_client",
+        "strands_env.environments.math.env.MathEnv",
+        "strands_env.environments.agentcore_code.env.AgentCoreCodeEnv",
+        "strands_env.environments.calculator.reward.MathVerifyReward",
+    )
+    lines = [f"import {name.rpartition('.')[0]}; {name}" for name in names]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+
+
 def test_old_names_are_the_same_objects() -> None:
+    from strands_sglang.client import SGLangClient
     from strands_sglang.limiter import LoopLimiter, MaxToolCallsReachedError
+    from strands_sglang.utils import get_client, get_tokenizer
 
     from strands_env.core import RolloutResult
     from strands_env.utils import aws  # noqa: F401 - it imports
 
+    assert (SGLangClient, get_client) == (strands_sglang.SGLangClient, strands_sglang.get_client)
+    assert get_tokenizer is strands_sglang.utils.get_tokenizer is strands_sglang.get_tokenizer
     assert LoopLimiter is tool_limiter.ToolLimiter
     assert MaxToolCallsReachedError is exceptions.MaxToolCallsReachedError
     assert RolloutResult is StepResult
@@ -54,9 +87,59 @@ def test_a_task_is_an_action_with_its_fields_in_the_context() -> None:
 
 
 def test_options_of_upstream_name_the_new_ones() -> None:
-    for option in ("max_messages", "max_tool_iterations"):
-        with pytest.raises(TypeError, match="max_tool_iters"):
-            Environment(model_factory=lambda: None, **{option: 3})
+    with pytest.raises(TypeError, match="max_tool_iters"):
+        Environment(model_factory=lambda: None, max_tool_iterations=3)
+
+
+async def test_an_environment_and_a_reward_written_for_upstream_run() -> None:
+    from strands_env.core import EnvironmentConfig, RewardFunction, RewardResult, RolloutResult, Task
+
+    class Sum(Task):
+        level: int
+        kind: str = "sum"
+
+    class Reward(RewardFunction[Sum]):
+        async def compute(self, task: Sum, result: RolloutResult) -> RewardResult:
+            right = result.final_response == task.ground_truth and task.level == 3 and len(result.messages) == 2
+            return RewardResult(reward=float(right), info={"calls": result.metrics["model_calls"]})
+
+    class Upstreams(Environment[Sum]):
+        def __init__(self, **config: Unpack[EnvironmentConfig]) -> None:
+            super().__init__(model_factory=lambda: ScriptedModel(["4"]), reward_fn=Reward(), **config)
+
+        async def reset(self, task: Sum) -> None:
+            self.given = task
+
+    env = Upstreams(max_messages=9)
+    task = Sum(id="a", message="2+2?", ground_truth="4", level=3)
+    result = await env.rollout(task)
+    assert env.given is task
+    assert (result.reward_result.reward, result.reward_result.info) == (1.0, {"calls": 1})
+    read = Action.model_validate_json(task.model_dump_json())
+    assert (task.id, read.task_context.level, read.kind) == ("a", 3, "sum")
+    assert await Reward().compute(read, result) == result.reward
+    assert env.task_cls is Upstreams.task_cls is Sum
+    again = Sum.model_validate_json(task.model_dump_json())
+    assert (type(again), again.level, again.kind, again.task_context) == (Sum, 3, "sum", task.task_context)
+    with pytest.raises(AttributeError, match="never_was"):
+        task.never_was  # noqa: B018
+
+
+def test_a_result_is_made_with_the_fields_of_upstream() -> None:
+    said = [{"role": "assistant", "content": [{"text": "4"}]}]
+    made = StepResult(messages=said, metrics={"turns": 1}, reward_result=RewardResult(reward=1.0))
+    thought = StepResult(messages=[{"role": "assistant", "content": [{"text": "<think>2</think>4"}]}])
+    assert (thought.get_final_response(), thought.get_final_response(raw=True)) == ("4", "<think>2</think>4")
+    assert (made.final_response, made.metrics, made.reward) == ("4", {"turns": 1}, RewardResult(reward=1.0))
+    sample = EvalSample(task=Action(message="2+2?"), result=made)
+    assert (sample.reward, sample.task.message, sample.result) == (1.0, "2+2?", made)
+
+
+async def test_messages_are_limited() -> None:
+    env = Environment(model_factory=lambda: ScriptedModel([call("add", a=1, b=2)] * 5), max_messages=4)
+    result = await env.rollout(Action(message="on"))
+    assert result.termination_reason == "max_messages_reached"
+    assert len(result.observation.messages) == 5
 
 
 def test_a_role_is_refused_with_the_way_that_works() -> None:
@@ -68,8 +151,12 @@ def test_a_role_is_refused_with_the_way_that_works() -> None:
 
 def test_the_command_line_of_upstream() -> None:
     given = ["--benchmark", "aime-2024", "--backend=sglang", "--max-tokens", "9", "--max-samples=3", "--keep-rollout"]
-    assert translated(given) == ["eval", "--backend=sglang", "--max-new-tokens", "9", "--limit=3", "aime-2024"]
-    assert translated(["--n-actors-per-node", "2", "--debug"]) == ["eval", "--executor", "ray", "--workers", "2", "-v"]
+    server = ["--base-url", "http://localhost:30000"]
+    after = ["--max-new-tokens", "9", "--limit=3", *server, "aime-2024"]
+    assert translated(given) == ["eval", "--backend", "sglang", *after]
+    found = translated(["--n-actors-per-node", "2", "--debug", "--base-url=http://x"])
+    assert found == ["eval", "--backend", "sglang", "--executor", "ray", "--workers", "2", "-v", "--base-url=http://x"]
+    assert translated(["-b", "bedrock", "-e", "mine"]) == ["eval", "--backend", "bedrock", "--env", "mine"]
     assert translated(["--list"]) == ["list"]
     with pytest.raises(SystemExit, match="set AWS_PROFILE"):
         translated(["--profile-name", "x"])

@@ -19,6 +19,7 @@ import trustme
 
 from strands_sglang.backends.http import connections
 from strands_sglang.backends.http.connections import (
+    Attempt,
     CannotConnectError,
     ConnectionLostError,
     HTTPAnswer,
@@ -106,7 +107,7 @@ async def test_a_request_is_one_text_and_its_connection_is_kept() -> None:
 
 
 class Heavy:
-    """What a rollout may hold in a context variable."""
+    """An object that a rollout holds in a context variable."""
 
 
 async def test_a_connection_holds_nothing_of_whoever_opened_it() -> None:
@@ -286,9 +287,7 @@ async def test_honest_chunks_of_a_long_answer_are_read() -> None:
     assert server.connections == 1
 
 
-async def test_a_failed_question_for_an_address_that_nobody_waits_for_is_silent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_question_for_an_address_that_nobody_waits_for_is_silent(monkeypatch, caplog):
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -298,9 +297,9 @@ async def test_a_failed_question_for_an_address_that_nobody_waits_for_is_silent(
         raise socket.gaierror("temporary failure")
 
     monkeypatch.setattr(loop, "getaddrinfo", slow)
-    client = HTTPClient(connect_timeout=5.0)
+    client = HTTPClient(connect_timeout=0.01)
     with pytest.raises(CannotConnectError, match="within"):
-        await client.request(Target.of("GET", "http://h", {}), limit=LIMIT, connect_timeout=0.01)
+        await client.request(Target.of("GET", "http://h", {}), limit=LIMIT)
     assert asked.is_set()
     await asyncio.sleep(0.03)
     client.close()
@@ -366,23 +365,24 @@ async def test_nobody_listens_or_answers(monkeypatch: pytest.MonkeyPatch) -> Non
         async def never(target: Target) -> None:
             await asyncio.sleep(60)
 
+        client = HTTPClient(connect_timeout=0.01)
         monkeypatch.setattr(client, "_open", never)
         with pytest.raises(CannotConnectError, match=r"within 0\.01 s"):
-            await client.request(target, limit=LIMIT, connect_timeout=0.01)
+            await client.request(target, limit=LIMIT)
+        client = HTTPClient(connect_timeout=5.0)
+        monkeypatch.setattr(client, "_open", never)
         with pytest.raises(TimeoutError):  # of the whole call: it is no server that does not listen
             await client.request(target, limit=LIMIT, timeout=0.01)
 
 
 async def test_connections_are_told_and_a_fresh_one_is_new() -> None:
-    class Note:
-        connected = reused = False
-
     server = RawServer(whole(b"a"))
     async with serving(server) as client:
-        notes = [Note(), Note(), Note()]
-        for note, fresh in zip(notes, (False, False, True), strict=True):
-            await ask(client, server, report=note, fresh=fresh)
-    assert [note.reused for note in notes] == [False, True, False] and all(note.connected for note in notes)
+        attempts = [Attempt(rid="r", fresh=fresh) for fresh in (False, False, True)]
+        for attempt in attempts:
+            await ask(client, server, attempt=attempt)
+    assert [attempt.reused for attempt in attempts] == [False, True, False]
+    assert all(attempt.connected for attempt in attempts)
 
 
 async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

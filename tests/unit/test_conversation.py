@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import sys
@@ -16,7 +15,8 @@ from strands import Agent
 
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.conversation.reply import MalformedCalls, ModelReply
+from strands_sglang.conversation.options import MalformedCalls
+from strands_sglang.conversation.reply import ModelReply
 from strands_sglang.conversation.tokenizer import Codec
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply as Scripted
@@ -131,22 +131,6 @@ async def test_a_malformed_call_can_stay_text(sampled: str, text: str, names: li
     assert sum(conversation.tool_parse_errors.values()) == 1
 
 
-async def test_cancelling_the_task_of_a_turn_records_nothing() -> None:
-    entered = asyncio.Event()
-
-    async def hang(*_: Any) -> Any:
-        entered.set()
-        await asyncio.sleep(60)
-
-    conversation, _ = make([hang])
-    task = asyncio.create_task(conversation.turn(TurnRequest(messages=[user("q")])))
-    await entered.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert conversation.forest.turns == ()
-
-
 async def test_a_history_that_changes_every_turn_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     conversation, _ = make([f"answer {i}" for i in range(8)])
     messages = [user("q")]
@@ -233,9 +217,7 @@ async def test_results_may_refer_to_calls_by_ids_of_the_client() -> None:
 @pytest.mark.parametrize(
     ("characters", "is_parallel", "off_loop"), [(50, True, True), (50, False, False), (49, True, False)]
 )
-async def test_long_new_texts_are_prepared_on_a_thread(
-    characters: int, is_parallel: bool, off_loop: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_new_texts_are_prepared_on_a_thread(characters, is_parallel, off_loop, monkeypatch):
     monkeypatch.setattr("strands_sglang.conversation.conversation.LONG_TEXT", 50)
     threads: list[int] = []
     prepare = Conversation.prepare
@@ -251,7 +233,7 @@ async def test_long_new_texts_are_prepared_on_a_thread(
     new = [{"role": "user", "content": [{"toolResult": result}]}, user("a" * (characters - 20))]
     request = TurnRequest(messages=[*messages, *new])
     conversation, client = make(["Fine."])
-    expected = Conversation(tokenizer=tokenizer(), client=client).prepare(request).call.prompt.ids.tolist()
+    expected = Conversation(tokenizer=tokenizer(), client=client).prepare(request).prompt.ids.tolist()
     threads.clear()
     await conversation.turn(request)
     assert client.requests[0].input_ids == expected

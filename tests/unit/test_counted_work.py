@@ -1,4 +1,4 @@
-"""What a turn and a sample cost, counted: calls, allocated bytes, encoded text. A regression shows on any machine.
+"""The cost of a turn and of a sample, counted: calls, allocated bytes, encoded text. A regression shows on any machine.
 
 Two conversations are alike but for their length, about 3k and 90k tokens in turns of equal size. The same turn is added
 to each, and everything that Python does in our code meanwhile is counted. Times are for `benchmarks/`.
@@ -35,9 +35,11 @@ from strands_env.training.slime.settings import Needs
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends import prompt as prompt_module
-from strands_sglang.backends.sglang import read_answer
-from strands_sglang.backends.sglang import request as request_module
-from strands_sglang.backends.sglang.request import WireRequest
+from strands_sglang.backends.http import server as server_module
+from strands_sglang.backends.http.server import GenerateCall
+from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.answer import read_answer
+from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
@@ -65,8 +67,8 @@ class PostingClient(Backend):
         self._payloads = [orjson.dumps(_payload(each)) for each in ids]
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        wire = WireRequest.of(request)
-        self.bodies.append(len(b"".join(wire.body("0" * 32, wire.encode_fields()))))
+        sent = GenerateCall.of(request, {**wire_fields(request), "stream": False})
+        self.bodies.append(len(b"".join(sent.body("0" * 32, SGLangClient.wire_names))))
         payload = orjson.loads(self._payloads[len(self.bodies) >= self._turns])
         payload["meta_info"]["id"] = f"{len(self.bodies):032x}"
         if self.on_call is not None:
@@ -85,7 +87,7 @@ def _payload(ids: Any) -> dict[str, Any]:
 
 @dataclass
 class Work:
-    """What was counted during one turn.
+    """The counts of one turn.
 
     Attributes:
         calls: Calls made by our code, by name of what was called.
@@ -135,7 +137,7 @@ class Episode:
         options: dict[str, Any] = {}
         if by_slime:
             control = RolloutControl(is_aborted=lambda: False, sampled_limit=1_000_000)
-            backend, options = RolloutBackend(self.client, control, None, Counter()), {"max_response_tokens": 500_000}
+            backend, options = RolloutBackend(self.client, control), {"max_response_tokens": 500_000}
         self.conversation = Conversation(client=backend, tokenizer=tokenizer(), **options)
         self.messages: list[Any] = [{"role": "user", "content": [{"text": "Add numbers."}]}]
         pieces = tokenizer().encode("the answer is in the book of numbers ", add_special_tokens=False)
@@ -183,7 +185,7 @@ def work_at(turns: int, *, by_slime: bool = False) -> Work:
                 return written
 
         patch.setattr(TokenizerAdapter, "encode", counted_encode)
-        for module in (request_module, prompt_module):
+        for module in (server_module, prompt_module):
             patch.setattr(module, "orjson", CountedJson())
         sys.setprofile(work.note)
         try:

@@ -138,24 +138,29 @@ async def test_a_task_that_holds_the_interpreter_is_found_and_takes_no_other_alo
     assert "distributed_support.py" in lost.step_result.error.message  # the line that held it
 
 
-@pytest.mark.parametrize(
-    ("fault", "error", "message"),
-    [
-        ("cancel", WorkCancelledError, "cancelled from inside"),
-        ("odd", RuntimeError, "OddError: a 2"),
-        ("exit", RuntimeError, r"sys.exit\(3\)"),
-        ("panic", RuntimeError, "rollout raised Panic: in rust"),
-        ("keyboard", RuntimeError, "rollout raised KeyboardInterrupt"),
-        ("unreadable", RuntimeError, "cannot be read"),
-    ],
-)
-async def test_what_one_rollout_does_costs_its_neighbours_nothing(fault, error, message):
+FAULTS = [
+    ("cancel", WorkCancelledError, "cancelled from inside"),
+    ("odd", RuntimeError, "OddError: a 2"),
+    ("exit", RuntimeError, r"sys.exit\(3\)"),
+    ("panic", RuntimeError, "rollout raised Panic: in rust"),
+    ("keyboard", RuntimeError, "rollout raised KeyboardInterrupt"),
+    ("unreadable", RuntimeError, "cannot be read"),
+]
+
+
+async def test_what_one_rollout_does_costs_its_neighbours_nothing():
     async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
-        neighbour = asyncio.create_task(executor.rollout(task("good")))
-        with pytest.raises(error, match=message):
-            await asyncio.wait_for(executor.rollout(task(fault)), 30)
-        assert (await neighbour).reward.reward == 1.0
-        assert len(executor.pids) == 1
+        assert (await executor.rollout(task("good"))).reward.reward == 1.0
+        pids = executor.pids
+        for fault, error, message in FAULTS:
+            neighbour = asyncio.create_task(executor.rollout(task("good")))
+            with pytest.raises(error, match=message):
+                await asyncio.wait_for(executor.rollout(task(fault)), 30)
+            assert (await neighbour).reward.reward == 1.0, fault
+        with pytest.raises(ValueError, match="cannot be read"):  # an action that cannot be read there
+            await asyncio.wait_for(executor.rollout(task("t", held=distributed_support.Unreadable())), 30)
+        assert (await executor.rollout(task("good"))).reward.reward == 1.0
+        assert executor.pids == pids
 
 
 async def test_a_reward_that_exits_is_a_reward_error_in_a_worker():
@@ -169,13 +174,6 @@ async def test_a_factory_that_panics_ends_the_evaluation():
     async with ProcessExecutor(f"{HERE}:panicking", n_workers=1) as executor:
         with pytest.raises(WorkerSetupError, match="in the factory"):
             await executor.rollout(task("t"))
-
-
-async def test_an_action_that_cannot_be_read_there_costs_its_rollout_only():
-    async with ProcessExecutor(f"{HERE}:faulty", n_workers=1) as executor:
-        with pytest.raises(ValueError, match="cannot be read"):
-            await asyncio.wait_for(executor.rollout(task("t", held=distributed_support.Unreadable())), 30)
-        assert (await executor.rollout(task("good"))).reward.reward == 1.0
 
 
 async def test_a_factory_takes_the_action_there_as_it_does_here():

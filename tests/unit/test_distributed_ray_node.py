@@ -40,10 +40,10 @@ async def test_a_lost_node_costs_no_rollout(cluster):
     ) as executor:
         evaluator = Evaluator(executor=executor, max_concurrency=8, retry=RetryPolicy(max_attempts=1), output_path=None)
         run = asyncio.create_task(evaluator.run(tasks(8)))
-        workers = executor._pool.workers
+        workers = executor.workers
         while not all(worker._beside.running for worker in workers):
             await asyncio.sleep(0.1)
         await asyncio.to_thread(cluster.remove_node, cluster.nodes[0], allow_graceful=False)
         results = await asyncio.wait_for(run, 150)
-        assert executor._pool._made > len(workers)  # some ran again alone
+        assert executor._made > len(workers)  # some ran again alone
     assert [samples[0].reward for samples in results.values()] == [1.0] * 8

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import importlib.util
 import itertools
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -22,8 +21,12 @@ from pathlib import Path
 
 import pytest
 
+import strands_sglang
 from strands_env.commands.cli import main as command_line
+from strands_env.core import models
+from strands_env.testing import ScriptedModel
 from tests.conftest import ROOT
+from tests.unit.docs_block import AWAITING, run_block
 
 DOCUMENTS = sorted(
     path
@@ -40,7 +43,6 @@ DOCUMENTS = sorted(
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*#*$", re.MULTILINE)
-AWAITING = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +104,10 @@ def test_runnable_code_runs(block: Block, output: str | None, tmp_path: Path) ->
     needed = [name for names in re.findall(r"needs=(\S+)", block.info) for name in names.split(",")]
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"needs the packages {missing}")
-    file = tmp_path / "block.py"
-    file.write_text("\n" * block.line + block.body, encoding="utf-8")
-    runner = (
-        "import ast, asyncio, inspect, sys\n"
-        "code = compile(open(sys.argv[1], encoding='utf-8').read(), sys.argv[2], 'exec', flags=int(sys.argv[3]))\n"
-        "result = eval(code, {'__name__': '__main__'})\n"
-        "asyncio.run(result) if inspect.iscoroutine(result) else None\n"
-    )
-    command = [sys.executable, "-c", runner, str(file), str(block), str(AWAITING)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    status, said, errors = run_block("\n" * block.line + block.body, str(block), tmp_path)
+    assert status == 0, errors
     if output is not None:
-        assert result.stdout.strip() == output.strip()
+        assert said.strip() == output.strip()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -140,6 +133,18 @@ def test_files_that_the_architecture_names_exist() -> None:
     roots = [ROOT, ROOT / "src", ROOT / "src" / "strands_sglang", ROOT / "src" / "strands_env"]
     missing = [name for name in named if "NAME" not in name and not any((root / name).exists() for root in roots)]
     assert len(named) > 30 and not missing
+
+
+def test_the_environment_of_the_readme_gives_its_reward(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its block needs a server; here a scripted model answers in its place."""
+    (block,) = (block for block in blocks(ROOT / "README.md") if block.info.startswith("python "))
+    monkeypatch.setattr(strands_sglang, "SGLangClient", lambda base_url: contextlib.nullcontext())
+    monkeypatch.setattr(strands_sglang, "get_tokenizer", lambda name: None)
+    monkeypatch.setattr(models, "sglang_model_factory", lambda **options: lambda: ScriptedModel(["It is 425."]))
+    exec(compile(block.body, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out.startswith("1.0 [")
 
 
 def test_the_readme_is_short() -> None:

@@ -136,9 +136,7 @@ async def test_a_retracted_request_that_finds_all_but_one_token_of_a_chunk_in_th
     assert answer["output_ids"] == expected["output_ids"]
 
 
-async def test_ids_that_the_tokenizer_cannot_decode_fail_their_call_and_not_the_engine(
-    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ids_that_the_tokenizer_cannot_decode_fail_their_call_and_not_the_engine(engine, monkeypatch):
     def broken(*_: Any, **__: Any) -> str:
         raise IndexError("piece id is out of range")
 
@@ -240,9 +238,7 @@ async def test_closing_fails_requests_in_flight_and_new_ones(tiny: TinyModel) ->
     assert not await engine.health()
 
 
-async def test_closing_from_another_thread_does_not_leave_a_call_behind(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closing_from_another_thread_does_not_leave_a_call_behind(tiny, monkeypatch):
     engine = EmbeddedEngine(tiny.model, tokenizer=tiny.tokenizer, threads=1)
     closing = threading.Thread(target=lambda: asyncio.run(engine.close()))
     commands = engine._commands

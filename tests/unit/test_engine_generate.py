@@ -95,9 +95,7 @@ async def test_no_new_tokens_scores_the_prompt_only(engine: EmbeddedEngine) -> N
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-async def test_logprobs_agree_with_a_separate_forward_pass(
-    engine: EmbeddedEngine, tiny: TinyModel, temperature: float
-) -> None:
+async def test_logprobs_agree_with_a_separate_forward_pass(engine, tiny, temperature):
     for prompt in prompts(3):
         answer = await engine.generate(
             prompt,
@@ -348,9 +346,7 @@ async def test_cached_tokens_are_those_of_the_recorded_table(engine: EmbeddedEng
     assert (await cached(second))[:2] == (353, 0)
 
 
-async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(
-    engine: EmbeddedEngine, tiny: TinyModel
-) -> None:
+async def test_a_continued_conversation_has_the_logprobs_of_one_forward_pass(engine, tiny):
     ids = list(PROMPT)
     expected: list[tuple[int, float]] = []
     for turn in range(4):

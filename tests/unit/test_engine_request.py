@@ -1,4 +1,4 @@
-"""What the embedded engine refuses, in the server's words."""
+"""Requests that the embedded engine refuses, in the server's words."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ def replayed(tiny: TinyModel, ids: list[int], images: list[Any], placeholder: in
     return torch.log_softmax(logits.float(), dim=-1)
 
 
-async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forward_pass(
-    engine: EmbeddedEngine, tiny: TinyModel
-) -> None:
+async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forward_pass(engine, tiny):
     fields: dict[str, Any] = {
         "sampling_params": SAMPLING,
         "return_logprob": True,
@@ -76,7 +74,6 @@ async def test_logprobs_over_two_turns_with_images_are_those_of_a_separate_forwa
     # Everything of the first turn but the token sampled last comes from the prefix cache, its image included.
     assert second["meta_info"]["cached_tokens"] == first["meta_info"]["prompt_tokens"] + 5
     ids = second["prompt_token_ids"]
-    assert engine.image_expander is not None
     expected = replayed(tiny, ids + second["output_ids"], [RED, BLUE], engine.image_expander.placeholder_id)
     for index, (logprob, token, _) in enumerate(second["meta_info"]["output_token_logprobs"]):
         assert logprob == pytest.approx(float(expected[len(ids) + index - 1, token]), abs=1e-4)
@@ -90,9 +87,7 @@ async def test_the_cache_tells_images_of_one_size_apart(engine: EmbeddedEngine, 
         assert answer["meta_info"]["cached_tokens"] == cached
 
 
-async def test_images_and_placeholders_that_do_not_agree_are_refused_as_by_the_server(
-    engine: EmbeddedEngine, tiny: TinyModel
-) -> None:
+async def test_images_and_placeholders_that_do_not_agree_are_refused_as_by_the_server(engine, tiny):
     with pytest.raises(SGLangHTTPError, match="Prompt has 1 image placeholders but 2 image inputs were provided"):
         await engine.generate(tiny.tokenizer.encode(LOOK), image_data=[data_url(RED)] * 2, sampling_params=SAMPLING)
     with pytest.raises(SGLangHTTPError, match="cannot be processed"):
@@ -110,7 +105,6 @@ async def test_a_saved_model_sees_alike(engine: EmbeddedEngine, tiny: TinyModel,
     async with EmbeddedEngine(tmp_path, threads=1) as loaded:
         answer = await loaded.generate(wire, image_data=[data_url(RED)], sampling_params=params)
         expander = image_expander(tmp_path)
-        assert loaded.image_expander is not None
         assert expander.fingerprint == loaded.image_expander.fingerprint
     assert answer["output_ids"] == expected["output_ids"]
 
@@ -125,9 +119,7 @@ async def test_without_images_a_model_that_sees_is_a_language_model(engine: Embe
         assert logprob == pytest.approx(float(expected[len(ids) + index - 1, token]), abs=1e-4)
 
 
-def test_a_family_that_nobody_proved_is_refused(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_a_family_that_nobody_proved_is_refused(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path))
 
     class Gemma3Processor:

@@ -80,7 +80,6 @@ async def test_failing_reset_is_data_and_cleaned_up(part: Callable[[], Any], rea
     env = LoggedEnv({"reset": part}, setup_timeout=SOON)
     result = await env.rollout(ACTION)
     assert result.termination_reason is reason
-    assert result.error is not None
     assert result.error.where is Phase.SETUP
     assert env.log == ["reset", "cleanup", "cleanup done"]
 
@@ -90,10 +89,8 @@ async def test_failing_cleanup_takes_nothing_away(part: Callable[[], Any], kind:
     env = LoggedEnv({"cleanup": part}, cleanup_timeout=SOON, reward_fn=lambda action, result: 1.0)
     result = await env.rollout(ACTION)
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
-    assert result.reward is not None
     assert result.reward.reward == 1.0
     assert result.error is None
-    assert result.cleanup_error is not None
     assert result.cleanup_error.type.endswith(kind)
     assert result.cleanup_error.where is Phase.CLEANUP
 
@@ -107,9 +104,7 @@ async def test_loop_deadline_keeps_the_tokens() -> None:
     result = await env.step(ACTION)
     assert result.termination_reason is TerminationReason.TIMEOUT
     assert result.reward is None
-    assert result.error is not None
     assert result.error.where is Phase.LOOP
-    assert result.observation.tokens is not None
     assert sum(result.observation.tokens.loss_mask) > 0
 
 
@@ -117,7 +112,6 @@ async def test_timeout_of_a_model_is_one_of_the_model() -> None:
     env = LoggedEnv(model_factory=lambda: ScriptedModel([TimeoutError("read")]), step_timeout=LONG)
     result = await env.step(ACTION)
     assert result.termination_reason is TerminationReason.TIMEOUT
-    assert result.error is not None
     assert result.error.where is Phase.MODEL
 
 
@@ -129,7 +123,6 @@ async def test_reward_deadline_keeps_the_episode() -> None:
     result = await LoggedEnv(reward_fn=slow, reward_timeout=SOON).step(ACTION)
     assert result.termination_reason is TerminationReason.TIMEOUT
     assert result.reward is None
-    assert result.error is not None
     assert result.error.where is Phase.REWARD
     assert result.observation.final_response == "ok"
     assert result.observation.metrics["loop_termination_reason"] == "task_complete"
@@ -195,7 +188,6 @@ async def test_cancellation_inside_reset_or_cleanup_is_data(part: str) -> None:
     env = LoggedEnv({part: cancelled})
     result = await env.rollout(ACTION)
     record = result.error if part == "reset" else result.cleanup_error
-    assert record is not None
     assert record.type.endswith("WorkCancelledError")
 
 
@@ -216,9 +208,7 @@ async def test_work_that_ignores_cancellation_is_left_behind(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("ended_by", ["deadline", "cancellation"])
-async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(
-    ended_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cleanup_has_its_own_time_however_the_rollout_was_ended(ended_by, monkeypatch):
     monkeypatch.setattr(deadline_module, "GRACE_SECONDS", SOON)
     env = LoggedEnv(
         {"cleanup": lambda: asyncio.sleep(6 * SOON)}, model_factory=lambda: ScriptedModel(["ok"], delay=LONG)
@@ -259,7 +249,6 @@ async def test_what_a_subclass_raises_about_a_finished_loop_is_data() -> None:
     assert (result.termination_reason, result.reward) == (TerminationReason.REWARD_ERROR, None)
     assert result.observation.final_response == "ok"
     result = await Undecided().step(ACTION)
-    assert result.error is not None
     assert "every metric a name" in result.error.message
 
 

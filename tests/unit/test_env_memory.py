@@ -242,7 +242,6 @@ async def test_an_error_that_the_caller_handles_keeps_its_traceback(deadline: fl
 async def test_the_record_of_a_part_that_cancelled_itself_says_where() -> None:
     async def give_up() -> None:
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         await asyncio.sleep(0)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 import json
+import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +16,14 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("PIL")
 
 from strands_env.commands.cli import main
 from strands_env.eval.store import StorePaths
-from strands_env.recording import Replay, digest_of
+from strands_env.recipe.recording import Replay, digest_of
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
+from strands_sglang.testing.faulty_server import FaultyServer
+from tests.image_support import png
 
 TASKS = [{"id": "a", "question": "What is 2+3?", "answer": "5"}, {"id": "b", "question": "What is 7?", "answer": "7"}]
 
@@ -34,9 +44,7 @@ def replayed(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, di
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_a_replay_needs_neither_model_nor_data_and_gives_the_same_samples(
-    recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_needs_neither_model_nor_data_and_gives_the_same_samples(recorded, capsys, monkeypatch):
     import strands_sglang.backends.engine as engine
 
     monkeypatch.setattr(engine, "EmbeddedEngine", None)
@@ -70,6 +78,62 @@ def change_exchange(recording: Path, old: str, new: str) -> int:
     return index + 1
 
 
+def test_a_run_with_pictures_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import strands_sglang.backends.engine as engine
+
+    monkeypatch.chdir(tmp_path)
+    picture = base64.b64encode(png((200, 30, 30), (90, 50))).decode()
+    row = {"id": "a", "question": "Which colour?", "answer": "red", "Verified_Classes": "Gold subset"}
+    Path("hle.jsonl").write_text(json.dumps({**row, "json": {"image": f"data:image/png;base64,{picture}"}}) + "\n")
+    options = ["--data", "hle.jsonl", "--model-id", "tiny-vision", "--max-new-tokens", "6", "-q"]
+    main(["eval", "hle-verified-gold", *options, "-o", "run", "--record", "run.rec"])  # its judge cannot judge
+    capsys.readouterr()
+    monkeypatch.setattr(engine, "EmbeddedEngine", None)
+    Path("hle.jsonl").unlink()
+    status, found = replayed(capsys, "-o", "again")
+    assert found == {"samples": 1, "changed": [], "missing": [], "difference": None, "requests_left_over": 0}
+    assert status == 0
+    media = [json.loads(line) for line in Path("again/results.jsonl").read_text().splitlines()]
+    assert "image" in json.dumps(media)
+    change_exchange(tmp_path / "run.rec", '"images": ["', '"images": ["0')
+    status, found = replayed(capsys, "-o", "third")
+    assert status == 1
+    assert "images was ['0" in found["difference"]
+
+
+@contextlib.contextmanager
+def served(protocol: str) -> Iterator[str]:
+    """The address of a server in a thread of its own."""
+    loop, server = asyncio.new_event_loop(), FaultyServer(protocol=protocol)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+    yield server.url
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.mark.parametrize("protocol", ["sglang", "vllm"])
+def test_a_run_on_a_server_is_replayed_without_it(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+    make_tiny_tokenizer().save_pretrained("tokenizer")
+    with served(protocol) as url:
+        options = ["--backend", protocol, "--base-url", url, "--tokenizer", "tokenizer", "--max-new-tokens", "9"]
+        run = ["eval", "--data", "tasks.jsonl", *options, "-q", "-o", "run", "--record", "run.rec"]
+        assert main(run) == 0, capsys.readouterr()
+    shutil.rmtree("tokenizer")
+    capsys.readouterr()
+    status, found = replayed(capsys)
+    assert (status, found["samples"], found["changed"], found["difference"]) == (0, 2, [], None)
+
+
 def test_the_first_request_that_differs_is_named(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = next(line for line in recorded.read_text().splitlines() if '"scope"' in line)
     first = json.loads(line)["prompt"][1][0]
@@ -97,7 +161,7 @@ def test_a_run_that_was_killed_can_still_be_read(recorded: Path) -> None:
 
 
 def test_a_recording_holds_no_address_and_no_secret(tmp_path: Path) -> None:
-    from strands_env.recording import Recorder
+    from strands_env.recipe.recording import Recorder
 
     class Tokenizer:
         def save_pretrained(self, folder: str) -> None:
@@ -119,13 +183,7 @@ def test_a_recording_holds_no_address_and_no_secret(tmp_path: Path) -> None:
         (["--executor", "processes"], "--executor inline"),
     ],
 )
-def test_runs_that_cannot_be_recorded_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
-) -> None:
+def test_runs_that_cannot_be_recorded_are_refused(tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     Path("tasks.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
     assert main(["eval", "--data", "tasks.jsonl", "--record", "r.rec", *options]) == 2

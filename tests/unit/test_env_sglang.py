@@ -37,7 +37,6 @@ async def test_step_carries_the_exact_tokens() -> None:
     env, client = env_over(completion(call(1, 2), version="7", cached=0), completion("3", version="8", cached=5))
     result = await env.step(ACTION)
     tokens = result.observation.tokens
-    assert tokens is not None
     assert tokens.token_ids[: tokens.prompt_length] == client.prompts[0]
     assert tokens.token_ids[: len(client.prompts[1])] == client.prompts[1]
     assert [is_output for is_output, _ in tokens.segment_info] == [False, True, False, True]
@@ -100,7 +99,6 @@ async def test_failed_call_keeps_the_tokens_before_it(error: Exception, reason: 
     env, _ = env_over(call(1, 2), error)
     result = await env.step(ACTION)
     assert result.termination_reason is reason
-    assert result.observation.tokens is not None
     assert sum(result.observation.tokens.loss_mask) > 0
     assert result.reward is None
 
@@ -136,7 +134,6 @@ async def test_a_cut_reply_has_the_reason_of_what_cut_it(options: dict[str, Any]
     assert env_cut.termination_reason is TerminationReason.TASK_COMPLETE  # a stop, though as long as it may be
     env, _ = env_over(completion("one two three four", stop=False), **given)
     result = await env.step(ACTION)
-    assert result.observation.tokens is not None
     assert sum(result.observation.tokens.loss_mask) == 3
     assert (result.termination_reason, result.error) == (reason, None)
 

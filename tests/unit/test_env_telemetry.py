@@ -52,5 +52,5 @@ async def test_nothing_is_recorded_unless_asked_for(monkeypatch):
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "get_tracer", lambda *args, **options: pytest.fail("a tracer was made"))
-    with rollout_span(ACTION, "agent") as span:
-        span.end(await environment()._step(ACTION, None))
+    with rollout_span(ACTION, "agent") as write:
+        write(await environment()._step(ACTION, None))

@@ -39,6 +39,18 @@ class RateLimitError(Exception):
     """Likewise."""
 
 
+class AuthenticationError(Exception):
+    """openai's."""
+
+
+class ClientError(Exception):
+    """botocore's."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.response = {"Error": {"Code": code}}
+
+
 def caused(outer: BaseException, cause: BaseException) -> BaseException:
     outer.__cause__ = cause
     return outer
@@ -60,6 +72,10 @@ CASES = [
     (SGLangThrottledError(429, "later"), TerminationReason.THROTTLED),
     (ModelThrottledException("later"), TerminationReason.THROTTLED),
     (RateLimitError(), TerminationReason.THROTTLED),
+    (AuthenticationError(), TerminationReason.AUTH_ERROR),
+    (ClientError("ExpiredTokenException"), TerminationReason.AUTH_ERROR),
+    (ClientError("TooManyRequestsException"), TerminationReason.THROTTLED),
+    (ClientError("ValidationException"), TerminationReason.UNCLASSIFIED_ERROR),
     (SGLangAbortedError("update"), TerminationReason.ABORTED),
     (SGLangDecodingError("no JSON"), TerminationReason.MODEL_ERROR),
     (TemplateError("cannot say that"), TerminationReason.MODEL_ERROR),

@@ -40,7 +40,6 @@ def test_empty_token_manager_gives_none() -> None:
 
 def test_everything_of_a_token_manager_is_kept() -> None:
     tokens = TokenObservation.from_token_manager(manager())
-    assert tokens is not None
     assert tokens.token_ids == [1, 2, 3, 4, 5, 6, 7]
     assert tokens.prompt_length == 3
     assert tokens.loss_mask == [0, 0, 0, 1, 1, 0, 1]

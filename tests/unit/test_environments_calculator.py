@@ -45,7 +45,6 @@ async def test_math_env_takes_a_reward_function_and_tools() -> None:
 
     env = MathEnv(model_factory=scripted, reward_fn=reward)
     result = await env.step(Action(message="What is 2^10?", task_context=TaskContext(ground_truth="1024")))
-    assert result.reward is not None
     assert result.reward.reward == 0.5
     assert env.get_tools() == [calculator]
     assert MathEnv(model_factory=scripted, reward_fn=None, tools=[]).get_tools() == []
@@ -55,7 +54,6 @@ async def test_math_env_verifies_by_default() -> None:
     pytest.importorskip("math_verify")
     env = MathEnv(model_factory=lambda: ScriptedModel([r"It is \boxed{1024}."]))
     result = await env.step(Action(message="What is 2^10?", task_context=TaskContext(ground_truth="1024")))
-    assert result.reward is not None
     assert result.reward.reward == 1.0
 
 

@@ -138,7 +138,6 @@ async def test_reply_of_the_user_that_is_cut_off_is_no_limit_of_the_assistant() 
     )
     result = await env.step(Action(message="hi"))
     assert (result.termination_reason, result.reward) == (TerminationReason.UNCLASSIFIED_ERROR, None)
-    assert result.error is not None
     assert "allow its model more tokens" in result.error.message
 
 
@@ -154,7 +153,6 @@ async def test_own_user_class() -> None:
 async def test_role_with_unknown_field_is_named() -> None:
     env = ChatEnv(model_factory=lambda: ScriptedModel(["hello"]), user=ModelUser(role="You want {goal}."))
     result = await env.step(Action(message="go"))
-    assert result.error is not None
     assert "'goal', which is not a field of the task context" in result.error.message
 
 

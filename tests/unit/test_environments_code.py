@@ -193,7 +193,6 @@ async def test_failing_sandbox_fails_the_episode_without_a_reward() -> None:
     result = await env.step(Action(message="go"))
     assert result.termination_reason is TerminationReason.TOOL_ERROR
     assert result.reward is None
-    assert result.error is not None
     assert "no machine left" in result.error.message
     assert results_of(result)[0]["status"] == "error"
     assert result.observation.tokens is not None
@@ -214,7 +213,6 @@ async def test_limit_met_without_a_sandbox_is_no_fault_of_the_agent(ending: list
     )
     result = await env.step(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
-    assert result.error is not None
     assert "no machine left" in result.error.message
 
 
@@ -230,7 +228,6 @@ async def test_waiting_for_a_sandbox_in_vain_is_no_fault_of_the_agent() -> None:
         )
         result = await env.rollout(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
-    assert result.error is not None
     assert "no sandbox became free" in result.error.message
 
 
@@ -257,7 +254,6 @@ async def test_machine_without_descriptors_is_no_fault_of_the_code(monkeypatch: 
     )
     result = await env.step(Action(message="go"))
     assert (result.termination_reason, result.reward) == (TerminationReason.TOOL_ERROR, None)
-    assert result.error is not None
     assert "could not be started: OSError" in result.error.message
 
 

@@ -142,9 +142,7 @@ ENDS = {
 @requires_isolation
 @pytest.mark.parametrize(("act", "outcome", "exit_code"), ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("scored", [True, False])
-async def test_a_program_that_fails_cannot_take_its_episode_out_of_training(
-    act: str, outcome: str, exit_code: int | None, scored: bool
-) -> None:
+async def test_a_program_that_fails_cannot_take_its_episode_out_of_training(act, outcome, exit_code, scored):
     env = environment(
         [completion("Four.")],
         harness=dataclasses.replace(HARNESS, files={"agent.py": f"{ASKS}\n{act}\n"}),
@@ -286,9 +284,9 @@ def test_recipes_fill_in_address_key_and_prompt(recipe: Any) -> None:
         "home": "/h",
     }
     filled = recipe().filled(values)
-    told = " ".join([*filled.environment.values(), *filled.files.values()])
-    assert "{do} it" in filled.command and "http://h/s/x" in told and "k" in told
-    assert "{key}" not in told and "{model}" not in told
+    shown = " ".join([*filled.environment.values(), *filled.files.values()])
+    assert "{do} it" in filled.command and "http://h/s/x" in shown and "k" in shown
+    assert "{key}" not in shown and "{model}" not in shown
 
 
 def test_options_of_the_agent_loop_are_refused() -> None:

@@ -13,6 +13,7 @@ import types
 import zlib
 from importlib import metadata
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ from strands_env.eval.benchmarks.mmlu_pro import chosen_letter
 from strands_env.testing import ScriptedModel, call
 
 from .sandbox_support import requires_isolation
+
+needs_langdetect = pytest.mark.skipif(find_spec("langdetect") is None, reason="needs the extra `ifeval`")
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -302,6 +305,24 @@ def test_letter_of_mmlu_pro(text, letter):
     assert chosen_letter(text) == letter
 
 
+def test_hle_verified_gold_has_its_pictures(tmp_path):
+    png = base64.b64encode(b"a picture").decode()
+    gold = {"question": "q", "answer": "4", "Verified_Classes": "Gold subset"}
+    rows = [
+        {**gold, "id": "a", "json": json.dumps({"answer_type": "exactMatch", "image": ""})},
+        {**gold, "id": "b", "json": {"image": f"data:image/jpg;base64,{png}"}},
+        {**gold, "id": "c", "Verified_Classes": "Revision subset"},
+    ]
+    path = write(tmp_path / "d.jsonl", rows)
+    plain, pictured = load("hle-verified-gold", path)
+    assert (plain.message, plain.task_context.answer_type) == ("q", "exactMatch")
+    assert pictured.message[1] == {"image": {"format": "jpeg", "source": {"bytes": b"a picture"}}}
+    assert [action.id for action in load("hle-verified-gold-text", path)] == ["hle-verified-gold-text_a"]
+    broken = write(tmp_path / "e.jsonl", [{**gold, "id": "d", "json": {"image": "https://example.org/a.png"}}])
+    with pytest.raises(DatasetError, match="'d' has an image that is not a data URL"):
+        load("hle-verified-gold", broken)
+
+
 def test_hle_leaves_out_questions_with_pictures(tmp_path):
     rows = [
         {"id": "a", "question": "q", "answer": "4", "image": "", "category": "Math", "answer_type": "exactMatch"},
@@ -406,6 +427,7 @@ async def test_answer_without_a_program_is_wrong():
     assert await reward(LiveCodeBenchReward(), "I cannot.", public_tests="[]", private_tests="") == 0.0
 
 
+@needs_langdetect
 @pytest.mark.parametrize(
     ("name", "arguments", "good", "bad"),
     [
@@ -468,11 +490,13 @@ def test_every_check_is_tested():
     assert len(CHECKS) == 25
 
 
+@needs_langdetect
 async def test_an_unknown_instruction_gives_no_reward():
     context = {"instructions": ["length:new_rule", "punctuation:no_comma"], "arguments": [{}, {}]}
     assert await reward(InstructionReward(), "text", **context) is None
 
 
+@needs_langdetect
 async def test_loose_accuracy_forgives_an_introduction():
     names, arguments = ["startend:quotation", "punctuation:no_comma"], [{}, {}]
     action = Action(message="q", task_context=TaskContext(id="t", instructions=names, arguments=arguments))
@@ -497,6 +521,7 @@ HOSTILE = [
 ]
 
 
+@needs_langdetect
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:8]))
 async def test_no_answer_breaks_or_stalls_a_check(text):
     """Cubic searches would take hours here, and deep brackets raised RecursionError."""
@@ -506,6 +531,7 @@ async def test_no_answer_breaks_or_stalls_a_check(text):
     assert await reward(ChoiceReward(), f"answer{text}", "B") == 0.0
 
 
+@needs_langdetect
 async def test_instructions_are_checked_off_the_event_loop(monkeypatch):
     threads = []
     monkeypatch.setitem(CHECKS, "punctuation:no_comma", lambda *_: bool(threads.append(threading.current_thread())))

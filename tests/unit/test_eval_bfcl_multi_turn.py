@@ -132,9 +132,7 @@ def test_strings_stay_strings() -> None:
     assert as_python("pay", {"amount": "1) or exit("}, FUNCTIONS) == "pay(amount='1) or exit(')"
 
 
-def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "bfcl_eval", None)
     with pytest.raises(DatasetError, match=r"pip install --no-deps bfcl-eval mpmath$"):
         BFCLMultiTurnEvaluator.environment(lambda: ScriptedModel([]))

@@ -14,7 +14,7 @@ import pytest
 
 from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.cli import main
-from strands_env.commands.progress import LiveDisplay, PlainDisplay, make_display
+from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import format_seconds
 from strands_env.eval import GroupPolicy, read_results
 from strands_env.eval.run.progress import ProgressState
@@ -35,11 +35,14 @@ def run_mine(folder, *arguments: str) -> int:
     return evaluate(f"{HOOKS}:three_tasks", "--env", HOOKS, *FAST, "-o", str(folder), *arguments)
 
 
-def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys):
+def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys, monkeypatch):
     assert evaluate("arithmetic", *FAST, "--limit", "3", "-o", str(tmp_path)) == 0
     assert "3 of 3 prompts, 3 scored" in capsys.readouterr().out
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    monkeypatch.setattr("webbrowser.open", lambda address: False)
+    assert main(["report", str(tmp_path), "--open"]) == 0
+    assert f"open {(tmp_path / 'report.html').as_uri()} in one" in capsys.readouterr().err
 
 
 def test_the_garbage_collector_is_left_as_it_was(tmp_path):
@@ -123,7 +126,7 @@ def test_names_that_arguments_offer_are_the_registered_ones():
     parser = ArgumentParser()
     ARGUMENTS["export"](parser)
     offered = next(action.choices for action in parser._actions if action.dest == "format")
-    assert list(offered) == ["samples", *FORMATS, "inspect"]
+    assert list(offered) == ["samples", *FORMATS, "prompts", "inspect"]
     assert tuple(GroupPolicy) == names.GROUP_POLICIES
     assert names.TRACKERS == TRACKERS
 
@@ -325,6 +328,18 @@ def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
     assert "'./nowhere' is neither a folder" in capsys.readouterr().err
 
 
+def test_report_and_init_say_in_json_what_they_wrote(two_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert main(["report", two_runs[0], "-o", "a.html", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["path"], shown["samples"], shown["bytes"]) == ("a.html", 3, Path("a.html").stat().st_size)
+    assert main(["init", "my_game", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert all(Path(file).is_file() for file in shown["files"])
+    assert "strands-env check --env my_game" in shown["next"][0]
+
+
 def test_no_command_is_wrong_usage(capsys):
     with pytest.raises(SystemExit) as caught:
         main([])
@@ -334,55 +349,58 @@ def test_no_command_is_wrong_usage(capsys):
 # ---- display ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_terminal_there_are_plain_lines():
-    stream = io.StringIO()
-    display = make_display(stream)
-    assert isinstance(display, PlainDisplay)
-    state = ProgressState(name="b", total=10, resumed=3, done=4, scored=2, reward_sum=1.0)
+class Screen(io.StringIO):
+    """A terminal."""
+
+    encoding = "ascii"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def state_of_a_run() -> ProgressState:
+    state = ProgressState(name="my-own-benchmark", total=1000, resumed=3, done=414, scored=4, reward_sum=1.0)
     state.failures["timeout"] = 2
-    display.start(state)
-    display.finish(state)
-    assert "b: 10 samples" in stream.getvalue()
-    assert "7/10 samples (3 found in the results)" in stream.getvalue()
-    assert "mean reward 0.500, timeout 2" in stream.getvalue()
+    return state
 
 
-def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert isinstance(make_display(Terminal()), PlainDisplay)
-
-
-def test_the_live_display_shows_rate_reward_and_failures():
-    pytest.importorskip("rich")
-    stream = io.StringIO()
-    display = LiveDisplay(stream)
-    state = ProgressState(name="bench", total=10, done=4, scored=4, reward_sum=1.0)
-    state.failures["throttled"] = 3
-    display.start(state)
-    display.update(state)
-    display.finish(state)
-    assert "bench" in stream.getvalue()
-    assert "throttled 3" in stream.getvalue()
-
-
-@pytest.mark.parametrize("columns", [30, 50, 80, 200])
-def test_the_live_display_keeps_within_the_terminal_and_shows_its_figures(columns, monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setenv("COLUMNS", str(columns))
+@pytest.mark.parametrize("stream", [io.StringIO(), Screen()], ids=["a pipe", "a dumb terminal"])
+def test_in_a_pipe_and_on_a_dumb_terminal_the_progress_is_lines(stream, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")  # a bar of other characters would raise
-    display = LiveDisplay(stream)
-    display.start(ProgressState(name="my-own-benchmark", total=1000, done=417, scored=4, reward_sum=1.0))
-    display.finish(ProgressState(name="my-own-benchmark", total=1000, done=417, scored=4, reward_sum=1.0))
-    stream.flush()
-    lines = stream.buffer.getvalue().decode("ascii").splitlines()
-    assert lines and max(len(line.rstrip()) for line in lines) <= columns
-    text = " ".join(" ".join(lines).split())
-    assert "417/1000" in text and "mean reward 0.250" in text
+    display = make_display(stream)
+    for show in (display.start, display.update, display.finish):
+        show(state_of_a_run())
+    first, second = stream.getvalue().splitlines()
+    assert first == "my-own-benchmark: 1000 samples"
+    assert second.startswith("417/1000 samples, 3 found in the results, ")
+    assert second.endswith(", mean reward 0.250, timeout 2")
+
+
+@pytest.mark.parametrize("columns", [20, 50, 80, 200])
+def test_on_a_terminal_one_line_is_drawn_over_itself_and_fits(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Screen()
+    display = make_display(stream)
+    display.start(state_of_a_run())
+    display.finish(state_of_a_run())
+    _, drawn, rest = stream.getvalue().split("\n")
+    line = drawn.removeprefix("\r").removesuffix("\x1b[K")
+    assert rest == "" and line.isascii() and line.isprintable() and len(line) < columns
+    assert "417/1000 samples" in line
+    assert ("mean reward 0.250" in line) == (columns >= 50)
+    assert ("timeout 2" in line) == (columns >= 80)
+    assert line.startswith("#" * 12 + "-" * 18 + " ") == (columns == 200)
+
+
+def test_a_progress_that_nobody_reads_fails_no_run():
+    class Closed(Screen):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    display = make_display(Closed())
+    display.start(state_of_a_run())
+    display.finish(state_of_a_run())
 
 
 def test_quiet_has_no_display():

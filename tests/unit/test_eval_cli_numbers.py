@@ -14,14 +14,6 @@ from tests.unit.test_eval_report import islands
 LOSING = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
 
 
-@pytest.mark.parametrize(("policy", "mean", "prompts"), [("keep", 2 / 3, 3), ("drop", 1.0, 2), ("stop", 1.0, 2)])
-def test_the_group_policy_decides_what_counts(policy, mean, prompts, tmp_path, capsys):
-    assert evaluate(*LOSING, "--group-policy", policy, "-o", str(tmp_path), "--json") == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["mean_reward"]["value"] == pytest.approx(mean)
-    assert (shown["mean_reward"]["prompts"], shown["left_out"], shown["aborted"]) == (prompts, 3 - prompts, 1)
-
-
 def test_the_group_policy_stays_with_the_run(tmp_path, capsys):
     assert evaluate(*LOSING, "--group-policy", "drop", "-o", str(tmp_path)) == 1
     assert "1 prompt with lost or missing samples" in capsys.readouterr().out
@@ -107,8 +99,3 @@ def test_what_is_given_comes_before_what_is_saved(tmp_path, capsys):
     options = ["-o", str(tmp_path), "--resume", "-q"]
     assert evaluate(*options, "--limit", "1", "--sampling", '{"temperature": 0.75}') == 3
     assert "temperature: 0.5 in the file, now 0.75" in capsys.readouterr().err
-
-
-def test_the_seed_is_the_one_of_sampling_also_for_tasks_of_a_function(tmp_path):
-    assert run_mine(tmp_path, "--seed", "5") == 0
-    assert json.loads((tmp_path / "results.run.json").read_text())["config"]["sampling_seed"] == 5

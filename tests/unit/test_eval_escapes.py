@@ -1,4 +1,4 @@
-"""What leaves a rollout or a source of tasks in other ways than by returning: it costs itself only, and is told."""
+"""A rollout or a source of tasks that ends other than by returning costs only itself, and is reported."""
 
 from __future__ import annotations
 

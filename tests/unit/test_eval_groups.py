@@ -8,7 +8,7 @@ import json
 import pytest
 
 from strands_env.commands.cli import main
-from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, summarize
+from strands_env.eval import Evaluator, RetryPolicy, ScoreTable, StoreCorruptError, summarize
 from strands_env.eval.run.groups import Grouping, GroupPolicy, read_scores
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.report import write_report
@@ -21,6 +21,10 @@ MISSING = [sample(0.0, 0, prompt="missing")]
 DROP = Grouping(policy=GroupPolicy.DROP, n_samples=2)
 
 
+def table_of(*samples):
+    return ScoreTable.from_samples((sample.prompt_id, sample) for sample in samples)
+
+
 def save(folder, policy: str, *samples):
     paths = StorePaths.of(folder)
     RunConfig(paths.run, {}, {"n_samples_per_prompt": 2, "group_policy": policy}).check(has_results=False)
@@ -31,7 +35,7 @@ def save(folder, policy: str, *samples):
 
 
 def test_prompts_with_lost_or_missing_samples_have_no_part():
-    table = DROP.table([*WHOLE, *LOST, *MISSING])
+    table = DROP.apply(table_of(*WHOLE, *LOST, *MISSING))
     summary = summarize(table)
     assert table.left_out == {"lost", "missing"}
     assert (summary.mean_reward.value, summary.mean_reward.prompts, summary.scored, summary.left_out) == (1.0, 1, 2, 2)
@@ -39,12 +43,12 @@ def test_prompts_with_lost_or_missing_samples_have_no_part():
 
 
 def test_an_unscored_sample_that_was_not_lost_leaves_nothing_out():
-    table = DROP.table([sample(1.0, 0), sample(None, 1)])
+    table = DROP.apply(table_of(sample(1.0, 0), sample(None, 1)))
     assert table.left_out == frozenset()
 
 
 def test_keep_takes_what_was_scored():
-    assert summarize(Grouping(n_samples=2).table([*WHOLE, *LOST, *MISSING])).mean_reward.prompts == 3
+    assert summarize(Grouping(n_samples=2).apply(table_of(*WHOLE, *LOST, *MISSING))).mean_reward.prompts == 3
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("keep", 1 / 3), ("drop", 1.0), ("stop", 1.0)])

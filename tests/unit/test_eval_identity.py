@@ -1,4 +1,4 @@
-"""What a task is, by content: the same in every process, for whatever Python holds."""
+"""A task's identity is its content: the same in every process, for any Python value."""
 
 from __future__ import annotations
 

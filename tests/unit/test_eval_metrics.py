@@ -15,6 +15,7 @@ from strands_env.eval.metrics import (
     comparison,
     compute_pass_at_k,
     compute_pass_hat_k,
+    interval_of,
     mean_interval,
     pass_at_k,
     pass_hat_k,
@@ -239,3 +240,15 @@ def test_token_sums_and_cost():
 def test_cached_input_has_its_own_price():
     totals = {"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 0}
     assert Prices(input=10.0, cached_input=1.0).cost(totals) == pytest.approx((60 * 10 + 40 * 1) / 1e6)
+
+
+@pytest.mark.parametrize(("prompts", "samples"), [(10, 1), (10, 8), (30, 4), (100, 2)])
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
+def test_the_interval_holds_the_true_mean_nearly_as_often_as_it_says(prompts: int, samples: int, rate: float) -> None:
+    """In 300 runs whose prompts pass with rates of their own, drawn from a beta distribution of this concentration."""
+    rng = np.random.default_rng(0)
+    for concentration in (0.3, 3.0):
+        own = rng.beta(rate * concentration, (1 - rate) * concentration, size=(300, prompts))
+        rewards = rng.binomial(samples, own) / samples
+        found = [interval_of(each.mean(), each.var(ddof=1), prompts) for each in rewards]
+        assert np.mean([low - 1e-9 <= rate <= high + 1e-9 for low, high in found]) >= 0.93

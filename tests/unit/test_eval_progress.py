@@ -77,6 +77,6 @@ async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, mo
 def test_a_broken_display_is_told_the_end_to_give_the_terminal_back():
     display = Broken("start")
     guarded = GuardedProgress(display)
-    for call in (guarded.start, guarded.update, guarded.finish):
-        call(ProgressState())
+    for call in ("start", "update", "finish"):
+        guarded(call, ProgressState())
     assert display.calls == ["start", "finish"]

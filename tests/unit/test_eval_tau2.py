@@ -14,6 +14,9 @@ from strands_env.core import Action, TerminationReason
 from strands_env.eval import DatasetError
 from strands_env.eval.benchmarks.tau2_bench import Tau2MockEvaluator, Tau2Reward, _tau2
 from strands_env.testing import ScriptedModel, call, reply
+from strands_env.training import SampleStatus, samples_from_step
+from strands_sglang import SGLangModel
+from tests.provider_support import Replay, completion, tokenizer
 
 FAKES = Path(__file__).parent / "fakes"
 
@@ -91,9 +94,7 @@ def test_call_of_an_unknown_tool_gets_the_packages_answer_and_counts_as_an_error
         ([reply(" ")], ["Go."], {}, "agent_error", 2),
     ],
 )
-def test_what_ends_an_episode_early_makes_it_worth_nothing(
-    agent: Any, user: Any, options: dict[str, Any], end: str, steps: int
-) -> None:
+def test_what_ends_an_episode_early_makes_it_worth_nothing(agent, user, options, end, steps):
     result = talk(agent, user, **options)
     assert result.reward.reward == 0.0
     assert (result.reward.info["end"], result.reward.info["steps"]) == (end, steps)
@@ -121,22 +122,34 @@ def test_a_saved_rollout_cannot_be_scored_again() -> None:
         asyncio.run(Tau2Reward().compute(task(), result))
 
 
-def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_package_is_one_sentence_with_the_line_that_installs_it(package, monkeypatch):
     monkeypatch.setattr(sys, "path", [item for item in sys.path if not (Path(item) / "tau2").is_dir()])
     with pytest.raises(DatasetError, match=r"^tau2-bench is not installed: git clone https://github.com/sierra-res"):
         list(Tau2MockEvaluator(lambda: None).load_dataset())
 
 
-def test_the_other_package_of_that_name_is_recognised(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_package_of_that_name_is_recognised(package, tmp_path, monkeypatch):
     (tmp_path / "tau2").mkdir()
     (tmp_path / "tau2" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DatasetError, match="another project of that name"):
         Tau2MockEvaluator.environment(lambda: ScriptedModel([]))
+
+
+@pytest.mark.usefixtures("package")
+def test_an_episode_becomes_a_sample_that_holds_the_agents_tokens_and_its_reward() -> None:
+    calls = '<tool_call>{"name": "pay", "arguments": {"amount":5}}</tool_call><tool_call>{"name": "double"}</tool_call>'
+    agent = Replay([completion(calls, split=True), completion("Done.", split=True)])
+    user = Replay([completion("I pay 5."), completion("###STOP###")])
+    models = [SGLangModel(client=client, tokenizer=tokenizer()) for client in (agent, user)]
+    env = Tau2MockEvaluator.environment(lambda: models[0], user_model=lambda: models[1])()
+    result = asyncio.run(env.step(task()))
+    (sample,) = samples_from_step(result)
+    trained = [i for i, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask]
+    sampled = [turn.completion.output_ids for turn in models[0].conversation.forest.turns]
+    assert trained == [i for ids in sampled for i in ids]
+    assert [*agent.prompts[1], *sampled[1]] == list(sample.token_ids)
+    assert (sample.reward, sample.status) == (1.0, SampleStatus.COMPLETED)
 
 
 # ---- the package itself ----------------------------------------------------------------------------------------------
@@ -196,7 +209,6 @@ def test_script_ends_as_in_the_packages_own_runner(real: Any, limits: dict[str, 
     env = Tau2MockEvaluator.environment(lambda: ScriptedModel(AGENT), **models)()
     ours = asyncio.run(env.step(action)).reward
     theirs, orchestrator = played_by_the_package(real, action.task_context.model_dump()["task"], **limits)
-    assert ours is not None
     assert ours.reward == theirs.reward_info.reward
     assert ours.info["end"] == theirs.termination_reason.value
     assert (ours.info["steps"], ours.info["errors"]) == (orchestrator.step_count, orchestrator.num_errors)

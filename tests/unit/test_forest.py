@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from provider_support import user
 
+from strands_sglang.conversation.fast_paths import FastPath
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.trajectory import (
     Completion,
@@ -47,7 +48,7 @@ class Episode:
     """Plays model calls against a forest; ids count up so that every token is unique."""
 
     def __init__(self) -> None:
-        self.forest = TrajectoryForest()
+        self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self._next = 0
 
     def ids(self, count: int) -> array[int]:
@@ -478,7 +479,6 @@ def test_the_sampling_mask_of_a_path_is_that_of_its_turns() -> None:
         )
     (path,) = forest.trajectories()
     mask = path.sampling_mask
-    assert mask is not None
     assert mask.ids.tolist() == [1, 2, 3, 4]
     assert mask.offsets.tolist() == [0, 0, 0, 2, 3, 3, 3, 4]
     assert mask.part(2, 4).offsets.tolist() == [0, 2, 3]

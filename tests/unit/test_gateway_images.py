@@ -141,9 +141,7 @@ def anthropic_image(data: str) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
 
 
-async def test_anthropic_images_in_messages_and_in_tool_results(
-    session: Session, client: Recorder, tiny: TinyModel
-) -> None:
+async def test_anthropic_images_in_messages_and_in_tool_results(session, client, tiny):
     anthropic = pytest.importorskip("anthropic", reason="the extra 'test' is not installed")
     client.script = [READ]
     schema = {"type": "object", "properties": {"file_path": {"type": "string"}}}
@@ -191,9 +189,7 @@ async def test_claude_codes_read_of_an_image(session: Session, client: Recorder)
     assert trajectory.images == sent(client, RED)
 
 
-async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(
-    session: Session, client: Recorder
-) -> None:
+async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(session, client):
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {session.key}"}) as http:
 
         async def ask(messages: list[Any]) -> str:
@@ -223,9 +219,7 @@ async def test_an_image_that_a_client_encodes_anew_is_a_new_root_and_counted(
         ("/v1/messages", {"type": "document", "source": {"type": "base64", "data": "AA=="}}),
     ],
 )
-async def test_what_cannot_be_exact_never_reaches_the_server(
-    session: Session, client: Recorder, path: str, part: dict[str, Any]
-) -> None:
+async def test_what_cannot_be_exact_never_reaches_the_server(session, client, path, part):
     messages = [{"role": "user", "content": [part]}]
     body = {"model": "m", "max_tokens": 5, "messages": messages, "input": messages}
     async with (

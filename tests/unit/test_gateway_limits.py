@@ -53,7 +53,7 @@ async def test_the_final_answer_ends_a_program_and_no_more_is_sampled(limit: str
 
     values = {"max_requests": 4, "max_sampled_tokens": 400, "max_seconds": 0.4}
     async with rig(policy, limits={limit: values[limit], "final_answer": True}) as r:
-        history, end = await loop(r, 100)
+        history, end = await loop(r, 2000)
         assert end == "answer" and history[-1]["content"] == f"The answer is 3. {CALL}"
         counts = r.session.counters
         assert counts.final == 1 and counts.extended == counts.sampled - 1 == len(history) // 2 - 1

@@ -307,7 +307,6 @@ async def test_sampling_sets_are_kept_per_output_token() -> None:
     await run(model)
     assert client.requests[0].fields["return_sampling_mask"] is True
     kept = model.forest.turns[0].completion.sampling_mask
-    assert kept is not None
     assert (list(kept.ids), list(kept.offsets)) == ([5, 9, 6], [0, 2, 3])
 
 

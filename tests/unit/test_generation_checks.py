@@ -1,4 +1,4 @@
-"""What an answer must be to be recorded: ids of the vocabulary, no more than asked for, experts of the right tokens."""
+"""Checks of an answer before it is recorded: ids of the vocabulary, no more than asked, experts of the right tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call ends: an abort that meets the model's own end, `min_new_tokens`, and ends this package does not know."""
+"""Ends of a call: an abort that meets the model's own end, `min_new_tokens`, and ends this package does not know."""
 
 from __future__ import annotations
 
@@ -120,7 +120,6 @@ async def test_tokens_decoded_in_one_step_with_the_stop_token_are_cut() -> None:
     assert list(done.output_ids) == ids[:3]
     assert done.output_logprobs is not None and len(done.output_logprobs) == 3
     assert [(span.version, span.start, span.end) for span in done.weight_spans] == [("a", 0, 2), ("b", 2, 3)]
-    assert done.sampling_mask is not None
     assert (len(done.sampling_mask.ids), list(done.sampling_mask.offsets)) == (6, [0, 2, 4, 6])
     assert np.frombuffer(done.routed_experts or b"", dtype="<i4").tolist() == list(range((prompt + 2) * 2))
 

@@ -73,7 +73,6 @@ def test_the_longest_history_is_recalled_and_extended_in_its_place() -> None:
     messages = [QUESTION, REPLY, {"role": "user", "content": [{"toolResult": RESULT}]}]
     memory.remember("agent", messages, Walk(key=b"there"), recalled=memory.recall("agent", messages), samples=(1,))
     known = memory.recall("agent", [*messages, REPLY])
-    assert known is not None
     assert (len(known.messages), known.walk.key) == (3, b"there")
     assert not is_known(memory, QUESTION)
     assert memory.recall("another", messages) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strands_sglang import installation
+from strands_sglang import exceptions
 from tests.conftest import ROOT
 
 
@@ -27,7 +27,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         )
         if direct_url is not None:
             (folder / "direct_url.json").write_text(json.dumps(direct_url))
-        monkeypatch.setattr(installation, "_CHECKOUT", tmp_path)
+        monkeypatch.setattr(exceptions, "_CHECKOUT", tmp_path)
         monkeypatch.setattr(metadata, "distribution", lambda name: metadata.Distribution.at(folder))
 
     return install
@@ -40,24 +40,24 @@ def requirement(command: str) -> list[str]:
 
 
 def test_a_checkout_is_named_by_its_folder() -> None:
-    assert requirement(installation.install_command("local")) == ["-e", f"{ROOT}[local]"]
+    assert requirement(exceptions.install_command("local")) == ["-e", f"{ROOT}[local]"]
 
 
 def test_a_wheel_is_named_by_its_address(installed, tmp_path) -> None:
     wheel = tmp_path / "a b.whl"
     wheel.touch()
     installed({"url": wheel.as_uri(), "archive_info": {}})
-    assert requirement(installation.install_command("ray")) == [f"strands-rollout[ray] @ {wheel.as_uri()}"]
+    assert requirement(exceptions.install_command("ray")) == [f"strands-rollout[ray] @ {wheel.as_uri()}"]
 
 
 def test_a_repository_is_named_with_its_commit(installed) -> None:
     url = "https://example.com/rollout.git"
     installed({"url": url, "vcs_info": {"vcs": "git", "commit_id": "abc"}, "subdirectory": "python"})
     expected = f"strands-rollout[local] @ git+{url}@abc#subdirectory=python"
-    assert requirement(installation.install_command("local")) == [expected]
+    assert requirement(exceptions.install_command("local")) == [expected]
 
 
 @pytest.mark.parametrize("direct_url", [None, {"url": "file:///no/such/file.whl", "archive_info": {}}])
 def test_without_an_address_the_packages_are_named(installed, direct_url) -> None:
     installed(direct_url)
-    assert requirement(installation.install_command("local")) == ["torch<3,>=2.5", "gguf"]
+    assert requirement(exceptions.install_command("local")) == ["torch<3,>=2.5", "gguf"]

@@ -73,9 +73,7 @@ def test_what_is_sent_is_rgb_in_a_size_that_the_processor_leaves_alone(name: str
 
 @pytest.mark.parametrize("encoding", ImageEncoding)
 @pytest.mark.parametrize("name", ["photo", "palette"])
-def test_what_has_entered_once_enters_again_unchanged(
-    expander: ProcessorExpander, name: str, encoding: ImageEncoding
-) -> None:
+def test_what_has_entered_once_enters_again_unchanged(expander, name, encoding):
     once = expander.enter(proof_pictures()[name], encoding=encoding)
     assert once.data.startswith(f"data:image/{encoding};base64,")
     again = expander.enter(once.image, encoding=encoding)

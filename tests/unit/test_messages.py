@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.messages import format_messages, format_tool_specs, to_chat_messages
+from strands_sglang.conversation.messages import (
+    format_content_block,
+    format_messages,
+    format_tool_specs,
+    sort_tool_results,
+    to_chat_messages,
+)
 from strands_sglang.exceptions import MessageConversionError
 
 PNG = b"\x89PNG..."
@@ -229,6 +235,28 @@ def test_images_of_tool_results_are_collected_in_the_order_of_the_prompt() -> No
         user(picture(b"3"), result("b", picture(b"2")), result("a", picture(b"1"))),
     ]
     assert to_chat_messages(messages).images == [b"1", b"2", b"3"]
+
+
+def test_for_a_processor_every_content_is_parts_and_images_are_data_urls() -> None:
+    part = {"type": "image", "image": "data:image/png;base64," + base64.b64encode(PNG).decode()}
+    told = [{"type": "text", "text": "a\nb"}]
+    messages = [user(text("a"), text("b"), IMAGE), assistant(use("c")), user(result("c", IMAGE, status="error"))]
+    shown = format_messages(messages, "a\nb", is_multimodal=True)
+    assert [message["content"] for message in shown] == [
+        told,
+        [*told, part],
+        [],
+        [{"type": "text", "text": "Error:"}, part],
+    ]
+    assert (format_content_block(text("a\nb"), True), format_content_block(IMAGE, True)) == (told[0], part)
+    assert format_content_block({"json": {"a": 1}}) == '{"a": 1}'
+    with pytest.raises(MessageConversionError, match="is_multimodal=True"):
+        format_content_block(IMAGE)
+
+
+def test_tool_results_are_sorted_by_id() -> None:
+    messages = [assistant(text("on")), user(result("b"), result("a")), user(text("z"), text("y"))]
+    assert sort_tool_results(messages) == [messages[0], user(result("a"), result("b")), messages[2]]
 
 
 def test_base64_text_is_an_image_too() -> None:

@@ -560,21 +560,6 @@ async def test_a_graph_on_one_model_gives_every_agent_its_trajectory() -> None:
     assert_trained_once(model)
 
 
-async def test_other_tools_start_a_new_path() -> None:
-    model, _ = make(["one", "two"])
-    agent = make_agent(model)
-    await agent.invoke_async("a")
-
-    @tool
-    async def other() -> str:
-        """Other."""
-        return "x"
-
-    agent.tool_registry.register_tool(other)
-    await agent.invoke_async("b")
-    assert len(model.trajectories) == 2
-
-
 async def test_reset_starts_an_episode() -> None:
     model, _ = make([call(1, 2), "three", call(1, 2), "three"])
     await make_agent(model).invoke_async("q")

@@ -148,9 +148,7 @@ async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> 
         assert await waiting == Reserved(tokens=3, is_rest=True)
 
 
-async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(monkeypatch):
     budget = SharedBudget()
     abandoned = budget.reservation()
     await abandoned.__enter__().reserve(None, lambda: 10)

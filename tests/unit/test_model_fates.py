@@ -1,4 +1,4 @@
-"""What became of a sample, found out from the real SDK: used, or thrown away.
+"""The fate of a sample, as the real SDK shows it: used, or thrown away.
 
 The default samples hold every used token exactly once, and no token of an answer that nobody used.
 """
@@ -17,7 +17,7 @@ from strands.hooks import AfterModelCallEvent, MessageAddedEvent
 from strands.interventions import Guide, InterventionHandler, Proceed
 from strands.middleware import InvokeModelStage
 from strands.multiagent import GraphBuilder
-from strands.types._events import ModelStopReason
+from strands.types.events import ModelStopReason
 from strands.types.exceptions import EventLoopException
 
 from strands_env.training import samples_from_model
@@ -131,7 +131,6 @@ async def test_of_two_samples_of_a_middleware_the_one_it_keeps_is_used(keep: int
 
 async def test_an_answer_that_a_hook_edits_stays_used() -> None:
     def edit(event: AfterModelCallEvent) -> None:
-        assert event.stop_response is not None
         event.stop_response.message["content"][0]["text"] = "[redacted]"
 
     model = make(["secret", "more"])
@@ -210,7 +209,6 @@ async def test_an_answer_that_an_intervention_rejects_is_thrown_away() -> None:
         name = "reject"
 
         def after_model_call(self, event: AfterModelCallEvent) -> Any:
-            assert event.stop_response is not None
             text = event.stop_response.message["content"][0]["text"]
             return Guide(feedback="Be polite.") if text == "rude" else Proceed()
 

@@ -77,9 +77,7 @@ async def talk(conv: Conversation, *turns: dict[str, Any]) -> None:
         messages.append(said(sampled.reply.text))
 
 
-async def test_three_turns_with_images_extend_what_was_sent_and_replay_exactly(
-    client: Recorder, tiny: TinyModel
-) -> None:
+async def test_three_turns_with_images_extend_what_was_sent_and_replay_exactly(client, tiny):
     conv = conversation(client, tiny)
     await talk(conv, user("compare", RED, "with", TALL), user("no image here"), user(BLUE, "and the first again", RED))
     placeholder = client.image_expander.placeholder_id  # type: ignore[union-attr]
@@ -176,9 +174,7 @@ async def test_budgets_count_expanded_tokens(client: Recorder, tiny: TinyModel) 
 
 
 @pytest.mark.parametrize("length", [-1, 1])
-async def test_a_server_that_expands_otherwise_is_refused_and_nothing_is_recorded(
-    client: Recorder, tiny: TinyModel, length: int
-) -> None:
+async def test_a_server_that_expands_otherwise_is_refused_and_nothing_is_recorded(client, tiny, length):
     def changed(answer: dict[str, Any]) -> dict[str, Any]:
         meta = answer["meta_info"]
         return {**answer, "meta_info": {**meta, "prompt_tokens": meta["prompt_tokens"] + length}}
@@ -231,9 +227,7 @@ class TwoPlaceholders:
         raise AssertionError("not reached")
 
 
-async def test_placeholders_and_images_that_do_not_agree_never_reach_the_server(
-    client: Recorder, tiny: TinyModel
-) -> None:
+async def test_placeholders_and_images_that_do_not_agree_never_reach_the_server(client, tiny):
     bang = tiny.tokenizer.encode("!")[0]
     conv = conversation(client, tiny, processor=TwoPlaceholders(bang))
     with pytest.raises(MediaError, match="1 image placeholders for 0 images"):
@@ -266,9 +260,7 @@ async def test_a_text_that_spells_the_placeholder_is_text(client: Recorder, tiny
     assert len(client.calls) == 1
 
 
-async def test_a_large_image_is_resized_once_and_every_turn_sends_the_same_bytes(
-    client: Recorder, tiny: TinyModel
-) -> None:
+async def test_a_large_image_is_resized_once_and_every_turn_sends_the_same_bytes(client, tiny):
     conv = conversation(client, tiny, max_image_pixels=30_000)
     large = png((9, 99, 9), (560, 280))
     await talk(conv, user("see", large, RED), user("and?"))
@@ -279,9 +271,7 @@ async def test_a_large_image_is_resized_once_and_every_turn_sends_the_same_bytes
         assert sent.size == (224, 112)
 
 
-async def test_images_are_processed_beside_the_event_loop_also_in_a_history_that_is_new(
-    client: Recorder, tiny: TinyModel
-) -> None:
+async def test_images_are_processed_beside_the_event_loop_also_in_a_history_that_is_new(client, tiny):
     loop_thread, seen = threading.get_ident(), []
     enter = client.image_expander.enter  # type: ignore[union-attr]
 

@@ -9,8 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
-from strands_sglang.backends import PromptIds
-from strands_sglang.backends.sglang.request import WireRequest
+from strands_sglang.backends import GenerateRequest, PromptIds
+from strands_sglang.backends.http.server import GenerateCall
+from strands_sglang.backends.sglang.request import checked_fields
 from strands_sglang.exceptions import SGLangRequestError
 
 
@@ -42,19 +43,20 @@ def test_what_follows_is_checked() -> None:
 
 def test_a_body_is_the_json_of_the_request() -> None:
     fields = {"sampling_params": {"temperature": 1.0}, "return_logprob": None, "routing_key": "k", "rid": "r"}
-    request = WireRequest.checked(PromptIds.of([1, 2]), fields)
-    assert orjson.loads(b"".join(request.body("r2", request.encode_fields()))) == {
-        "rid": "r2", "sampling_params": {"temperature": 1.0}, "stream": False, "input_ids": [1, 2],
+    prompt = PromptIds.of([1, 2])
+    checked = checked_fields(prompt, fields)
+    assert checked == {"sampling_params": {"temperature": 1.0}, "rid": "r", "routing_key": "k"}
+    call = GenerateCall.of(GenerateRequest(prompt=prompt), {"sampling_params": checked["sampling_params"]})
+    assert orjson.loads(b"".join(call.body("r2", (b"rid", b"input_ids")))) == {
+        "rid": "r2", "sampling_params": {"temperature": 1.0}, "input_ids": [1, 2],
     }  # fmt: skip
-    assert (request.rid, request.routing_key) == ("r", "k")
-    assert request.keywords() == {"sampling_params": {"temperature": 1.0}, "rid": "r", "routing_key": "k"}
 
 
 def test_ids_beyond_the_vocabulary_are_refused_without_a_look_at_each() -> None:
     with pytest.raises(SGLangRequestError, match="outside the vocabulary of 9"):
-        WireRequest.checked(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)
+        checked_fields(PromptIds((b"1,9",), 2, 9, 3), {}, vocab_size=9)
 
 
 def test_a_request_id_that_utf8_cannot_hold_is_refused() -> None:
     with pytest.raises(SGLangRequestError, match="surrogates"):
-        WireRequest.checked(PromptIds.of([1]), {"rid": "\ud800"})
+        checked_fields(PromptIds.of([1]), {"rid": "\ud800"})

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from strands_sglang.backends.http.retry import (
     DEFAULT_LIMITS,
+    RequestRetryPolicy,
     RetryBudget,
     RetryClass,
-    RetryPolicy,
     parse_retry_after,
 )
 from strands_sglang.backends.sglang.errors import classify, http_error
@@ -139,7 +139,7 @@ def test_overflow_is_a_400_whose_parsed_message_says_so(body: str, overflow: boo
 
 
 def test_back_off_doubles_up_to_its_cap_and_is_jittered() -> None:
-    policy = RetryPolicy(retry_delay=1.0, max_retry_delay=5.0)
+    policy = RequestRetryPolicy(retry_delay=1.0, max_retry_delay=5.0)
     for retry, ceiling in enumerate((1, 2, 4, 5, 5)):
         delays = [policy.backoff(retry, random.Random(seed)) for seed in range(50)]
         assert all(ceiling / 2 <= delay <= ceiling for delay in delays)
@@ -148,7 +148,7 @@ def test_back_off_doubles_up_to_its_cap_and_is_jittered() -> None:
 
 
 def test_a_seeded_rng_repeats_the_delays() -> None:
-    policy = RetryPolicy()
+    policy = RequestRetryPolicy()
     assert policy.backoff(3, random.Random(1)) == policy.backoff(3, random.Random(1))
 
 
@@ -165,19 +165,19 @@ def drain(budget: RetryBudget, kind: RetryClass) -> int:
      ("worker_lost", 10), ("server_error", 3), ("decoding", 3), ("duplicate_id", 3)],
 )  # fmt: skip
 def test_each_class_has_its_limit(kind: str, retries: int) -> None:
-    assert drain(RetryBudget(RetryPolicy(retry_deadline=None)), RetryClass(kind)) == retries
+    assert drain(RetryBudget(RequestRetryPolicy(retry_deadline=None)), RetryClass(kind)) == retries
 
 
 def test_max_retries_bounds_the_sum_but_stale_connections_are_free() -> None:
-    budget = RetryBudget(RetryPolicy(max_retries=4))
+    budget = RetryBudget(RequestRetryPolicy(max_retries=4))
     assert budget.next_delay(RetryClass.STALE) == 0.0
     assert drain(budget, RetryClass.DECODING) == 3
     assert drain(budget, RetryClass.BUSY) == 1
-    assert drain(RetryBudget(RetryPolicy(max_retries=0)), RetryClass.STALE) == 1
+    assert drain(RetryBudget(RequestRetryPolicy(max_retries=0)), RetryClass.STALE) == 1
 
 
 def test_a_used_up_stale_connection_is_a_reset() -> None:
-    budget = RetryBudget(RetryPolicy(retry_delay=1.0))
+    budget = RetryBudget(RequestRetryPolicy(retry_delay=1.0))
     assert budget.next_delay(RetryClass.STALE) == 0.0
     assert 0.5 <= (budget.next_delay(RetryClass.STALE) or 0) <= 1.0
     assert drain(budget, RetryClass.STALE) == 4
@@ -186,30 +186,32 @@ def test_a_used_up_stale_connection_is_a_reset() -> None:
 
 def test_the_clock_starts_with_the_first_attempt() -> None:
     clock = Clock()
-    budget = RetryBudget(RetryPolicy(retry_deadline=10.0), clock=clock)
+    budget = RetryBudget(RequestRetryPolicy(retry_deadline=10.0), clock=clock)
     clock.now += 50
     budget.begin()
     assert not budget.is_over
     assert budget.next_delay(RetryClass.BUSY) is not None
     clock.now += 11
     assert budget.is_over
-    assert not RetryBudget(RetryPolicy(retry_deadline=None), clock=clock).is_over
+    assert not RetryBudget(RequestRetryPolicy(retry_deadline=None), clock=clock).is_over
 
 
 def test_a_stale_connection_is_repeated_at_once() -> None:
-    budget = RetryBudget(RetryPolicy())
+    budget = RetryBudget(RequestRetryPolicy())
     assert budget.next_delay(RetryClass.STALE) == 0.0
     assert 0.5 <= (budget.next_delay(RetryClass.BUSY) or 0) <= 1.0
 
 
 def test_retry_after_is_a_lower_bound() -> None:
-    assert RetryBudget(RetryPolicy()).next_delay(RetryClass.BUSY, 7.0) == 7.0
-    assert (RetryBudget(RetryPolicy(retry_delay=50, max_retry_delay=50)).next_delay(RetryClass.BUSY, 7.0) or 0) >= 25
+    assert RetryBudget(RequestRetryPolicy()).next_delay(RetryClass.BUSY, 7.0) == 7.0
+    assert (
+        RetryBudget(RequestRetryPolicy(retry_delay=50, max_retry_delay=50)).next_delay(RetryClass.BUSY, 7.0) or 0
+    ) >= 25
 
 
 def test_the_deadline_ends_retries() -> None:
     clock = Clock()
-    budget = RetryBudget(RetryPolicy(retry_deadline=10.0, retry_delay=1.0), clock=clock)
+    budget = RetryBudget(RequestRetryPolicy(retry_deadline=10.0, retry_delay=1.0), clock=clock)
     assert budget.next_delay(RetryClass.BUSY) is not None
     clock.now += 9.9
     assert budget.next_delay(RetryClass.BUSY) is None
@@ -218,7 +220,7 @@ def test_the_deadline_ends_retries() -> None:
 
 
 def test_limits_can_be_changed() -> None:
-    policy = RetryPolicy(limits={RetryClass.SERVER_ERROR: None, RetryClass.BUSY: 1}, max_retries=5)
+    policy = RequestRetryPolicy(limits={RetryClass.SERVER_ERROR: None, RetryClass.BUSY: 1}, max_retries=5)
     assert [policy.limit(kind) for kind in (RetryClass.SERVER_ERROR, RetryClass.BUSY, RetryClass.RESET)] == [5, 1, 5]
 
 
@@ -230,7 +232,7 @@ def test_limits_can_be_changed() -> None:
 )  # fmt: skip
 def test_a_policy_is_checked(options: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        RetryPolicy(**options)  # type: ignore[arg-type]
+        RequestRetryPolicy(**options)  # type: ignore[arg-type]
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

@@ -20,11 +20,11 @@ from strands_env.core import (
 )
 from strands_env.core.types import SpanReward
 from strands_env.rewards import (
+    AgentTurn,
     ExactMatchReward,
     FormatReward,
     RegexMatchReward,
     ToolUseReward,
-    Turn,
     TurnReward,
     WeightedReward,
     token_rewards,
@@ -178,9 +178,7 @@ async def test_weighted_sum_keeps_every_part() -> None:
         ("renormalize", [(None, 1.0), (None, 3.0)], None),
     ],
 )
-async def test_weighted_sum_with_an_abstaining_part(
-    policy: str, parts: list[tuple[float | None, float]], reward: float | None
-) -> None:
+async def test_weighted_sum_with_an_abstaining_part(policy, parts, reward):
     weighted = WeightedReward(
         {str(i): (fixed(value), weight) for i, (value, weight) in enumerate(parts)}, on_abstain=policy
     )
@@ -267,7 +265,7 @@ def test_turns_hold_their_calls_and_results() -> None:
 @pytest.mark.parametrize(("aggregate", "reward"), [("mean", -0.5), ("sum", -1.0), ("last", 0.0)])
 async def test_turn_rewards_are_aggregated(aggregate: str, reward: float) -> None:
     class Errors(TurnReward):
-        async def compute_turn(self, turn: Turn, action: Action, step_result: StepResult) -> float | None:
+        async def compute_turn(self, turn: AgentTurn, action: Action, step_result: StepResult) -> float | None:
             return -float(turn.error_count) if turn.calls else None
 
     result = await Errors(aggregate=aggregate).compute(action(), TOOL_STEP)
@@ -277,7 +275,7 @@ async def test_turn_rewards_are_aggregated(aggregate: str, reward: float) -> Non
 
 async def test_step_without_a_scored_turn_has_no_reward() -> None:
     class Nothing(TurnReward):
-        def compute_turn(self, turn: Turn, action: Action, step_result: StepResult) -> float | None:
+        def compute_turn(self, turn: AgentTurn, action: Action, step_result: StepResult) -> float | None:
             return None
 
     assert (await Nothing().compute(action(), TOOL_STEP)).reward is None

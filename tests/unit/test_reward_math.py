@@ -15,7 +15,7 @@ pytest.importorskip("math_verify", reason="needs the extra `math`")
 
 from strands_env.core import Action, Observation, StepResult, TaskContext
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
-from strands_env.rewards.math_reward import _WORKERS, WorkerDiedError
+from strands_env.rewards.math_reward import _WORKERS, VerifierPool, WorkerDiedError
 from strands_env.rewards.math_worker import boxed
 
 
@@ -196,6 +196,17 @@ async def test_an_answer_is_not_wrong_because_the_machine_is_busy() -> None:
     for process in worker_processes():
         process.resume()
     assert (await scoring).reward == 1.0
+
+
+async def test_requests_in_a_row_are_one_workers() -> None:
+    """A worker takes seconds to start: one that is free is asked before another is started."""
+    pool = VerifierPool(8)
+    try:
+        for _ in range(12):
+            await pool.request({"gold": "4", "answer": r"\boxed{4}"}, 3.0)
+        assert len(pool._all) == 1
+    finally:
+        pool.close()
 
 
 async def test_a_worker_that_gets_no_time_at_all_gives_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:

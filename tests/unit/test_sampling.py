@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.backends.prompt import validate_input_ids
+from strands_sglang.backends.prompt import PromptIds, check_vocabulary
 from strands_sglang.backends.sglang.sampling import (
     SAMPLING_KEYS,
     validate_fields,
@@ -151,8 +151,8 @@ def test_parameters_must_be_a_mapping() -> None:
 
 @pytest.mark.parametrize("ids", [[0], [9], (1, 2), array("i", [3]), array("q", [3]), np.array([1, 9]), [5] * 100_000])
 def test_good_ids_pass(ids: Any) -> None:
-    validate_input_ids(ids, 10)
-    validate_input_ids(ids, None)
+    check_vocabulary(PromptIds.of(ids).highest, 10)
+    check_vocabulary(PromptIds.of(ids).highest, None)
 
 
 @pytest.mark.parametrize(
@@ -160,20 +160,21 @@ def test_good_ids_pass(ids: Any) -> None:
     [
         ([], "empty"), (array("i"), "empty"), ([-1], "negative"), (array("i", [4, -2]), "negative"),
         ([10], "outside the vocabulary of 10"), (array("I", [10]), "outside"), (np.array([3, 11]), "11"),
+        (np.array(3), "single"),
         ([1, 2.0], r"input_ids\[1\]=2.0"), ([1, "a"], r"input_ids\[1\]='a'"), ([True], "True"), ([None], "None"),
-        (array("f", [1.0]), "'f'"), (np.array([1.0]), "float64"), (np.array([[1]]), "2-d"), ("abc", "str"),
+        (array("f", [1.0]), "1.0"), (np.array([1.0]), "1.0"), (np.array([[1]]), r"\[1\]"), ("abc", "str"),
         (None, "NoneType"), ([[1, 2]], r"\[1, 2\]"), ({1, 2}, "set"),
     ],
 )  # fmt: skip
 def test_bad_ids_are_refused(ids: Any, words: str) -> None:
     with pytest.raises(SGLangRequestError, match=words):
-        validate_input_ids(ids, 10)
+        check_vocabulary(PromptIds.of(ids).highest, 10)
 
 
 @given(st.lists(st.integers(-3, 30), min_size=1), st.integers(1, 25))
 def test_exactly_the_ids_of_the_vocabulary_pass(ids: list[int], vocab_size: int) -> None:
     try:
-        validate_input_ids(ids, vocab_size)
+        check_vocabulary(PromptIds.of(ids).highest, vocab_size)
     except SGLangRequestError:
         assert min(ids) < 0 or max(ids) >= vocab_size
     else:

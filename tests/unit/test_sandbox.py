@@ -136,9 +136,7 @@ async def test_code_that_cannot_run_is_refused(sandbox: BubblewrapSandbox, code:
     assert not sandbox.is_running
 
 
-async def test_environment_of_this_process_is_not_passed_on(
-    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_environment_of_this_process_is_not_passed_on(sandbox, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     assert "s3cret" not in (await sandbox.exec("env; cat /proc/*/environ 2>/dev/null")).stdout
 

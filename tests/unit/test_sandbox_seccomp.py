@@ -54,7 +54,7 @@ ORDINARY = {
 
 
 def verdict(machine: str, number: int) -> int:
-    """What the filter answers to a call without arguments."""
+    """The filter's answer to a call without arguments."""
     program = seccomp_program(machine)
     assert program is not None
     data = struct.pack("<iIQ6Q", number, AUDIT[machine], 0, *[0] * 6)

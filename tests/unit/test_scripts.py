@@ -71,6 +71,12 @@ def test_the_sglang_server_is_refused_on_another_system(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
+def test_building_the_site_keeps_the_installed_servers() -> None:
+    """Zensical empties `.cache` beside the configuration it is given; that of the repository is not its own."""
+    commands = [line for line in (ROOT / "scripts" / "docs").read_text().splitlines() if "--config-file" in line]
+    assert commands and all("--config-file build/mkdocs.yml" in line for line in commands)
+
+
 def test_no_server_means_no_url(tmp_path: Path) -> None:
     result = run(ROOT / "scripts" / "sglang-cpu", "url", SGLANG_CPU_HOME=str(tmp_path))
     assert (result.returncode, result.stdout) == (1, "")

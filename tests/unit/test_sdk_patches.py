@@ -34,7 +34,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 from strands_env.core import Action, Environment, sdk_patches
 from strands_env.core.sdk_patches import PATCHES, inside_a_step
 from strands_env.testing import ScriptedModel, call, reply
-from strands_sglang.fast_paths import VARIABLE, FastPath
+from strands_sglang.conversation.fast_paths import VARIABLE, FastPath
 
 tracing = pytest.importorskip("opentelemetry.sdk.trace")
 exporting = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
@@ -325,9 +325,7 @@ def _numbered(value: Any) -> Any:
 )
 @pytest.mark.parametrize("kind", [Recorder, Reader])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_each_patch_changes_nothing_that_can_be_seen(
-    name: str, kind: type[Recorder], manager: Any, spans: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_patch_changes_nothing_that_can_be_seen(name, kind, manager, spans, monkeypatch):
     before = set(sdk_patches._waiting)  # loops of other tests that were suspended, not ended
     outcomes = {}
     for on in ("none", *(patch.path for patch in PATCHES), "all"):

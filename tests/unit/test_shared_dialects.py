@@ -50,11 +50,11 @@ def test_a_group_of_rollouts_renders_its_first_prompt_once(monkeypatch: pytest.M
     render = ChatTemplate.render
     monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: rendered.append(1) or render(*args, **rest))
     second = prepared(tokenizer, tools=[TOOL])
-    assert second.call.dialect is first.call.dialect
-    assert second.call.prompt == first.call.prompt
-    assert second.call.prompt.ids is not first.call.prompt.ids
+    assert second.dialect is first.dialect
+    assert second.prompt == first.prompt
+    assert second.prompt.ids is not first.prompt.ids
     assert not rendered
-    assert prepared(tokenizer, "Hello", tools=[TOOL]).call.prompt != first.call.prompt
+    assert prepared(tokenizer, "Hello", tools=[TOOL]).prompt != first.prompt
     assert rendered
 
 
@@ -74,7 +74,7 @@ def test_whatever_counts_makes_another_dialect(other: dict[str, Any]) -> None:
     tokenizer = hermes_tokenizer()
     first = prepared(tokenizer, tools=[TOOL])
     second = prepared(tokenizer, **{"tools": [TOOL], **other})
-    assert second.call.dialect is not first.call.dialect
+    assert second.dialect is not first.dialect
 
 
 def test_a_tokenizer_that_changes_is_seen() -> None:
@@ -82,20 +82,20 @@ def test_a_tokenizer_that_changes_is_seen() -> None:
     tokenizer.chat_template = TEMPLATE
     first = prepared(tokenizer)
     tokenizer.chat_template = TEMPLATE.replace("message.content", "message.content ~ '.'")
-    assert prepared(tokenizer).call.prompt.ids != first.call.prompt.ids
+    assert prepared(tokenizer).prompt.ids != first.prompt.ids
 
 
 def test_a_template_that_shows_the_date_is_rendered_each_time() -> None:
     tokenizer = qwen3_tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
-    assert prepared(tokenizer).call.dialect.key is None
+    assert prepared(tokenizer).dialect.key is None
 
 
 def test_values_that_json_would_confuse_are_told_apart() -> None:
     tokenizer = qwen3_tokenizer()
     tokenizer.chat_template = "{{ flavour }}" + TEMPLATE
     prompts = [
-        prepared(tokenizer, chat_template_kwargs={"flavour": value}).call.prompt.ids.tolist()
+        prepared(tokenizer, chat_template_kwargs={"flavour": value}).prompt.ids.tolist()
         for value in (1, 1.0, True, "1", None, [1], "None")
     ]
     assert len({tuple(prompt) for prompt in prompts}) == 5  # 1 and "1", None and "None" are printed alike

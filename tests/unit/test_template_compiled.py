@@ -39,7 +39,7 @@ def compiled(source: str) -> tuple[DeltaRenderer, CompiledDelta | None]:
 
 
 def is_assembled(source: str, content: str) -> bool:
-    """Whether a step with this content is answered without rendering, after checking the answer against a rendering."""
+    """True if a step with this content needs no rendering; its answer is checked against one."""
     renderer, found = compiled(source)
     assert found is not None
     new = [{"role": "user", "content": content}]
@@ -121,7 +121,6 @@ def test_the_clock_in_front_does_not_matter() -> None:
 def test_what_earlier_messages_say_is_asked_again_too() -> None:
     source = template("{{ m.content }}{% if '/x' in messages[0].content %}!{% endif %}")
     _, found = compiled(source)
-    assert found is not None
     assert found.text(["Hi", "Bye"]) is not None
     assert found.text(["Hi /x", "Bye"]) is None
 

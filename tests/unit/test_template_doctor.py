@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.commands.cli import main
+from strands_sglang.__main__ import main
 from strands_sglang.commands.doctor import command as doctor
 from strands_sglang.commands.doctor.source import load_source
-from strands_sglang.template import Flag, Shape, Verdict
+from strands_sglang.template import Flag, Shape, TemplateVerdict
 from tests.unit.template_texts import CHATML, LLAMA
 
 LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
@@ -160,14 +160,12 @@ def test_named_templates_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_every_verdict_flag_and_shape_is_explained() -> None:
-    assert set(doctor._VERDICTS) == set(Verdict)
+    assert set(doctor._VERDICTS) == set(TemplateVerdict)
     assert set(doctor._FLAGS) == set(Flag)
     assert set(doctor._SHAPES) == set(Shape)
 
 
-def test_transformers_is_needed_for_a_model_id_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_transformers_is_needed_for_a_model_id_only(tmp_path, monkeypatch, capsys):
     for package in ("transformers", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["doctor", tokenizer_folder(tmp_path)]) == 0
@@ -183,9 +181,7 @@ PRINTS_EOS = (
 )
 
 
-def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(tmp_path, capsys):
     file = jinja_file(tmp_path, PRINTS_EOS)
     assert diagnose(file, "--no-tools", "--json") == 0
     report = json.loads(capsys.readouterr().out)
@@ -195,8 +191,6 @@ def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(
     assert (report["assumed"], report["closers"]) == ({}, {"text>user": "<|e|>"})
 
 
-def test_tokens_given_for_a_folder_that_names_its_own_are_not_ignored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_given_for_a_folder_that_names_its_own_are_not_ignored(tmp_path, capsys):
     assert diagnose(tokenizer_folder(tmp_path), "--eos", "</s>") == 2
     assert "the folder" in (printed := capsys.readouterr().err) and "--eos" in printed

@@ -1,4 +1,4 @@
-"""What the self-check finds out about templates."""
+"""Findings of the self-check about templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strands_sglang.template import (
     Path,
     Report,
     Shape,
-    Verdict,
+    TemplateVerdict,
     generation_opens_reasoning,
 )
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, text, user
@@ -34,13 +34,13 @@ def check(source: str, *, tools: Any = TOOLS, **options: Any) -> Report:
 @pytest.mark.parametrize("source", [CHATML, GLM])
 def test_template_that_takes_everything_is_exact(source: str) -> None:
     report = check(source)
-    assert (report.verdict, report.path, report.needs_full_history) == (Verdict.EXACT, Path.COMPACT, False)
+    assert (report.verdict, report.path, report.needs_full_history) == (TemplateVerdict.EXACT, Path.COMPACT, False)
     assert report.refused == {}
 
 
 def test_refused_shape_makes_it_partial() -> None:
     report = check(LLAMA)
-    assert report.verdict is Verdict.PARTIAL
+    assert report.verdict is TemplateVerdict.PARTIAL
     assert list(report.refused) == [Shape.CALLS_TOOLS]
     assert "only single tool-calls" in report.refused[Shape.CALLS_TOOLS]
     assert "only single tool-calls" in report.summary
@@ -53,19 +53,19 @@ def test_lost_tool_results_make_it_unsupported() -> None:
             "{% elif message.role != 'tool' %}<|im_start|>{{ message.role }}",
         )
     )
-    assert report.verdict is Verdict.UNSUPPORTED
+    assert report.verdict is TemplateVerdict.UNSUPPORTED
     assert "drops" in report.refused[Shape.CALL_TOOL]
 
 
 def test_without_tools_only_text_counts() -> None:
     report = check(LLAMA, tools=None)
-    assert (report.verdict, list(report.shapes)) == (Verdict.EXACT, [Shape.TEXT_USER])
+    assert (report.verdict, list(report.shapes)) == (TemplateVerdict.EXACT, [Shape.TEXT_USER])
 
 
 def test_state_over_the_whole_history_needs_the_full_history() -> None:
     source = CHATML.replace("<tool_response>\n", "<tool_response>{{ loop.index }}\n")
     renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert (renderer.report.verdict, renderer.report.needs_full_history) == (Verdict.EXACT_FULL, True)
+    assert (renderer.report.verdict, renderer.report.needs_full_history) == (TemplateVerdict.EXACT_FULL, True)
     history = [user("Q"), call("a"), result("a"), call("b")]
     delta = renderer.delta(history, [result("b", "here")])
     assert "<tool_response>5\nhere" in delta.text
@@ -78,7 +78,7 @@ def test_switch_that_lasts_for_the_rest_of_the_conversation_needs_the_full_histo
     state += "{% set ns.on = ' (switched)' %}{% endif %}{% endfor %}"
     source = (state + CHATML + "{{ ns.on }}").replace("@", switch)
     renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert renderer.report.verdict is Verdict.EXACT_FULL
+    assert renderer.report.verdict is TemplateVerdict.EXACT_FULL
     delta = renderer.delta([user(f"Q {switch}"), text("A"), user("Q2"), text("A2")], [user("Q3")])
     assert delta.text.endswith("<|im_start|>assistant\n (switched)")
 
@@ -89,9 +89,9 @@ def test_media_numbered_over_the_conversation_need_the_full_history(kind: str) -
     shown += "{% if part.type == 'text' %}{{ part.text }}{% else %}{% set ns.n = ns.n + 1 %}"
     shown += "{{ part.type }}{{ ' %d' % ns.n if numbered }}: {% endif %}{% endfor %}{% endif %}"
     source = "{% set ns = namespace(n=0) %}" + CHATML.replace(ANSWER, shown)
-    assert check(source).verdict is Verdict.EXACT
+    assert check(source).verdict is TemplateVerdict.EXACT
     renderer = DeltaRenderer(source, stop_tokens=["<|im_end|>"], template_kwargs={"numbered": True})
-    assert renderer.report.verdict is Verdict.EXACT_FULL
+    assert renderer.report.verdict is TemplateVerdict.EXACT_FULL
     see = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "look"}]}
     delta = renderer.delta([see, text("A"), user("Q2"), text("A2")], [see])
     assert f"user\n{kind} 2: look<|im_end|>" in delta.text
@@ -175,13 +175,13 @@ def test_tools_that_are_never_shown() -> None:
 
 def test_flat_tools_are_probed_flat() -> None:
     source = "{% for tool in tools or [] %}{{ tool.name.upper() }}{% endfor %}" + CHATML
-    assert check(source, tools=[TOOLS[0]["function"]]).verdict is Verdict.EXACT
+    assert check(source, tools=[TOOLS[0]["function"]]).verdict is TemplateVerdict.EXACT
 
 
 def test_template_that_needs_tools() -> None:
     source = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + CHATML
     renderer = DeltaRenderer(source, tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert renderer.report.verdict is Verdict.EXACT
+    assert renderer.report.verdict is TemplateVerdict.EXACT
     assert renderer.delta([user("Q"), text("A")], [user("More")]).text
 
 
@@ -191,7 +191,7 @@ def test_foreign_tokenizer_is_checked_too() -> None:
             return ChatTemplate(CHATML).render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     renderer = DeltaRenderer(ChatTemplate.from_tokenizer(Foreign()), tools=TOOLS, stop_tokens=["<|im_end|>"])
-    assert renderer.report.verdict is Verdict.EXACT
+    assert renderer.report.verdict is TemplateVerdict.EXACT
     assert renderer.delta([user("Q"), text("A")], [user("More")]).text.startswith("\n<|im_start|>user")
 
 

@@ -293,9 +293,7 @@ EXECUTORS = pytest.mark.parametrize("executor", [ConcurrentToolExecutor(), Seque
         ({"max_total_tokens": 35}, MaxTotalTokensReachedError, 3),
     ],
 )
-async def test_the_loop_ends_at_a_complete_iteration(
-    executor: Any, options: dict[str, int], error_class: type[ToolLimitReachedError], replies: int
-) -> None:
+async def test_the_loop_ends_at_a_complete_iteration(executor, options, error_class, replies):
     model, limiter, ran = ScriptedModel(calls_per_reply=3), ToolLimiter(**options), []
     agent = make_agent(model, limiter, executor, ran)
     with pytest.raises(EventLoopException) as raised:

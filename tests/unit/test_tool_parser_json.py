@@ -117,7 +117,7 @@ def test_hermes_render_is_what_the_qwen3_template_prints() -> None:
         ("functions.web-search:12", "web-search"),
         ("functions.module.sub_tool:0", "module.sub_tool"),
         ("functions.f", "f"),
-        ("calculator:0", "calculator:0"),
+        ("calculator:0", "calculator"),
     ],
 )
 def test_kimi_names_and_ids(header: str, name: str) -> None:

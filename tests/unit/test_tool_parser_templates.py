@@ -115,9 +115,7 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_the_family_reads_what_its_template_prints(
-    rows: dict[str, dict[str, str]], parser_name: str, template: str
-) -> None:
+def test_the_family_reads_what_its_template_prints(rows, parser_name, template):
     printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
     parser = get_tool_parser(parser_name)
     if not printed.rstrip().endswith(parser.tool_end_token):
@@ -144,9 +142,7 @@ def test_strings_are_read_to_the_blank(rows: dict[str, dict[str, str]], parser_n
 
 
 @pytest.mark.parametrize(("parser_name", "template"), CASES)
-def test_no_other_family_reads_it_as_another_call(
-    rows: dict[str, dict[str, str]], parser_name: str, template: str
-) -> None:
+def test_no_other_family_reads_it_as_another_call(rows, parser_name, template):
     printed = printed_call(rows[f"{template}.jinja"], arguments(parser_name))
     for other in others(parser_name):
         good = [call for call in get_tool_parser(other).parse(printed, tools=TOOLS) if not call.is_error]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from strands import Agent, ToolContext, tool
-from strands.types._events import ToolResultEvent
+from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 
 from strands_env.core.limits import MAX_WAITING_EVENTS, limit_content, shorten, with_limits, with_timeout

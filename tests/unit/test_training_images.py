@@ -137,9 +137,7 @@ async def run_slime(monkeypatch: pytest.MonkeyPatch, tiny: TinyModel, args: Any,
         return await slime.generate(args, slimes_sample(), {**PARAMS, "max_new_tokens": 60, **params})
 
 
-async def test_slime_trains_the_images_of_prompts_and_of_later_turns(
-    monkeypatch: pytest.MonkeyPatch, slimes_state: Any, tiny: TinyModel, folder: Path
-) -> None:
+async def test_slime_trains_the_images_of_prompts_and_of_later_turns(monkeypatch, slimes_state, tiny, folder):
     options = {"sampling_params": SAMPLING}
     done = await run_slime(monkeypatch, tiny, slimes_args(folder, strands_env_model_options=options))
     assert done.status is Sample.Status.COMPLETED, done.metadata
@@ -150,9 +148,7 @@ async def test_slime_trains_the_images_of_prompts_and_of_later_turns(
     assert differences(tiny, done.tokens, fed, mask, logprobs) < 1e-4
 
 
-async def test_slimes_budget_of_a_response_counts_the_tokens_of_images(
-    monkeypatch: pytest.MonkeyPatch, slimes_state: Any, tiny: TinyModel, folder: Path
-) -> None:
+async def test_slimes_budget_of_a_response_counts_the_tokens_of_images(monkeypatch, slimes_state, tiny, folder):
     options = {"sampling_params": SAMPLING}
     args = slimes_args(folder, strands_env_model_options=options)
     whole = await run_slime(monkeypatch, tiny, args)
@@ -161,9 +157,7 @@ async def test_slimes_budget_of_a_response_counts_the_tokens_of_images(
     assert cut.status is Sample.Status.TRUNCATED and len(cut.multimodal_train_inputs["image_grid_thw"]) == 1
 
 
-async def test_slime_without_a_processor_refuses_images(
-    monkeypatch: pytest.MonkeyPatch, slimes_state: Any, tiny: TinyModel, folder: Path
-) -> None:
+async def test_slime_without_a_processor_refuses_images(monkeypatch, slimes_state, tiny, folder):
     slimes_state.processor = None
     with pytest.raises(slime.SlimeConfigError, match="nothing expands them"):
         await run_slime(monkeypatch, tiny, slimes_args(folder))
@@ -207,9 +201,7 @@ def test_skyrl_gets_pixels_a_row(tiny: TinyModel, sample: TrainingSample, expand
     assert differences(tiny, ids, fed, mask, logprobs) < 1e-4
 
 
-def test_verl_gets_pictures_that_expand_to_the_tokens(
-    tiny: TinyModel, sample: TrainingSample, expander: ProcessorExpander
-) -> None:
+def test_verl_gets_pictures_that_expand_to_the_tokens(tiny, sample, expander):
     fields = verl.agent_loop_output([sample], prompt_length=99, response_length=99, expander=expander)
     fed = tiny.image_processor(images=fields["multi_modal_data"]["images"], return_tensors="pt")
     ids = fields["prompt_ids"] + fields["response_ids"]
@@ -220,9 +212,7 @@ def test_verl_gets_pictures_that_expand_to_the_tokens(
         verl.agent_loop_output([sample], prompt_length=9, response_length=99, expander=expander)
 
 
-def test_a_verl_response_cut_inside_an_image_is_cut_before_it(
-    sample: TrainingSample, expander: ProcessorExpander
-) -> None:
+def test_a_verl_response_cut_inside_an_image_is_cut_before_it(sample, expander):
     image = sample.media[1]
     limit = image.offset + 3 - sample.prompt_length
     fields = verl.agent_loop_output([sample], prompt_length=99, response_length=limit, expander=expander)
@@ -230,9 +220,7 @@ def test_a_verl_response_cut_inside_an_image_is_cut_before_it(
     assert len(fields["prompt_ids"] + fields["response_ids"]) == image.offset
 
 
-def test_other_processors_and_sampled_image_tokens_are_refused(
-    sample: TrainingSample, expander: ProcessorExpander
-) -> None:
+def test_other_processors_and_sampled_image_tokens_are_refused(sample, expander):
     foreign = replace(sample, media=tuple(replace(medium, processor="other") for medium in sample.media))
     with pytest.raises(InvalidSampleError, match="sampled under the image processor other"):
         skyrl.generator_output([[foreign]], expander=expander)

@@ -110,6 +110,17 @@ def test_messages_printed_again_are_what_a_tokenizer_would_write(example: Any, t
     assert len(drifted) > len(again.token_ids) - 2
 
 
+@pytest.mark.parametrize("expression", ['{"a": 1}', "7", "null", '["1+2"]'])
+def test_any_json_as_an_argument_is_the_models_mistake_and_not_the_end_of_the_run(
+    example: Any, expression: str
+) -> None:
+    function = {"name": "calculator", "arguments": f'{{"expression": {expression}}}'}
+
+    (answer,) = example["rollouts"]._run([{"id": "c", "type": "function", "function": function}])
+
+    assert answer["content"].startswith("Error: ")
+
+
 def test_held_out_problems_are_distinct_and_never_trained(example: Any) -> None:
     task = example["task"]
     held_out = {problem.expression for problem in task.held_out_problems(0, 200)}
@@ -208,9 +219,7 @@ def experiment(example: Any, tmp_path: Path) -> Any:
     return make
 
 
-async def test_a_stopped_run_goes_on_to_the_same_result(
-    example: Any, experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stopped_run_goes_on_to_the_same_result(example, experiment, tmp_path, monkeypatch):
     run = example["run"]
     one = run.Run(seed=0, arm="re-tokenised", dropout=0.3, rate=4e-4)
     await experiment("whole").make(one)
@@ -241,9 +250,7 @@ async def test_a_finished_run_can_be_made_longer(example: Any, experiment: Any, 
     assert example["report"].pack(tmp_path / "grown") == example["report"].pack(tmp_path / "whole")
 
 
-async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_messages(
-    example: Any, experiment: Any
-) -> None:
+async def test_a_rollout_through_the_gateway_holds_exact_tokens_and_the_clients_messages(example, experiment):
     run, task = example["run"], example["task"]
     made = experiment("gateway")
     problem = task.make_problem(random.Random(0))
@@ -275,7 +282,7 @@ def test_all_arms_of_a_seed_come_before_the_next_seed_and_no_run_twice(example: 
 
 
 def results(seeds: list[int], arms: tuple[str, ...] = ("token-exact", "re-tokenised", "chat text")) -> dict[str, Any]:
-    """What `report.py` packs, of two steps."""
+    """The data that `report.py` packs, of two steps."""
     names = ("reward", "drift", "drifted_tokens", "sequence_gap", "max_token_gap", "k3")
     return {
         "settings": {},
@@ -313,7 +320,7 @@ def test_one_seed_has_no_interval_and_the_report_says_so(example: Any) -> None:
 def test_a_seed_that_lacks_an_arm_is_not_counted(example: Any) -> None:
     half = results([0, 1, 2])
     half["runs"].pop()
-    assert "Mean over the 2 seeds [0, 1]" in example["report"].tables(half)
+    assert "Both values of the seeds [0, 1], without confidence intervals" in example["report"].tables(half)
 
 
 def test_other_strengths_and_rates_have_tables_of_their_own(example: Any) -> None:
@@ -321,15 +328,17 @@ def test_other_strengths_and_rates_have_tables_of_their_own(example: Any) -> Non
     for change in ({"dropout": 0.1}, {"rate": 1e-3}):
         made["runs"] += [run | change for run in results([0, 1], ("token-exact", "re-tokenised"))["runs"]]
     table = example["report"].tables(made)
-    assert "| 0.1 | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 0.550 ± 0.635 |" in table
-    assert "| 0.001 | 2 | 0.250 ± 0.000 | 0.550 ± 0.635 |" in table
-    assert "Mean over the 2 seeds [0, 1]" in table
+    after = "0.250, 0.250 | 0.500, 0.600 | 0.000, 0.050 | 0.500, 0.550 |"
+    assert f"| 0.1 | 2 | 0.500, 0.500 | 0.500, 0.500 | {after} 0.5 | 2 |" in table
+    assert f"| 0.001 | 2 | {after}" in table
 
 
 def test_power_and_the_sign_flip_test_are_those_of_the_textbook(example: Any) -> None:
     report = example["report"]
     assert report.power(0.0, 1.0, 8) == pytest.approx(0.05, abs=0.01)
     assert report.power(1.0, 1.0, 10) == pytest.approx(0.803, abs=0.02)  # one-sample t, d = 1, n = 10
+    assert report.needed(1.0, 1.0) in ("9", "10", "11")
+    assert report.needed(0.01, 1.0, most=5) == "more than 5"
     assert report.sign_flip([1.0, 2.0, 3.0]) == 0.25
     assert report.sign_flip([1.0, -1.0]) == 1.0
 
@@ -348,9 +357,7 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_picture_shows_all_seeds_and_says_what_is_smoothed(
-    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_picture_shows_all_seeds_and_says_what_is_smoothed(example, tmp_path, monkeypatch):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     figures: list[Any] = []
     monkeypatch.setattr(pyplot, "close", figures.append)
@@ -358,6 +365,7 @@ def test_the_picture_shows_all_seeds_and_says_what_is_smoothed(
     monkeypatch.undo()
     pyplot.close("all")
     (figure,) = figures
-    assert [len(axis.lines) for axis in figure.axes] == [9, 6]  # 3 arms: 2 seeds and a mean; 2 seeds
-    assert "thin: each seed; thick: mean" in figure.texts[0].get_text()
+    assert [len(axis.lines) for axis in figure.axes] == [9, 8]  # 3 arms: 2 seeds and a mean; 4 columns: dots and a mean
+    assert [len(line.get_xdata()) for line in figure.axes[1].lines[::2]] == [2, 2, 2, 2]
+    assert "thin a seed, thick the mean of 5 steps" in figure.texts[0].get_text()
     assert (tmp_path / "reward.png").stat().st_size > 10_000

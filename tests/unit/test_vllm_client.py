@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.error import HTTPError
 
+import numpy as np
 import orjson
 import pytest
 
@@ -20,9 +21,11 @@ from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_sglang import SGLangClient, TokenModel, get_client, get_tokenizer
 from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, client_class
 from strands_sglang.backends.http import served
+from strands_sglang.backends.http.server import GenerateCall
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.backends.vllm.answer import read_answer
-from strands_sglang.backends.vllm.request import WireRequest
+from strands_sglang.backends.vllm.request import wire_fields
+from strands_sglang.command_line import SERVERS
 from strands_sglang.exceptions import (
     BackendAnswerError,
     BackendConnectionError,
@@ -155,10 +158,10 @@ async def test_more_tokens_than_the_context_has_are_refused_because_vllm_would_c
 
 
 async def test_images_are_sent_beside_the_ids_with_their_placeholders() -> None:
-    wire = WireRequest.of(request(images=("data:image/png;base64,AA==",), growth=19, show_prompt=True))
-    body = orjson.loads(b"".join(wire.body("r")))
+    asked = request(images=("data:image/png;base64,AA==",), growth=19, show_prompt=True)
+    body = orjson.loads(b"".join(GenerateCall.of(asked, wire_fields(asked)).body("r", VLLMClient.wire_names)))
     assert body["content_parts"] == [{"type": "image_url", "url": "data:image/png;base64,AA=="}]
-    assert (body["token_ids"], body["return_token_ids"]) == (PROMPT, True)
+    assert (body["request_id"], body["token_ids"], body["return_token_ids"]) == ("r", PROMPT, True)
 
 
 def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:
@@ -168,19 +171,35 @@ def scoring_answer(prompt_logprobs: Any) -> dict[str, Any]:
 
 def test_a_scored_prompt_begins_where_asked_and_is_checked() -> None:
     asked = GenerateRequest(prompt=PromptIds.of([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0)
-    assert b'"prompt_logprobs":0' in b"".join(WireRequest.of(asked).body("r"))
+    assert wire_fields(asked)["sampling_params"]["prompt_logprobs"] == 0
     entries = [None, {"8": {"logprob": -0.5}}, {"9": {"logprob": -9999.0}}]
 
     def read(entries: Any, start: int) -> Any:
-        return read_answer(scoring_answer(entries), replace(asked, score_from=start), rid=None, vocab_size=None)
+        return read_answer(scoring_answer(entries), replace(asked, score_from=start), rid=None)
 
     scored = read(entries, 0).scored_prompt
-    assert scored.ids.tolist() == [8, 9]
-    assert scored.logprobs[0] == -0.5 and math.isnan(scored.logprobs[1])
+    assert scored.ids.tolist() == [7, 8, 9]
+    assert np.array_equal(scored.logprobs, [math.nan, -0.5, math.nan], equal_nan=True)
     assert read(entries, 2).scored_prompt.ids.tolist() == [9]
     for wrong in (entries[:2], [None, {"7": {"logprob": -1.0}}, {"9": {"logprob": -1.0}}]):
         with pytest.raises(BackendAnswerError):
             read(wrong, 0)
+
+
+def test_the_most_likely_tokens_come_by_rank_without_the_one_that_is_only_there_as_the_prompts() -> None:
+    asked = GenerateRequest(
+        prompt=PromptIds.of([7, 8, 9]), sampling_params={"max_new_tokens": 1}, score_from=0, score_top_k=2
+    )
+    assert wire_fields(asked)["sampling_params"]["prompt_logprobs"] == 2
+    first = {"8": {"logprob": -3.0, "rank": 5}, "4": {"logprob": -0.2, "rank": 1}, "5": {"logprob": -2.0, "rank": 2}}
+    entries = [None, first, {"9": {"logprob": -0.1, "rank": 1}, "4": {"logprob": -9999.0, "rank": 2}}]
+    scored = read_answer(scoring_answer(entries), asked, rid=None).scored_prompt
+    assert scored is not None and scored.top_ids is not None
+    assert (scored.logprobs.tolist()[1:], scored.top_ids.tolist()) == ([-3.0, -0.1], [-1, -1, 4, 5, 9, 4])
+    assert np.array_equal(scored.top_logprobs, [math.nan] * 2 + [-0.2, -2.0, -0.1, math.nan], equal_nan=True)
+    del first["5"]
+    with pytest.raises(BackendAnswerError, match="one length"):
+        read_answer(scoring_answer([None, {"8": first["8"]}, entries[2]]), asked, rid=None)
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
@@ -261,6 +280,12 @@ def test_an_address_says_which_server_it_is() -> None:
     assert client_class("http://host")[0].__name__ == "SGLangClient"
     with pytest.raises(ValueError, match=r"vllm\+http"):
         client_class("ollama+http://host")
+
+
+def test_each_table_of_servers_has_every_kind() -> None:
+    kinds = {client_class(f"{kind}+http://host")[0].kind for kind in SERVERS}
+    assert kinds == set(SERVERS) == set(served.SERVERS)
+    assert kinds <= BACKENDS.keys()
 
 
 async def test_a_key_is_never_shown() -> None:

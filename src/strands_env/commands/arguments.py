@@ -10,13 +10,16 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.recipe.names import EXECUTORS, GROUP_POLICIES, REWARDS, TRACKERS
-from strands_sglang.commands.command_line import add_server, json_object, non_negative, number, positive
+from strands_sglang.command_line import add_kind, add_server, json_object, non_negative, number, positive
 
 PRICES = {
     "price_input": "price of a million tokens read, in any currency",
     "price_output": "price of a million tokens sampled",
     "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
 }
+
+DIALECTS = ("chat", "messages", "responses")
+"""Dialects through which `drift` can play a run: Chat Completions, Anthropic Messages, Responses."""
 
 
 def _eval(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +119,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
     _prices(parser)
     parser.add_argument("--open", action="store_true", help="open it in the browser")
+    parser.add_argument("--json", action="store_true", help="its path and size as JSON")
 
 
 def _view(parser: argparse.ArgumentParser) -> None:
@@ -155,11 +159,12 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["samples", "trl", "verl", "slime", "sft", "inspect"],
+        choices=["samples", "trl", "verl", "slime", "sft", "prompts", "inspect"],
         default="samples",
         help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
-        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels; inspect: the log of the "
-        "whole run for inspect_ai's viewer, without tokens (default: samples)",
+        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels; prompts: the prompts with their "
+        "pass rates and sampling weights, for the next run; inspect: the log of the whole run for inspect_ai's viewer, "
+        "without tokens (default: samples)",
     )
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
@@ -173,6 +178,19 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     parser.add_argument("--json", action="store_true", help="counts as JSON")
+    prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples count for nothing.")
+    prompts.add_argument(
+        "--between", nargs=2, type=number, metavar=("LOW", "HIGH"), help="only prompts with a pass rate in [LOW, HIGH]"
+    )
+    prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
+    prompts.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of --draw (0)")
+    prompts.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
+    teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
+    teacher.add_argument(
+        "--teacher", metavar="URL", help="server that scores every row (vllm+http://... is vLLM), or a model to load"
+    )
+    teacher.add_argument("--teacher-top-k", type=positive, default=0, metavar="K", help="also its K most likely tokens")
+    teacher.add_argument("--tokenizer", metavar="ID", help="tokenizer of the model that sampled (default: the run's)")
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +208,13 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 def _drift(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="folder or .jsonl of the run")
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
+    parser.add_argument(
+        "--dialects",
+        nargs="*",
+        choices=DIALECTS,
+        help="play the rollouts through the gateway with real clients, and count what an endpoint without a memory "
+        f"would have changed: some of {', '.join(DIALECTS)} (default: all)",
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -226,13 +251,14 @@ def _check(parser: argparse.ArgumentParser) -> None:
         help="model whose chat template renders the prompt; it is never asked (default: the embedded one; none)",
     )
     parser.add_argument("--base-url", metavar="URL", help="server to try, too: one token is sampled as for training")
-    parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="its kind (sglang)")
+    add_kind(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
 
 
 def _init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of the environment; also of the folder, which must be new or empty")
+    parser.add_argument("--json", action="store_true", help="the files and the next commands as JSON")
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:

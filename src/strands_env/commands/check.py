@@ -13,26 +13,21 @@ from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.terminal import complain, format_number, one_line, say
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.core import Action, TaskContext
 from strands_env.core.limits import shorten
-from strands_env.core.models import sglang_model_factory
-from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError
 from strands_env.eval.run.benchmark import Benchmark
 from strands_env.eval.run.tasks import Tasks, contained, stream
+from strands_env.recipe.dry_run import ANSWER, DryRun, Level, models_of, try_environment
 from strands_env.recipe.environments import make_env_factory
-from strands_env.recipe.models import check_named_models
 from strands_env.recipe.names import benchmark_of_data
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, columns_of
-from strands_env.testing import ScriptedCall, ScriptedModel
-from strands_env.testing.dry_run import ANSWER, DryRun, Level, call_tools, dry_run
 from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.backends.http.served import SERVERS
-from strands_sglang.commands.command_line import Exit
-from strands_sglang.exceptions import SGLangClientError, did_you_mean
-from strands_sglang.testing import ScriptedClient
+from strands_sglang.command_line import Exit
+from strands_sglang.exceptions import SGLangClientError
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
@@ -56,14 +51,12 @@ def run(args: argparse.Namespace) -> int:
             reward=args.reward,
             models=models_of(args.tokenizer),
         )
-        seen = asyncio.run(_dry(factory, action, args.call))
+        seen = asyncio.run(try_environment(factory, action, args.call))
         server = None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
     except SGLangClientError as error:
-        complain("check", error)
-        return Exit.FAILED
+        return complain("check", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
-        complain("check", error)
-        return Exit.USAGE
+        return complain("check", error, Exit.USAGE)
     if args.json:
         say(json.dumps(_to_dict(seen), default=str))
     else:
@@ -72,18 +65,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
-    """Sample one token of a server at temperature 0.7, as training would; a line on the server.
-
-    Raises:
-        SGLangClientError: It cannot be reached or used so.
-        ValueError: The tokenizer is not that of its model.
-    """
+    """Sample one token of a server at temperature 0.7, as training would; a line on the server."""
     from strands_sglang import get_tokenizer
 
     make_client, address = client_class(base_url, kind)
     client = make_client(address, max_retries=2, retry_delay=0.2)
-    name = tokenizer or str(client.served_tokenizer())
-    loaded = get_tokenizer(name)
+    name = tokenizer if tokenizer not in (None, "none") else str(client.served_tokenizer())
+    try:
+        loaded = get_tokenizer(name)
+    except ModelLoadError as error:
+        raise EvalError(f"the tokenizer {name!r} cannot be loaded, --tokenizer names another: {error}") from error
     client.check_tokenizer(loaded, name)
 
     async def sample() -> BackendInfo:
@@ -104,11 +95,7 @@ def benchmark_name(args: argparse.Namespace) -> str:
 
 
 def first_action(args: argparse.Namespace) -> Action:
-    """The task to try: the one given, the first of the data, or any.
-
-    Raises:
-        EvalError: The data cannot be read.
-    """
+    """The task to try: the one given, the first of the data, or any."""
     if args.message is not None:
         return Action(message=args.message, task_context=TaskContext(id="check", ground_truth=args.ground_truth))
     name = benchmark_name(args)
@@ -134,52 +121,6 @@ async def _first(tasks: Tasks) -> Action | None:
         async for action in actions:
             return action
     return None
-
-
-def models_of(tokenizer: str | None) -> ModelFactory:
-    """Models of a dry run: prompts are rendered by a chat template where there is a tokenizer, and no model is asked.
-
-    Raises:
-        EvalError: The tokenizer cannot be loaded.
-    """
-    if tokenizer == "none":
-        return lambda: ScriptedModel(lambda messages: ANSWER)
-    from strands_sglang import get_tokenizer
-    from strands_sglang.backends.engine.loader import default_model_cached
-
-    check_named_models("", None, tokenizer)
-    name = tokenizer or ("smollm2" if default_model_cached() else "tiny")
-    try:
-        loaded = get_tokenizer(name)
-    except ImportError:
-        if tokenizer is None:
-            return lambda: ScriptedModel(lambda messages: ANSWER)
-        raise
-    except ModelLoadError as error:
-        raise EvalError(str(error)) from error
-    client = ScriptedClient(lambda ids, fields: ANSWER, tokenizer=loaded)
-    return sglang_model_factory(tokenizer=loaded, client=client)
-
-
-async def _dry(factory: EnvFactory, action: Action, calls: list[tuple[str, dict[str, Any]]]) -> DryRun:
-    seen = await dry_run(await _made(factory, action), action)
-    known = [spec["name"] for spec in seen.tools]
-    for name, _ in calls:
-        if name not in known and known:
-            raise EvalError(
-                f"--call: there is no tool {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}"
-            )
-    env = await _made(factory, action)
-    if seen.is_ok and isinstance(env, Environment):
-        await call_tools(env, action, [ScriptedCall(name=name, input=given) for name, given in calls], seen)
-    return seen
-
-
-async def _made(factory: EnvFactory, action: Action) -> Any:
-    try:
-        return await make_environment(factory, action, takes_action(factory))
-    except Exception as error:
-        raise EvalError(f"the environment cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _show(seen: DryRun, server: str | None) -> None:

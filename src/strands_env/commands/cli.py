@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from strands_env.commands.arguments import ARGUMENTS
-from strands_sglang.commands.command_line import run_command_line
+from strands_sglang.command_line import run_command_line
 
 _COMMANDS = {
     "eval": ("strands_env.commands.eval", "run a benchmark"),

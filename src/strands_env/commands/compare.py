@@ -16,7 +16,7 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.store import StorePaths
 from strands_env.eval.store.config import differing
 from strands_env.report import write_comparison
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     except (FileNotFoundError, EvalError) as error:
         return cannot_read("compare", error)
     except ValueError as error:
-        complain("compare", error)
-        return Exit.USAGE
+        return complain("compare", error, Exit.USAGE)
     verdicts = [_is_significant(result, args.level) for result in results]
     if args.json:
         shown = [
@@ -78,12 +77,12 @@ def _is_significant(result: Comparison, level: float) -> bool:
 def _show(args: argparse.Namespace, second: str, result: Comparison, *, significant: bool) -> Exit:
     paired = result.wins + result.losses + result.ties
     if not paired:
-        complain(
+        return complain(
             "compare",
             f"the runs share no scored prompt ({result.only_first} only in {args.first!r}, {result.only_second} "
             f"only in {second!r}), so there is nothing to compare: give runs on the same data",
+            Exit.USAGE,
         )
-        return Exit.USAGE
     if not args.json:
         what = "mean reward" if args.reward_threshold is None else f"pass rate at {args.reward_threshold:g}"
         say(f"{what} over {paired} prompts scored in both runs")

@@ -7,20 +7,19 @@ import asyncio
 import json
 import logging
 import math
-import shutil
 import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from strands_env.commands.progress import announced
-from strands_env.commands.terminal import complain, one_line, paint, paints, safe, say
+from strands_env.commands.terminal import columns, complain, one_line, paint, paints, safe, say
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval import EvalError
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
 from strands_env.recipe.models import loading, make_model_factory
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 from strands_sglang.trajectory.drift import DriftKind, DriftSpan, DriftTotals
 
 ROUNDS = 5
@@ -33,7 +32,7 @@ _NEXT = "strands-env eval arithmetic --limit 20 -n 4 --temperature 1 -o runs/fir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class AnsweredQuestion:
     """One answered question."""
 
     action: Action
@@ -78,16 +77,15 @@ def run(args: argparse.Namespace) -> int:
         with announce(loading(options)):
             models = make_model_factory(**options, sampling_params=sampling)
     except EvalError as error:
-        complain("demo", error)
-        return Exit.FAILED
+        return complain("demo", error, Exit.USAGE)
     return asyncio.run(_demo(args, models, announce))
 
 
 async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
     try:
         totals = DriftTotals(tokenizer=models.engine.tokenizer)
-        rollouts: list[Rollout] = []
-        places: list[tuple[Rollout, DriftSpan]] = []
+        rollouts: list[AnsweredQuestion] = []
+        places: list[tuple[AnsweredQuestion, DriftSpan]] = []
         for number in range(ROUNDS):
             count = args.questions * args.samples
             again = "" if number == 0 else " more, none of the others drifted"
@@ -111,21 +109,21 @@ async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:
     return Exit.OK if right else Exit.FAILED
 
 
-async def _sample(models: ModelFactory, args: argparse.Namespace, *, seed: int) -> list[Rollout]:
+async def _sample(models: ModelFactory, args: argparse.Namespace, *, seed: int) -> list[AnsweredQuestion]:
     """Every question, `args.samples` times, all at once."""
     make_environment = ArithmeticEvaluator.environment(models)
     benchmark = ArithmeticEvaluator(make_environment, limit=args.questions, seed=seed, output_path=None)
     environment = make_environment()
 
-    async def one(action: Action, index: int) -> Rollout:
+    async def one(action: Action, index: int) -> AnsweredQuestion:
         with RolloutSeed(derive_seed(seed, action.task_context.id, index)).active():
-            return Rollout(action=action, result=await environment.step(action))
+            return AnsweredQuestion(action=action, result=await environment.step(action))
 
     actions = [benchmark.action(row, number) for number, row in enumerate(benchmark.rows())]
     return list(await asyncio.gather(*(one(action, index) for action in actions for index in range(args.samples))))
 
 
-def _drift(rollout: Rollout, totals: DriftTotals) -> list[DriftSpan]:
+def _drift(rollout: AnsweredQuestion, totals: DriftTotals) -> list[DriftSpan]:
     """Stretches with sampled tokens that its text would bring back as others."""
     trajectory = rollout.result.main_trajectory
     if trajectory is None:
@@ -135,10 +133,10 @@ def _drift(rollout: Rollout, totals: DriftTotals) -> list[DriftSpan]:
     return [span for span in spans if any(mask[span.start : span.end])]
 
 
-def _choose(places: list[tuple[Rollout, DriftSpan]]) -> tuple[Rollout, DriftSpan]:
+def _choose(places: list[tuple[AnsweredQuestion, DriftSpan]]) -> tuple[AnsweredQuestion, DriftSpan]:
     """The one that is easiest to read: short, other merges of the same characters, in a right answer."""
 
-    def awkwardness(place: tuple[Rollout, DriftSpan]) -> tuple[bool, bool, bool]:
+    def awkwardness(place: tuple[AnsweredQuestion, DriftSpan]) -> tuple[bool, bool, bool]:
         rollout, span = place
         tokens = span.end - span.start + len(span.retokenized_ids)
         return (tokens > 2 * MAX_TOKENS, span.kind is not DriftKind.OTHER_MERGE, not rollout.is_right)
@@ -146,7 +144,7 @@ def _choose(places: list[tuple[Rollout, DriftSpan]]) -> tuple[Rollout, DriftSpan
     return min(places, key=awkwardness)
 
 
-async def _example(rollout: Rollout, span: DriftSpan, models: Any) -> Example:
+async def _example(rollout: AnsweredQuestion, span: DriftSpan, models: Any) -> Example:
     trajectory = rollout.result.main_trajectory
     assert trajectory is not None
     engine, ids = models.engine, [int(token) for token in trajectory.tokens.token_ids]
@@ -184,7 +182,7 @@ def _sum(logprobs: list[float | None]) -> float | None:
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _show(rollouts: list[Rollout], example: Example | None, totals: DriftTotals, right: int) -> None:
+def _show(rollouts: list[AnsweredQuestion], example: Example | None, totals: DriftTotals, right: int) -> None:
     colour = paints(sys.stdout)
     say()
     for rollout in rollouts:
@@ -203,12 +201,12 @@ def _show(rollouts: list[Rollout], example: Example | None, totals: DriftTotals,
     say(f"{right} of {len(rollouts)} answers right")
 
 
-def _row(rollout: Rollout, *, colour: bool) -> str:
+def _row(rollout: AnsweredQuestion, *, colour: bool) -> str:
     observation, reason = rollout.result.observation, rollout.result.termination_reason
     calls = [call for message in observation.messages for block in message["content"] for call in _call(block)]
     mark = paint("right", "green", colour) if rollout.is_right else paint("wrong", "red", colour)
     text = safe(one_line(" ".join([*calls, observation.final_response or f"({reason.value})"])))
-    width = max(20, shutil.get_terminal_size().columns - 29)
+    width = max(20, columns(sys.stdout) - 29)
     return f"  {mark}  {rollout.action.message!s:19} {text if len(text) <= width else f'{text[: width - 3]}...'}"
 
 

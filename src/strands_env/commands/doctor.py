@@ -22,8 +22,9 @@ from importlib import metadata
 from pathlib import Path
 
 from strands_env.commands.terminal import one_line, paint, paints, safe, say
-from strands_sglang.commands.command_line import Exit
-from strands_sglang.installation import NAME, cache_folder, install_command
+from strands_sglang.cache import cache_folder
+from strands_sglang.command_line import Exit
+from strands_sglang.exceptions import DISTRIBUTION, install_command
 
 SKEW_S = 2.0
 """Seconds that clocks may differ: more than what a question takes."""
@@ -48,11 +49,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PartFinding:
     """The finding about one part.
 
     Attributes:
-        advice: What to do; None where nothing has to be done.
+        advice: The next step; None if there is none.
     """
 
     part: str
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FAILED if broken else Exit.OK
 
 
-def _lines(finding: Finding, *, colour: bool) -> list[str]:
+def _lines(finding: PartFinding, *, colour: bool) -> list[str]:
     hue = {State.FIT: "green", State.BROKEN: "red"}.get(finding.state)
     state = f"{finding.state.value:8}"
     lines = [f"{paint(state, hue, colour) if hue else state}{finding.part:11}{safe(one_line(finding.found))}"]
@@ -85,9 +86,9 @@ def _lines(finding: Finding, *, colour: bool) -> list[str]:
     return lines
 
 
-def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[Finding]:
+def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[PartFinding]:
     """Everything, part by part. A part whose examination raises is broken, and the next one is examined."""
-    parts: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+    parts: list[tuple[str, Callable[[], Iterator[PartFinding]]]] = [
         ("python", _python),
         ("package", _package),
         ("extras", _extras),
@@ -104,37 +105,37 @@ def examine(*, servers: list[str], tokenizer: str | None) -> Iterator[Finding]:
         try:
             yield from examined()
         except Exception as error:
-            yield Finding(part=part, state=State.BROKEN, found=f"{type(error).__name__}: {error}")
+            yield PartFinding(part=part, state=State.BROKEN, found=f"{type(error).__name__}: {error}")
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[PartFinding]:
     found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        yield Finding(part="python", state=State.FIT, found=found)
+        yield PartFinding(part="python", state=State.FIT, found=found)
     else:
         advice = f"take Python {low[0]}.{low[1]} to {high[0]}.{high[1]}"
-        yield Finding(part="python", state=State.BROKEN, found=found, advice=advice)
+        yield PartFinding(part="python", state=State.BROKEN, found=found, advice=advice)
 
 
-def _package() -> Iterator[Finding]:
-    found = f"{NAME} {metadata.version(NAME)}, strands-agents {metadata.version('strands-agents')}"
+def _package() -> Iterator[PartFinding]:
+    found = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}, strands-agents {metadata.version('strands-agents')}"
     both = [name for name in ("strands-sglang", "strands-env") if _version(name) is not None]
     if both:
-        advice = f"pip uninstall {' '.join(both)}, then install {NAME} again: they overwrite each other's files"
-        yield Finding(part="package", state=State.BROKEN, found=f"{found}, beside {', '.join(both)}", advice=advice)
+        advice = f"pip uninstall {' '.join(both)}, then install {DISTRIBUTION} again: they overwrite each other's files"
+        yield PartFinding(part="package", state=State.BROKEN, found=f"{found}, beside {', '.join(both)}", advice=advice)
     else:
-        yield Finding(part="package", state=State.FIT, found=found)
+        yield PartFinding(part="package", state=State.FIT, found=found)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[PartFinding]:
     wanted: dict[str, list[str]] = {}
-    for text in metadata.requires(NAME) or ():
+    for text in metadata.requires(DISTRIBUTION) or ():
         match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", text)
         if match and match[2] not in _OWN_EXTRAS and ("linux" not in text or sys.platform == "linux"):
             wanted.setdefault(match[2], []).append(match[1])
     lacking = {extra: [name for name in names if _version(name) is None] for extra, names in wanted.items()}
-    yield Finding(
+    yield PartFinding(
         part="extras",
         state=State.FIT,
         found=", ".join(extra for extra, names in lacking.items() if not names) or "none",
@@ -142,7 +143,7 @@ def _extras() -> Iterator[Finding]:
     for extra, names in lacking.items():
         if names:
             found = f"{extra}: without {', '.join(names)}"
-            yield Finding(part="extras", state=State.MISSING, found=found, advice=install_command(extra))
+            yield PartFinding(part="extras", state=State.MISSING, found=found, advice=install_command(extra))
 
 
 def _version(name: str) -> str | None:
@@ -152,7 +153,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[PartFinding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cache = cache_folder()
     place = next(folder for folder in (cache, *cache.parents) if folder.exists())
@@ -160,12 +161,12 @@ def _machine() -> Iterator[Finding]:
     found = f"{cores} cores, {free / 2**30:.1f} GiB free for models and images in {cache}"
     if not os.access(place, os.W_OK):
         advice = "name a folder that can be written in STRANDS_ROLLOUT_CACHE"
-        yield Finding(part="machine", state=State.BROKEN, found=f"{place} cannot be written", advice=advice)
+        yield PartFinding(part="machine", state=State.BROKEN, found=f"{place} cannot be written", advice=advice)
     elif free < FREE_BYTES:
         advice = "make room, or name another folder in STRANDS_ROLLOUT_CACHE"
-        yield Finding(part="machine", state=State.MISSING, found=found, advice=advice)
+        yield PartFinding(part="machine", state=State.MISSING, found=found, advice=advice)
     else:
-        yield Finding(part="machine", state=State.FIT, found=found)
+        yield PartFinding(part="machine", state=State.FIT, found=found)
     try:
         import resource
     except ImportError:  # Windows
@@ -174,10 +175,10 @@ def _machine() -> Iterator[Finding]:
     if 0 <= soft < OPEN_FILES:
         highest = hard if 0 <= hard < OPEN_FILES else OPEN_FILES
         found = f"{soft} open files: too few for more than some hundred rollouts at a time"
-        yield Finding(part="machine", state=State.MISSING, found=found, advice=f"ulimit -n {highest}")
+        yield PartFinding(part="machine", state=State.MISSING, found=found, advice=f"ulimit -n {highest}")
 
 
-def _sandbox() -> Iterator[Finding]:
+def _sandbox() -> Iterator[PartFinding]:
     from strands_env.sandbox import BubblewrapSandbox, SandboxError
 
     async def echo() -> str:
@@ -187,15 +188,17 @@ def _sandbox() -> Iterator[Finding]:
     try:
         said = asyncio.run(echo())
     except SandboxError as error:
-        yield Finding(part="sandbox", state=State.MISSING, found="no code can be run apart", advice=str(error))
+        yield PartFinding(part="sandbox", state=State.MISSING, found="no code can be run apart", advice=str(error))
         return
     if said == "inside":
-        yield Finding(part="sandbox", state=State.FIT, found="bubblewrap starts, runs a command and ends")
+        yield PartFinding(part="sandbox", state=State.FIT, found="bubblewrap starts, runs a command and ends")
     else:
-        yield Finding(part="sandbox", state=State.BROKEN, found=f"a command in it printed {said!r} instead of 'inside'")
+        yield PartFinding(
+            part="sandbox", state=State.BROKEN, found=f"a command in it printed {said!r} instead of 'inside'"
+        )
 
 
-def _containers() -> Iterator[Finding]:
+def _containers() -> Iterator[PartFinding]:
     from strands_env.sandbox.bubblewrap.command import find_bubblewrap_with_overlays
     from strands_env.sandbox.contract import SandboxError
     from strands_env.sandbox.images.store import ImageStore
@@ -203,24 +206,26 @@ def _containers() -> Iterator[Finding]:
     try:
         find_bubblewrap_with_overlays()
     except SandboxError as error:
-        yield Finding(part="images", state=State.MISSING, found="container images cannot be run", advice=str(error))
+        yield PartFinding(part="images", state=State.MISSING, found="container images cannot be run", advice=str(error))
     else:
         names = [image.name for image in ImageStore().list()]
         listed = f"; here: {', '.join(names[:5])}" if names else "; none is here yet"
         found = f"container images run over bubblewrap{listed}"
-        yield Finding(part="images", state=State.FIT, found=found)
+        yield PartFinding(part="images", state=State.FIT, found=found)
     for program in ("docker", "podman"):
         if shutil.which(program) is not None:
             done = subprocess.run([program, "info"], capture_output=True, text=True, timeout=20, check=False)
             if done.returncode == 0:
-                yield Finding(part="containers", state=State.FIT, found=f"{program} answers")
+                yield PartFinding(part="containers", state=State.FIT, found=f"{program} answers")
             else:
                 last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
                 advice = f"start its service, or do without it: {last[0]}"
-                yield Finding(part="containers", state=State.MISSING, found=f"{program} does not answer", advice=advice)
+                yield PartFinding(
+                    part="containers", state=State.MISSING, found=f"{program} does not answer", advice=advice
+                )
 
 
-def _clocks() -> Iterator[Finding]:
+def _clocks() -> Iterator[PartFinding]:
     with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
         file = Path(folder) / "clock"
         before = time.time()
@@ -229,22 +234,22 @@ def _clocks() -> Iterator[Finding]:
     if abs(skew) > SKEW_S:
         advice = "set both clocks by NTP: leases and resumed runs compare times of files"
         found = f"the file system of this folder is {skew:+.1f} s off this machine's clock"
-        yield Finding(part="clocks", state=State.BROKEN, found=found, advice=advice)
+        yield PartFinding(part="clocks", state=State.BROKEN, found=found, advice=advice)
     else:
-        yield Finding(part="clocks", state=State.FIT, found="this machine and the file system of this folder agree")
+        yield PartFinding(part="clocks", state=State.FIT, found="this machine and the file system of this folder agree")
 
 
-def _model() -> Iterator[Finding]:
+def _model() -> Iterator[PartFinding]:
     from strands_sglang.backends.engine.loader import default_model_cached
 
     if default_model_cached():
-        yield Finding(part="model", state=State.FIT, found="smollm2, the embedded engine's default, is here")
+        yield PartFinding(part="model", state=State.FIT, found="smollm2, the embedded engine's default, is here")
     else:
         advice = "strands-env demo fetches it (93 MB)"
-        yield Finding(part="model", state=State.MISSING, found="smollm2 was not fetched yet", advice=advice)
+        yield PartFinding(part="model", state=State.MISSING, found="smollm2 was not fetched yet", advice=advice)
 
 
-def _server(url: str) -> Iterator[Finding]:
+def _server(url: str) -> Iterator[PartFinding]:
     address = url.removeprefix("vllm+").rstrip("/")
     path = "/v1/models" if url.startswith("vllm+") else "/get_model_info"
     try:
@@ -255,33 +260,33 @@ def _server(url: str) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         kind = "vLLM" if url.startswith("vllm+") else "SGLang"
         advice = f"start it, or correct the address: a {kind} server answers at {path}"
-        yield Finding(part="server", state=State.BROKEN, found=f"{url}: {error}", advice=advice)
+        yield PartFinding(part="server", state=State.BROKEN, found=f"{url}: {error}", advice=advice)
         return
     models = [entry.get("id") for entry in info.get("data", ())] or [info.get("model_path")]
     found = f"{url} answers in {(got - sent) * 1000:.0f} ms: {', '.join(map(str, models))}"
-    yield Finding(part="server", state=State.FIT, found=found)
+    yield PartFinding(part="server", state=State.FIT, found=found)
     if date is not None:
         skew = parsedate_to_datetime(date).timestamp() - (sent + got) / 2
         if abs(skew) > SKEW_S + 1.0:  # the header has whole seconds
             advice = "set both clocks by NTP, or times in logs and results cannot be compared"
             found = f"{url} is {skew:+.0f} s off this machine's clock"
-            yield Finding(part="clocks", state=State.MISSING, found=found, advice=advice)
+            yield PartFinding(part="clocks", state=State.MISSING, found=found, advice=advice)
 
 
-def _template(name: str) -> Iterator[Finding]:
+def _template(name: str) -> Iterator[PartFinding]:
     from strands_sglang.commands.doctor.source import SourceError, load_source
     from strands_sglang.exceptions import TemplateError
-    from strands_sglang.template import DeltaRenderer, Verdict, probe_tools
+    from strands_sglang.template import DeltaRenderer, TemplateVerdict, probe_tools
 
     advice = f"strands-sglang doctor {name} says which steps, and what to do"
     try:
         source = load_source(name)
         report = DeltaRenderer(source.template, tools=probe_tools([]), stop_tokens=source.stop_tokens).report
     except (SourceError, TemplateError) as error:
-        yield Finding(part="template", state=State.BROKEN, found=str(error), advice=advice)
+        yield PartFinding(part="template", state=State.BROKEN, found=str(error), advice=advice)
         return
-    exact = report.verdict in (Verdict.EXACT, Verdict.EXACT_FULL)
-    state = State.FIT if exact else State.BROKEN if report.verdict is Verdict.UNSUPPORTED else State.MISSING
-    yield Finding(
+    exact = report.verdict in (TemplateVerdict.EXACT, TemplateVerdict.EXACT_FULL)
+    state = State.FIT if exact else State.BROKEN if report.verdict is TemplateVerdict.UNSUPPORTED else State.MISSING
+    yield PartFinding(
         part="template", state=state, found=f"{name}: {report.verdict.value}", advice=None if exact else advice
     )

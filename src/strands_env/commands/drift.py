@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import json
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
-from strands_env.eval import EvalError
-from strands_sglang.commands.command_line import Exit
+from strands_env.eval import EvalError, EvalSample, read_results
+from strands_env.eval.dialects import DIALECTS, DialectTotals, PlayedRollout, play
+from strands_env.eval.store.files import naming_errors
+from strands_sglang.command_line import Exit
+from strands_sglang.conversation.messages import format_messages
+from strands_sglang.testing import Reply
+from strands_sglang.tool_parsers import get_tool_parser
 
 EXAMPLES = 10
 """Places that are shown."""
@@ -21,27 +29,31 @@ add_arguments = ARGUMENTS["drift"]  # for `strands-sglang drift`, which finds th
 
 def run(args: argparse.Namespace) -> int:
     """Count."""
-    if not Path(args.run).exists():
-        complain("drift", f"there are no results at {args.run!r}")
-        return Exit.USAGE
     try:
         saved = SavedRun.of(args.run)
+        with naming_errors("read", saved.paths.results):
+            saved.paths.results.stat()
         found = saved.tokenizer(args.tokenizer)
         if found.tokenizer is None:
-            complain("drift", "drift needs the run's tokenizer: name it with --tokenizer")
-            return Exit.USAGE
+            return complain("drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
         totals = saved.drift(found.tokenizer, examples=EXAMPLES)
         assert totals is not None
+        through = _through_dialects(saved, found.tokenizer, args.dialects)
     except (FileNotFoundError, EvalError) as error:
         return cannot_read("drift", error)
     if not totals.trajectories:
-        complain(
-            "drift", f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data"
+        return complain(
+            "drift",
+            f"{args.run!r} holds no tokens: it was run with --no-tokens, or by a provider without token data",
+            Exit.USAGE,
         )
-        return Exit.USAGE
+    status = Exit.OK if all(each is None or each.kept_turns == each.turns for each in through.values()) else Exit.FAILED
     if args.json:
-        say(json.dumps(totals.to_dict()))
-        return Exit.OK
+        dialects = {
+            name: each and {"client": DIALECTS[name].installed(), **each.to_dict()} for name, each in through.items()
+        }
+        say(json.dumps({**totals.to_dict(), **({"dialects": dialects} if dialects else {})}))
+        return status
     say(
         f"{saved.name}: re-tokenising the text would change {totals.changed_trajectories} of {totals.trajectories} "
         f"trajectories, {totals.changed_tokens} of {totals.sampled_tokens} sampled tokens"
@@ -52,4 +64,65 @@ def run(args: argparse.Namespace) -> int:
         before = " ".join(repr(text) for text in example.sampled)
         after = " ".join(repr(text) for text in example.retokenized)
         say(f"  {one_line(example.name)} token {example.start}: sampled {before}, comes back as {after}")
-    return Exit.OK
+    for name, each in through.items():
+        say(f"{DIALECTS[name].title}: {_described(name, each)}")
+    return status
+
+
+def _described(name: str, totals: DialectTotals | None) -> str:
+    if totals is None:
+        return f"not installed (pip install {DIALECTS[name].package})"
+    left_out = f"; {totals.refused} rollouts were refused" if totals.refused else ""
+    return (
+        f"rendered again from what {DIALECTS[name].installed()} sends back, {totals.changed_turns} of {totals.turns} "
+        f"turns and {totals.changed_rollouts} of {totals.rollouts} rollouts change; the gateway kept "
+        f"{totals.kept_turns} of {totals.turns} turns{left_out}"
+    )
+
+
+# ---- the rollouts of a run -------------------------------------------------------------------------------------------
+
+
+def _through_dialects(saved: SavedRun, tokenizer: Any, names: list[str] | None) -> dict[str, DialectTotals | None]:
+    """The run through each dialect that was asked for (none named: all); None where the package is not installed."""
+    if names is None:
+        return {}
+    if not getattr(tokenizer, "chat_template", None):
+        raise EvalError("--dialects renders histories again: name a tokenizer with a chat template with --tokenizer")
+    rollouts = [
+        rollout for sample in read_results(saved.paths.results, with_tokens=True) for rollout in _played(saved, sample)
+    ]
+    return {
+        name: asyncio.run(play(rollouts, DIALECTS[name], tokenizer=tokenizer)) if DIALECTS[name].installed() else None
+        for name in names or DIALECTS
+    }
+
+
+def _played(saved: SavedRun, sample: EvalSample) -> Iterator[PlayedRollout]:
+    """The rollout of a sample, unless its messages and sampled stretches are not the same turns."""
+    seen, path = sample.step_result.observation, sample.step_result.main_trajectory
+    if path is None or path.media:
+        return
+    given = sample.action.task_context.conversation_history if seen.history is None else seen.history
+    messages = format_messages([*given, *seen.messages], seen.system_prompt or saved.system_prompt)
+    before = len(format_messages(given, seen.system_prompt or saved.system_prompt))
+    places = [index for index, message in enumerate(messages) if index >= before and message["role"] == "assistant"]
+    sampled = [
+        [token for token, _ in stretch]
+        for is_sampled, stretch in itertools.groupby(
+            zip(path.tokens.token_ids, path.tokens.output_mask, strict=True), key=lambda entry: bool(entry[1])
+        )
+        if is_sampled
+    ]
+    if len(places) != len(sampled):
+        return
+    replies = [Reply(ids=ids) for ids in sampled]
+    if path.finish_reason == "length":
+        replies[-1] = Reply(ids=sampled[-1], finish="length")
+    name = saved.options.get("tool_parser") or ("hermes" if saved.options.get("backend") == "local" else None)
+    yield PlayedRollout(
+        messages=messages,
+        tools=json.loads(seen.tools or "[]"),
+        replies=dict(zip(places, replies, strict=True)),
+        options={"tool_parser": get_tool_parser(name)} if name else {},
+    )

@@ -36,16 +36,16 @@ from strands_env.eval.run.groups import read_scores
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
 from strands_env.recipe.options import resolve
-from strands_env.recording import Recorder
+from strands_env.recipe.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
 from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
 
 _NOT_SAVED = frozenset({"command", "from_run", "resume", "record", "quiet", "json", "verbose"})
-"""Arguments that are no options of a run."""
+"""Arguments that are not options of a run."""
 DRIFT_TOKENS = 1_000_000
 """Tokens up to which the summary says what re-tokenising would have changed; `drift` has no limit."""
 
@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
         evaluator.progress = make_display(quiet=quiet)
         trackers = _track(evaluator, options)
     except (StoreError, ConfigMismatchError) as error:
-        return _fail(error, Exit.REFUSED)
+        return complain("eval", error, Exit.REFUSED)
     except SGLangClientError as error:
-        return _fail(error, Exit.FAILED)
+        return complain("eval", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
-        return _fail(error, Exit.USAGE)
+        return complain("eval", error, Exit.USAGE)
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), _tuned_garbage_collection():
@@ -84,13 +84,13 @@ def run(args: argparse.Namespace) -> int:
     except (StoreError, ConfigMismatchError) as error:
         is_disk = isinstance(error.__cause__, OSError)
         saved = "; what was written before stays: make room, then continue with --resume" if is_disk else ""
-        return _fail(f"{error}{saved}", Exit.REFUSED)
+        return complain("eval", f"{error}{saved}", Exit.REFUSED)
     except TooManyFailuresError as error:
-        status = _fail(error, Exit.GAVE_UP)
+        status = complain("eval", error, Exit.GAVE_UP)
     except Exception as error:
         if not (isinstance(error, EvalError) or getattr(error, "is_fatal", False)):
             raise
-        return _fail(error, Exit.USAGE)
+        return complain("eval", error, Exit.USAGE)
     if recorder is not None:
         recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
     return _show(evaluator, status, options, as_json=args.json, trackers=trackers)
@@ -197,7 +197,7 @@ def _show(
         complain("eval", f"nothing was run, and there are no results at {str(path)!r}")
         return status
     except StoreError as error:
-        return _fail(error, Exit.REFUSED)
+        return complain("eval", error, Exit.REFUSED)
     summary = summarize(table, reward_threshold=options["reward_threshold"], prices=prices_of(options))
     metrics, failure = _own_metrics(evaluator, table)
     for tracker in trackers:
@@ -285,8 +285,3 @@ def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any
         return {}, f"{type(error).__name__}: {error} (-v shows where)"
     usual = flat_metrics(table, n=evaluator.n_samples_per_prompt, reward_threshold=evaluator.reward_threshold)
     return {name: value for name, value in metrics.items() if str(value) != str(usual.get(name))}, None
-
-
-def _fail(error: BaseException | str, status: Exit) -> Exit:
-    complain("eval", error)
-    return status

@@ -3,58 +3,73 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import complain, say
+from strands_env.commands.terminal import cannot_read, complain, say
 from strands_env.eval import EvalError
-from strands_env.eval.store import ResultReader
+from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.report.inspect_log import write_inspect_log
-from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples
-from strands_env.training.formats import FORMATS, Rollout, write_rows
-from strands_sglang.commands.command_line import Exit
+from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples, score_with_teacher
+from strands_env.training.formats import FORMATS, ExportedRollout, write_rows
+from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
+from strands_env.training.sample import TEACHER_ERROR
+from strands_sglang.backends import client_class
+from strands_sglang.backends.engine.own_models import check_model_name
+from strands_sglang.command_line import Exit
+from strands_sglang.exceptions import MessageConversionError, StrandsSGLangError
+
+BATCH = 256
+"""Rollouts that a teacher scores at a time."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Write it."""
     target = Path(args.output)
     try:
+        _check_options(args)
         if args.format == "inspect":
             return _inspect(args, target)
+        if args.format == "prompts":
+            return _prompts(args, target)
         if target.suffix not in (".parquet", ".jsonl") or (args.format == "samples" and target.suffix == ".jsonl"):
             wanted = ".parquet" if args.format == "samples" else ".parquet or .jsonl"
             raise EvalError(
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
                 f"{_other_formats(target)}"
             )
-        if target.exists() and not args.overwrite:
-            raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
+        _check_free(args, target)
         saved = SavedRun.of(args.run)
         left: Counter[str] = Counter()
         with ResultReader(saved.paths.results) as reader:
             check_writable(target, option="--output")
             rollouts = _rollouts(saved, reader, args, left)
+            if args.teacher is not None:
+                rollouts = _taught(rollouts, saved, args, left)
             if args.format == "samples":
                 rows = save_samples((path for rollout in rollouts for path in _neutral(rollout)), target)
             else:
                 rows = write_rows((FORMATS[args.format](rollout) for rollout in rollouts), target)
     except FileNotFoundError as error:
-        complain("export", f"there are no results at {error.filename!r}")
-        return Exit.USAGE
+        return cannot_read("export", error)
     except ImportError as error:
-        complain("export", error)
-        return Exit.USAGE
+        return complain("export", error, Exit.USAGE)
     except OSError as error:
-        complain("export", f"cannot write {args.output!r}: {error.strerror or error}; no file was left behind")
-        return Exit.REFUSED
+        return complain(
+            "export", f"cannot write {args.output!r}: {error.strerror or error}; no file was left behind", Exit.REFUSED
+        )
+    except StrandsSGLangError as error:
+        return complain("export", f"the teacher does not score, and nothing was written: {error}", Exit.FAILED)
     except EvalError as error:
-        complain("export", error)
-        return Exit.USAGE if "--output" in str(error) else Exit.REFUSED
+        return complain("export", error, Exit.USAGE if "--" in str(error) else Exit.REFUSED)
     if args.json:
         say(json.dumps({"path": str(target), "rows": rows, "left_out": dict(left)}))
     else:
@@ -62,8 +77,101 @@ def run(args: argparse.Namespace) -> int:
         if left:
             say("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
     if not rows:
-        complain("export", "nothing was written: every rollout was left out, see above")
-        return Exit.USAGE
+        return complain("export", "nothing was written: every rollout was left out, see above", Exit.USAGE)
+    return Exit.FAILED if any(reason.startswith(_UNTAUGHT) for reason in left) else Exit.OK
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses options that the format has no use for."""
+    if args.format != "prompts" and (args.between is not None or args.draw is not None):
+        raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
+    if args.teacher is not None and args.format not in ("samples", "trl", "verl", "slime"):
+        raise EvalError(f"--teacher goes with --format samples, trl, verl or slime, got --format {args.format}")
+    if args.teacher is None and args.teacher_top_k:
+        raise EvalError("--teacher-top-k needs --teacher")
+
+
+_UNTAUGHT = "that the teacher did not score"
+
+
+def _taught(
+    rollouts: Iterator[ExportedRollout], saved: SavedRun, args: argparse.Namespace, left: Counter[str]
+) -> Iterator[ExportedRollout]:
+    """The rollouts with the teacher's log-probabilities; one that it failed on is left out."""
+    tokenizer = saved.tokenizer(args.tokenizer).tokenizer
+    if tokenizer is None:
+        raise EvalError("--teacher needs the tokenizer of the model that sampled: name it with --tokenizer")
+    with asyncio.Runner() as loop:
+        teacher = None
+        try:
+            teacher = _teacher(args.teacher)
+            while batch := list(islice(rollouts, BATCH)):
+                paths = [path for rollout in batch for path in rollout.paths]
+                scored = iter(
+                    loop.run(score_with_teacher(paths, teacher, tokenizer=tokenizer, top_k=args.teacher_top_k))
+                )
+                for rollout in batch:
+                    taught = replace(rollout, paths=list(islice(scored, len(rollout.paths))))
+                    if why := [path.metadata[TEACHER_ERROR] for path in taught.paths if TEACHER_ERROR in path.metadata]:
+                        left[f"{_UNTAUGHT} ({why[0]})"] += 1
+                    else:
+                        yield taught
+        except StrandsSGLangError:
+            raise
+        except ValueError as error:  # a name that cannot be a model, tokenizers that differ
+            raise EvalError(f"--teacher: {error}") from error
+        finally:
+            if teacher is not None:
+                loop.run(teacher.close())
+
+
+def _teacher(name: str) -> Any:
+    if "://" in name:
+        make, address = client_class(name)
+        return make(address, max_retries=3)
+    check_model_name(name)  # before the engine loads torch
+    from strands_sglang.backends.engine import EmbeddedEngine
+
+    return EmbeddedEngine(name)
+
+
+def _prompts(args: argparse.Namespace, target: Path) -> int:
+    """Write the prompts with their pass rates."""
+    if target.suffix != ".jsonl":
+        raise EvalError(f"--output: the format 'prompts' is written to a file that ends in .jsonl, got {args.output!r}")
+    _check_free(args, target)
+    saved = SavedRun.of(args.run)
+    threshold = saved.threshold(args.reward_threshold)
+    records: dict[str, PromptRecord] = {}
+    with ResultReader(saved.paths.results) as reader:
+        check_writable(target, option="--output")
+        for entry in reader.entries:
+            sample = reader.read(entry)
+            known = records.get(entry.prompt_id)
+            record = known or PromptRecord(prompt_id=entry.prompt_id, action=sample.action, passed=0, measured=0)
+            if sample.reward is not None:
+                passed = record.passed + (sample.reward >= threshold)
+                record = replace(record, passed=passed, measured=record.measured + 1)
+            records[entry.prompt_id] = record
+    kept = list(records.values())
+    if args.between is not None:
+        low, high = args.between
+        kept = [each for each in kept if each.pass_rate is not None and low <= each.pass_rate <= high]
+    try:
+        rows = prompt_rows(kept)
+    except MessageConversionError as error:
+        raise EvalError(f"--format prompts: a prompt is not text: {error}") from error
+    rows = drawn(rows, args.draw, seed=args.seed) if args.draw and rows else rows
+    count = write_rows(iter(rows), target) if rows else 0
+    left = len(records) - len(kept)
+    if args.json:
+        say(json.dumps({"path": str(target), "rows": count, "prompts": len(records), "left_out": left}))
+    else:
+        unmeasured = sum(not each.measured for each in records.values())
+        say(f"{target}  {count} rows of {len(kept)} prompts")
+        say(f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout")
+    if not rows:
+        return complain("export", "nothing was written: no prompt of the run has such a pass rate", Exit.USAGE)
     return Exit.OK
 
 
@@ -73,19 +181,29 @@ def _inspect(args: argparse.Namespace, target: Path) -> int:
         raise EvalError(f"--output: the format 'inspect' is written to a file that ends in .json, got {args.output!r}")
     if args.min_reward is not None or args.max_reward is not None or args.mixed:
         raise EvalError("--output: the format 'inspect' is the log of the whole run: leave out what selects rollouts")
-    if target.exists() and not args.overwrite:
-        raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
+    _check_free(args, target)
     check_writable(target, option="--output")
     samples = write_inspect_log(SavedRun.of(args.run).paths.results, target)
     say(json.dumps({"path": str(target), "samples": samples}) if args.json else f"{target}  {samples} samples")
     return Exit.OK
 
 
+def _check_free(args: argparse.Namespace, target: Path) -> None:
+    """Refuse a file that exists, unless it is to be replaced, and always one of the run itself."""
+    run = StorePaths.of(args.run)
+    if target.resolve() in (path.resolve() for path in (run.results, run.tokens, run.run)):
+        raise EvalError(f"--output: {args.output!r} belongs to the run: give another file")
+    if target.exists() and not args.overwrite:
+        raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
+
+
 def _other_formats(target: Path) -> str:
     return f" (--format {', '.join(FORMATS)} write .jsonl too)" if target.suffix == ".jsonl" else ""
 
 
-def _rollouts(saved: SavedRun, reader: ResultReader, args: argparse.Namespace, left: Counter[str]) -> Iterator[Rollout]:
+def _rollouts(
+    saved: SavedRun, reader: ResultReader, args: argparse.Namespace, left: Counter[str]
+) -> Iterator[ExportedRollout]:
     rewards = {(e.prompt_id, e.index): reader.read(e).reward for e in reader.entries}
     advantages = _advantages(rewards, args.advantages)
     by_prompt: dict[str, set[float]] = {}
@@ -114,7 +232,7 @@ def _rollouts(saved: SavedRun, reader: ResultReader, args: argparse.Namespace, l
             left["cut by a limit (--truncated keeps them)"] += 1
             continue
         advantage = None if advantages is None else advantages[(entry.prompt_id, entry.index)]
-        yield Rollout(
+        yield ExportedRollout(
             action=sample.action,
             result=sample.step_result,
             paths=paths,
@@ -150,6 +268,6 @@ def _advantages(rewards: Mapping[tuple[str, int], float | None], kind: str) -> d
     return dict(zip(keys, values, strict=True))
 
 
-def _neutral(rollout: Rollout) -> list[TrainingSample]:
+def _neutral(rollout: ExportedRollout) -> list[TrainingSample]:
     known = {} if rollout.advantage is None else {"advantage": rollout.advantage}
     return [replace(path, metadata={**path.metadata, **known}) for path in rollout.paths]

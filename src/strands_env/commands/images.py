@@ -1,4 +1,4 @@
-"""`strands-env images`: the container images that sandboxes without a daemon stand on."""
+"""`strands-env images`: the container images of sandboxes without a daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from strands_env.commands.terminal import complain, say
 from strands_env.sandbox.contract import SandboxError
 from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,8 +28,7 @@ def run(args: argparse.Namespace) -> int:
             case _:
                 _list(store)
     except (SandboxError, OSError) as error:
-        complain("images", str(error))
-        return Exit.FAILED
+        return complain("images", str(error), Exit.FAILED)
     return Exit.OK
 
 

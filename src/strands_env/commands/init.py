@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import keyword
 import re
 import shlex
@@ -12,13 +13,14 @@ from pathlib import Path
 from string import Template
 
 from strands_env.commands.terminal import complain, say
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 _FILES = {
     "env.py.txt": "{module}.py",
     "tasks.jsonl.txt": "tasks.jsonl",
     "test_env.py.txt": "test_{module}.py",
     "train.py.txt": "train.py",
+    "pytest.ini.txt": "pytest.ini",
     "README.md.txt": "README.md",
 }
 """Our templates and what they become."""
@@ -28,20 +30,20 @@ def run(args: argparse.Namespace) -> int:
     """Make it."""
     folder = Path(args.name)
     module = re.sub(r"\W+", "_", folder.name.lower()).strip("_")
+    mistake = None
     if not module.isidentifier() or keyword.iskeyword(module) or module in ("test", "tasks", "train"):
-        complain("init", f"{args.name!r} gives no module name: take letters, digits and '_', such as 'my_env'")
-        return Exit.USAGE
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        complain("init", f"{args.name!r} exists already and is not empty: take another name")
-        return Exit.USAGE
-    if (Path.cwd() / f"{module}.py").is_file():
-        complain("init", f"this folder holds {module}.py already: it is made; next: strands-env check --env {module}")
-        return Exit.USAGE
-    if importlib.util.find_spec(module) is not None:
-        complain("init", f"{module!r} is the name of a module that can be imported here already: take another name")
-        return Exit.USAGE
+        mistake = f"{args.name!r} gives no module name: take letters, digits and '_', such as 'my_env'"
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        mistake = f"{args.name!r} exists already and is not empty: take another name"
+    elif (Path.cwd() / f"{module}.py").is_file():
+        mistake = f"this folder holds {module}.py already: it is made; next: strands-env check --env {module}"
+    elif importlib.util.find_spec(module) is not None:
+        mistake = f"{module!r} is the name of a module that can be imported here already: take another name"
+    if mistake is not None:
+        return complain("init", mistake, Exit.USAGE)
     title = module.replace("_", " ").capitalize()
     values = {"module": module, "cls": "".join(part.capitalize() for part in module.split("_")), "title": title}
+    files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for template, name in _FILES.items():
@@ -49,10 +51,13 @@ def run(args: argparse.Namespace) -> int:
             filled = text if template.startswith(("tasks", "train")) else Template(text).substitute(values)
             path = folder / name.format(module=module)
             path.write_text(filled, encoding="utf-8")
-            say(str(path))
+            files.append(str(path))
     except OSError as error:
-        complain("init", f"cannot write {str(folder)!r}: {error.strerror or error}")
-        return Exit.REFUSED
-    say(f"next        cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl")
-    say(f"then        strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first")
+        return complain("init", f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED)
+    check = f"cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl"
+    evaluate = f"strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first"
+    if args.json:
+        say(json.dumps({"files": files, "next": [check, evaluate]}))
+    else:
+        say("\n".join([*files, f"next        {check}", f"then        {evaluate}"]))
     return Exit.OK

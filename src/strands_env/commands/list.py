@@ -12,7 +12,7 @@ from typing import Any
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.eval import EvalError, describe_benchmarks, summarize
 from strands_env.eval.run.groups import read_scores
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,8 +31,7 @@ def run(args: argparse.Namespace) -> int:
     root = Path(args.folder)
     if not root.is_dir():
         is_file = f"{args.folder!r} is a file: give the folder the runs are in"
-        complain("list", is_file if root.exists() else f"the folder {args.folder!r} does not exist")
-        return Exit.USAGE
+        return complain("list", is_file if root.exists() else f"the folder {args.folder!r} does not exist", Exit.USAGE)
     found = sorted(path.with_name(path.name.replace(".run.json", ".jsonl")) for path in root.rglob("*.run.json"))
     runs = [path for path in found if path.exists()]
     if not runs:

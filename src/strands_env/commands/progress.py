@@ -1,38 +1,31 @@
-"""Progress on a terminal with rich, and as plain lines without one."""
+"""Progress of a run: a line on standard error."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import TextIO
 
-from strands_env.commands.terminal import format_number, format_seconds
+from strands_env.commands.terminal import columns, format_number, format_seconds, shows
 from strands_env.eval.run.progress import Progress, ProgressState
 from strands_env.trackers import Tracker
 
-PLAIN_SECONDS = 5.0
-"""Seconds between plain lines."""
-LIVE_PER_SECOND = 8
-"""Redraws of the live display a second."""
-BAR, MIN_BAR = 30, 6
-"""Columns of the bar: as a rule, and on a narrow terminal, where the figures go into a line of their own."""
+LOG_SECONDS = 5.0
+"""Seconds between lines in a log or a pipe."""
+REDRAW_SECONDS = 1 / 8
+"""Seconds between redraws on a terminal."""
+BAR, MIN_BAR = 30, 8
+"""Columns of the bar, and the fewest for which there is one."""
 
 
 def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progress | None:
-    """The display that fits: live on a terminal with rich, else plain lines; None when quiet or without a stream."""
+    """A display on `stream`, by default standard error; None when quiet or without a stream."""
     # Without a standard error (`2>&-`) Python has None there.
     out: TextIO | None = stream or sys.stderr
-    if quiet or out is None:
-        return None
-    if not out.isatty():
-        return PlainDisplay(out)
-    try:
-        import rich  # noqa: F401
-    except ImportError:
-        return PlainDisplay(out)
-    return LiveDisplay(out)
+    return None if quiet or out is None else Display(out)
 
 
 @contextmanager
@@ -58,19 +51,26 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-def describe(state: ProgressState) -> str:
-    """The state in one line."""
+def describe(state: ProgressState, width: int | None = None) -> str:
+    """The state in one line; in `width` columns without what matters least."""
     finished = state.resumed + state.done
-    total = "?" if state.total is None else str(state.total)
-    found = f" ({state.resumed} found in the results)" if state.resumed else ""
-    parts = [f"{finished}/{total} samples{found}", f"{state.rate:.2f}/s", f"eta {format_seconds(state.eta)}"]
-    parts.append(f"mean reward {format_number(state.mean_reward)}")
+    parts = [(0, f"{finished}/{'?' if state.total is None else state.total} samples")]
+    if state.resumed:
+        parts.append((6, f"{state.resumed} found in the results"))
+    parts += [(4, f"{state.rate:.2f}/s"), (3, f"eta {format_seconds(state.eta)}")]
+    parts.append((1, f"mean reward {format_number(state.mean_reward)}"))
     if state.retries:
-        parts.append(f"{state.retries} retried")
-    parts += [f"{reason} {count}" for reason, count in state.failures.most_common()]
+        parts.append((5, f"{state.retries} retried"))
+    parts += [(5, f"{reason} {count}") for reason, count in state.failures.most_common()]
     if state.stopping:
-        parts.append(f"stopping, {state.running} under way")
-    return ", ".join(parts)
+        parts.append((2, f"stopping, {state.running} under way"))
+
+    def line() -> str:
+        return ", ".join(text for _, text in parts)
+
+    while width is not None and len(line()) > width and len(parts) > 1:
+        parts.remove(max(reversed(parts), key=lambda part: part[0]))
+    return line()
 
 
 class TrackedProgress:
@@ -115,12 +115,15 @@ class TrackedProgress:
             tracker.log(values, step=step)
 
 
-class PlainDisplay:
-    """A line every few seconds, for logs and pipes."""
+class Display:
+    """One line: drawn over itself on a terminal, written anew every few seconds into a log or a pipe.
 
-    def __init__(self, stream: TextIO, *, seconds: float = PLAIN_SECONDS) -> None:
+    What others write to a terminal meanwhile stays: it follows the line, and the next one is drawn below it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._seconds = seconds
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._last = 0.0
         self._said = ""
 
@@ -128,88 +131,34 @@ class PlainDisplay:
         """Say what begins."""
         self._last = time.monotonic()
         total = "a stream of tasks" if state.total is None else f"{state.total} samples"
-        self._say(f"{state.name or 'evaluation'}: {total}")
+        _write(self._stream, f"{state.name or 'evaluation'}: {total}\n")
 
     def update(self, state: ProgressState) -> None:
-        """A line, when the last one is old enough."""
-        if time.monotonic() - self._last >= self._seconds:
+        """Draw or write the line, when the last one is old enough."""
+        if time.monotonic() - self._last >= (REDRAW_SECONDS if self._live else LOG_SECONDS):
             self._last = time.monotonic()
-            self._say(describe(state))
+            self._say(state)
 
     def finish(self, state: ProgressState) -> None:
-        """The last line, unless it was said."""
-        if describe(state) != self._said:
-            self._say(describe(state))
+        """The last line, unless a log has it already."""
+        self._say(state)
+        if self._live:
+            _write(self._stream, "\n")
 
-    def _say(self, text: str) -> None:
-        self._said = text
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+    def _say(self, state: ProgressState) -> None:
+        if self._live:
+            _write(self._stream, f"\r{_with_bar(state, columns(self._stream) - 1, self._stream)}\x1b[K")
+        elif describe(state) != self._said:
+            self._said = describe(state)
+            _write(self._stream, f"{self._said}\n")
 
 
-class LiveDisplay:
-    """A bar with rate, time to go, running mean reward and failures by kind."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-
-        self._console = Console(file=stream)
-        self._live: Any = None
-        self._drawn = 0.0
-
-    def start(self, state: ProgressState) -> None:
-        """Draw it."""
-        from rich.live import Live
-
-        self._live = Live(self._draw(state), console=self._console, auto_refresh=False, transient=False)
-        self._live.start()
-
-    def update(self, state: ProgressState) -> None:
-        """Draw it again, not too often."""
-        now = time.monotonic()
-        if self._live is not None and now - self._drawn >= 1 / LIVE_PER_SECOND:
-            self._drawn = now
-            self._live.update(self._draw(state), refresh=True)
-
-    def finish(self, state: ProgressState) -> None:
-        """Draw the end and give the terminal back."""
-        if self._live is not None:
-            self._live.update(self._draw(state), refresh=True)
-            self._live.stop()
-            self._live = None
-
-    def _draw(self, state: ProgressState) -> Any:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        finished = state.resumed + state.done
-        width = self._console.width - 1
-        name = Text(state.name or "evaluation", style="bold")
-        count = Text(f"{finished}/{'?' if state.total is None else state.total}")
-        figures = Text("  ").join(
-            (
-                Text(f"{state.rate:.2f}/s", style="cyan"),
-                Text(f"eta {format_seconds(state.eta)}", style="cyan"),
-                Text(f"mean reward {format_number(state.mean_reward)}", style="green"),
-                Text(f"{state.running} running", style="dim"),
-            )
-        )
-        in_one_line = len(name) + len(count) + len(figures) + BAR + 6 <= width
-        name.truncate(max(8, width - len(count) - 4 - MIN_BAR))
-        bar = BAR if in_one_line else max(MIN_BAR, min(BAR, width - len(name) - len(count) - 4))
-        line = Table.grid(padding=(0, 2))
-        cells: list[Any] = [
-            name,
-            ProgressBar(total=state.total, completed=finished, width=bar, pulse=state.total is None),
-            count,
-        ]
-        line.add_row(*cells, figures) if in_one_line else line.add_row(*cells)
-        notes = [f"{reason} {count}" for reason, count in state.failures.most_common(6)]
-        if state.retries:
-            notes.append(f"{state.retries} retried")
-        if state.stopping:
-            notes.append("stopping: waiting for samples under way (Ctrl-C again to cancel them)")
-        below = [] if in_one_line else [figures]
-        return Group(line, *below, *([Text("  " + "   ".join(notes), style="yellow")] if notes else []))
+def _with_bar(state: ProgressState, width: int, stream: TextIO) -> str:
+    """The line, behind a bar if there is room for one."""
+    text = describe(state, width)
+    size = min(BAR, width - len(text) - 1)
+    if not state.total or size < MIN_BAR:
+        return text[:width]
+    done, left = "█░" if shows("█░", stream) else "#-"
+    filled = min(size, size * (state.resumed + state.done) // state.total)
+    return f"{done * filled}{left * (size - filled)} {text}"

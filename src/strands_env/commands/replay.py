@@ -13,8 +13,8 @@ from strands_env.commands.progress import announced, make_display
 from strands_env.commands.terminal import complain, say
 from strands_env.eval import EvalError, StoreError
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
-from strands_env.recording import RecordingError, Replay, digest_of
-from strands_sglang.commands.command_line import Exit
+from strands_env.recipe.recording import RecordingError, Replay, digest_of
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,27 +32,16 @@ def run(args: argparse.Namespace) -> int:
         evaluation.evaluator.progress = make_display(quiet=quiet)
         asyncio.run(_run(evaluation))
     except StoreError as error:
-        complain("replay", error)
-        return Exit.REFUSED
+        return complain("replay", error, Exit.REFUSED)
     except (RecordingError, EvalError, ValueError, TypeError, OSError) as error:
-        complain("replay", error)
-        return Exit.USAGE
+        return complain("replay", error, Exit.USAGE)
     samples = [sample for group in evaluation.evaluator.load_results().values() for sample in group]
     changed = sorted(sample.id for sample in samples if digest_of(sample) != replay.digests.get(sample.id))
     missing = sorted(replay.digests.keys() - {sample.id for sample in samples})
     is_same = not (changed or missing or replay.difference or replay.left_over)
     if args.json:
-        say(
-            json.dumps(
-                {
-                    "samples": len(samples),
-                    "changed": changed,
-                    "missing": missing,
-                    "difference": replay.difference,
-                    "requests_left_over": replay.left_over,
-                }
-            )
-        )
+        shown = {"samples": len(samples), "changed": changed, "missing": missing}
+        say(json.dumps({**shown, "difference": replay.difference, "requests_left_over": replay.left_over}))
         return Exit.OK if is_same else Exit.FAILED
     say(
         f"{len(samples) - len(changed)} of {len(replay.digests)} samples are as recorded, but for times and message ids"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import webbrowser
 from pathlib import Path
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import cannot_read, say
+from strands_env.commands.terminal import cannot_read, complain, say
 from strands_env.eval import EvalError
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
 from strands_env.report.training import is_slime_log, runs_in
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,11 +25,15 @@ def run(args: argparse.Namespace) -> int:
             written, note = _run(args)
     except (FileNotFoundError, EvalError) as error:
         return cannot_read("report", error)
-    say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
-    if note:
-        say(note)
-    if args.open:
-        webbrowser.open(written.path.resolve().as_uri())
+    if args.json:
+        shown = {"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}
+        say(json.dumps(shown))
+    else:
+        say(f"{written.path}  {written.samples} samples, {written.size / 1e6:.1f} MB")
+        if note:
+            say(note)
+    if args.open and not webbrowser.open(address := written.path.resolve().as_uri()):
+        complain("report", f"no browser could be started here: open {address} in one")
     return Exit.OK
 
 

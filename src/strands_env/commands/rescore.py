@@ -26,7 +26,7 @@ from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import SGLangClientError
 
 
@@ -61,16 +61,13 @@ def run(args: argparse.Namespace) -> int:
                 new.keep()
         return _show(saved, target, changes, after, complaint, args)
     except KeyboardInterrupt:
-        complain("rescore", "interrupted: nothing was written")
-        return Exit.INTERRUPTED
+        return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
     except (FileNotFoundError, StoreError) as error:
         return cannot_read("rescore", error)
     except SGLangClientError as error:
-        complain("rescore", error)
-        return Exit.FAILED
+        return complain("rescore", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError) as error:
-        complain("rescore", error)
-        return Exit.USAGE
+        return complain("rescore", error, Exit.USAGE)
 
 
 def _target(saved: SavedRun, output: str | None) -> StorePaths:
@@ -102,7 +99,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         if args.env is not None or args.env_config is not None:
             raise EvalError("give --reward, or --env with --env-config, not both: each names what scores")
         reward = load_reward(args.reward)
-        return _Rewarding(reward)
+        return lambda: Environment(model_factory=_no_model, reward_fn=reward)
     options = saved.options
     if args.env is None and not options:
         raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
@@ -118,14 +115,6 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         model=model,
         models=DeferredModels(lambda: make_model_factory(**model)),  # most rewards need none
     )
-
-
-class _Rewarding:
-    def __init__(self, reward_fn: Any) -> None:
-        self.reward_fn = reward_fn
-
-    def __call__(self) -> Environment:
-        return Environment(model_factory=_no_model, reward_fn=self.reward_fn)
 
 
 def _no_model() -> Any:

@@ -16,7 +16,7 @@ from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
 from strands_env.recipe.options import PRICES
 from strands_sglang.backends.engine.own_models import UnknownModelError
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 from strands_sglang.trajectory.drift import DriftTotals
 
 MESSAGE = 160
@@ -41,11 +41,7 @@ class SavedRun:
 
     @classmethod
     def of(cls, path: str | Path) -> Self:
-        """The run at a path: its folder or its `.jsonl`.
-
-        Raises:
-            StoreError: Its configuration cannot be read.
-        """
+        """The run at a path: its folder or its `.jsonl`."""
         paths = StorePaths.of(path)
         return cls(paths=paths, document=load_run(paths.run) or {})
 
@@ -103,11 +99,7 @@ class SavedRun:
         return prices_of(given, self.options)
 
     def tokenizer(self, given: str | None = None) -> RunTokenizer:
-        """The tokenizer that is named, else the run's own; `none` asks for none.
-
-        Raises:
-            EvalError: The one that is named cannot be loaded.
-        """
+        """The tokenizer that is named (an `EvalError` if it cannot be loaded), else the run's own; `none` for none."""
         if given == "none":
             return RunTokenizer(tokenizer=None, note="Tokens are shown as ids: no tokenizer was asked for.")
         name = given or self._tokenizer_name()

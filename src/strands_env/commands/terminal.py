@@ -7,10 +7,11 @@ import os
 import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 from strands_env.eval import ConfigMismatchError, StoreError
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 _COLOURS = {"red": "1;31", "green": "1;32"}
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -24,6 +25,13 @@ def shows(text: str, stream: TextIO | None) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def columns(stream: TextIO) -> int:
+    """Columns of the terminal that a stream writes to; `$COLUMNS` where it is set, 80 where there is no terminal."""
+    with suppress(OSError, ValueError):
+        return max(20, int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns))
+    return 80
 
 
 def paints(stream: TextIO | None) -> bool:
@@ -54,22 +62,25 @@ def say(text: str = "", *, painted: bool = False) -> None:
         sys.stdout.write(f"{text if painted else safe(text)}\n")
 
 
-def complain(command: str, message: object) -> None:
-    """Write a complaint to standard error, if there is one."""
-    if sys.stderr is None:  # after `2>&-`
-        return
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"strands-env {command}: {safe(str(message))}\n")
-        sys.stderr.flush()
+def complain(command: str, message: object, status: Exit = Exit.FAILED) -> Exit:
+    """Write a complaint to standard error, if there is one; gives back the status, for the command to end with."""
+    if sys.stderr is not None:  # None after `2>&-`
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"strands-env {command}: {safe(str(message))}\n")
+            sys.stderr.flush()
+    return status
 
 
 def cannot_read(command: str, error: Exception) -> Exit:
     """Complain that a run is missing or cannot be read, and give the exit status for it."""
     if isinstance(error, FileNotFoundError):
-        complain(command, f"there are no results at {error.filename!r}")
-        return Exit.USAGE
-    complain(command, error)
-    return Exit.REFUSED if isinstance(error, StoreError | ConfigMismatchError) else Exit.USAGE
+        given = Path(str(error.filename)).parent
+        if given.is_file():
+            said = f"{str(given)!r} is not a run: give its folder, or its file that ends in .jsonl"
+            return complain(command, said, Exit.USAGE)
+        return complain(command, f"there are no results at {error.filename!r}", Exit.USAGE)
+    refused = isinstance(error, StoreError | ConfigMismatchError)
+    return complain(command, error, Exit.REFUSED if refused else Exit.USAGE)
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -13,7 +13,7 @@ from strands_env.commands.terminal import complain, format_number, say
 from strands_env.environments.harbor import check_harbor
 from strands_env.eval.benchmarks.harbor import task_folders
 from strands_env.eval.errors import DatasetError
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 if TYPE_CHECKING:
     from strands_env.environments.harbor.validation import TaskReport
@@ -25,9 +25,8 @@ def run(args: argparse.Namespace) -> int:
         check_harbor()
         folders = task_folders(Path(args.folder))[: args.limit]
     except (ImportError, DatasetError) as error:
-        complain("validate", str(error))
-        return Exit.USAGE
-    from strands_env.environments.harbor.validation import Verdict, validate_tasks
+        return complain("validate", str(error), Exit.USAGE)
+    from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
 
     width = max(len(folder.name) for folder in folders)
 
@@ -54,12 +53,16 @@ def run(args: argparse.Namespace) -> int:
             keep_processes=args.keep_processes,
         )
     )
-    sound = [str(folder) for folder, report in zip(folders, reports, strict=True) if report.verdict is Verdict.SOUND]
+    sound = [
+        str(folder) for folder, report in zip(folders, reports, strict=True) if report.verdict is TaskVerdict.SOUND
+    ]
     document = {"folder": args.folder, "sound": sound, "tasks": [report.to_json() for report in reports]}
     if args.json:
         say(json.dumps(document, indent=1))
     else:
         counts = Counter(report.verdict.value for report in reports)
+        for cheat in sorted({cheat for report in reports for cheat in report.cheats} & CHEATS.keys()):
+            say(f"{cheat}: {CHEATS[cheat].splitlines()[0].removeprefix('# ')}")
         say(f"{len(reports)} tasks: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
     if args.output is not None:
         folder = Path(args.output)

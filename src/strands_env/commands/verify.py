@@ -15,7 +15,7 @@ from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name
-from strands_sglang.commands.command_line import Exit, server_of
+from strands_sglang.command_line import Exit, server_of
 from strands_sglang.exceptions import StrandsSGLangError
 
 SHOWN = 10
@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
         saved = SavedRun.of(args.run)
         files = verify_run(saved.paths.results)
         mismatch: Mismatch | None = None
+        if args.server is None and args.model is None and not (args.max_kl is None and args.limit is None):
+            raise EvalError("--max-kl and --limit are for scoring again: give --base-url or --model")
         if args.server is not None or args.model is not None:
             if args.server is not None and args.model is not None:
                 raise EvalError("give --server or --model, not both")
@@ -39,11 +41,9 @@ def run(args: argparse.Namespace) -> int:
     except (FileNotFoundError, StoreError) as error:
         return cannot_read("verify", error)
     except (EvalError, ValueError) as error:  # a name that cannot be a model, an invalid address
-        complain("verify", error)
-        return Exit.USAGE
+        return complain("verify", error, Exit.USAGE)
     except (StrandsSGLangError, OSError) as error:
-        complain("verify", error)
-        return Exit.FAILED
+        return complain("verify", error, Exit.FAILED)
     if args.json:
         say(json.dumps({"files": files.to_dict(), "mismatch": None if mismatch is None else mismatch.to_dict()}))
     else:
@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if not files.is_intact:
         return Exit.REFUSED
     if mismatch is not None and not mismatch.tokens:
-        complain("verify", f"nothing was scored again: {mismatch.why_not()}")
-        return Exit.USAGE
+        return complain("verify", f"nothing was scored again: {mismatch.why_not()}", Exit.USAGE)
     too_far = mismatch is not None and args.max_kl is not None and mismatch.kl > args.max_kl
     return Exit.INCOMPLETE if too_far else Exit.OK
 

@@ -15,7 +15,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import did_you_mean
 
 
@@ -84,8 +84,9 @@ def _sample(args: argparse.Namespace) -> int:
             hint = f" (the samples of {name!r} are {', '.join(map(str, sorted(known[name])))})"
         else:
             hint = did_you_mean(name or args.sample, known) or (f" (there is {min(known)!r})" if known else "")
-        complain("view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index")
-        return Exit.USAGE
+        return complain(
+            "view", f"{args.run!r} has no sample {args.sample!r}{hint}: give a prompt's id, or id/index", Exit.USAGE
+        )
     if args.json:
         for sample in sorted(wanted, key=lambda sample: sample.index):
             say(sample.model_dump_json())

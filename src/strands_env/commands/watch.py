@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from collections import Counter, deque
@@ -16,12 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.commands.runs import SavedRun
-from strands_env.commands.terminal import cannot_read, format_number, format_seconds, one_line, safe, say, shows
+from strands_env.commands.terminal import (
+    cannot_read,
+    columns,
+    format_number,
+    format_seconds,
+    one_line,
+    safe,
+    say,
+    shows,
+)
 from strands_env.eval import EvalError, EvalSample
 from strands_env.eval.store.files import naming_errors
 from strands_env.eval.store.records import LineError, decode, to_sample
 from strands_env.report.details import answer_of
-from strands_sglang.commands.command_line import Exit
+from strands_sglang.command_line import Exit
 
 LATEST = 5
 """Samples that are shown."""
@@ -56,7 +64,7 @@ def _follow(follower: Follower, interval: float) -> Exit:
     while True:
         lines = follower.lines()
         if is_terminal:
-            width = max(20, shutil.get_terminal_size().columns - 1)
+            width = columns(sys.stdout) - 1
             erase = f"\x1b[{drawn}F\x1b[J" if drawn else ""
             sys.stdout.write(erase + "".join(f"{safe(line)[:width]}\n" for line in lines))
             drawn = len(lines)
@@ -70,41 +78,24 @@ def _follow(follower: Follower, interval: float) -> Exit:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
-    """One sample, as far as it is shown."""
-
-    id: str
-    name: str
-    reward: float | None
-    reason: str
-    output_tokens: float
-    duration_s: float
-    text: str
-
-
-@dataclass(slots=True, kw_only=True)
 class Counts:
     """Totals over all samples."""
 
-    samples: dict[str, Seen] = field(default_factory=dict)
+    samples: set[str] = field(default_factory=set)
     rewards: list[float] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     output_tokens: float = 0.0
 
 
 class Follower:
-    """Reads what a growing results file has got since the last look, and keeps the `latest` samples for showing.
-
-    Raises:
-        FileNotFoundError: There are no results.
-    """
+    """Reads what a growing results file has got since the last look, and keeps the `latest` samples for showing."""
 
     def __init__(self, path: str | Path, *, latest: int = LATEST) -> None:
         self._saved = SavedRun.of(path)
         self._file = self._saved.paths.results
         self._offset = 0
         self._counts = Counts()
-        self._recent: deque[Seen] = deque(maxlen=latest)
+        self._recent: deque[EvalSample] = deque(maxlen=latest)
         self._looks: deque[tuple[float, int, float]] = deque(maxlen=30)
 
     def read(self) -> int:
@@ -130,22 +121,13 @@ class Follower:
         result, counts = sample.step_result, self._counts
         output = result.observation.metrics.get("output_tokens")
         tokens = (output or {}).get("total", 0) if isinstance(output, dict) else output or 0
-        seen = Seen(
-            id=sample.id,
-            name=f"{sample.prompt_id}/{sample.index}",
-            reward=sample.reward,
-            reason=result.termination_reason.value,
-            output_tokens=float(tokens),
-            duration_s=sample.duration_s,
-            text=answer_of(result),
-        )
-        counts.samples[sample.id] = seen
-        counts.output_tokens += seen.output_tokens
-        if seen.reward is not None:
-            counts.rewards.append(seen.reward)
+        counts.samples.add(sample.id)
+        counts.output_tokens += float(tokens)
+        if sample.reward is not None:
+            counts.rewards.append(sample.reward)
         elif result.termination_reason.is_failure:
-            counts.failures[seen.reason] += 1
-        self._recent.append(seen)
+            counts.failures[result.termination_reason.value] += 1
+        self._recent.append(sample)
 
     @property
     def total(self) -> int | None:
@@ -187,9 +169,10 @@ class Follower:
         ]
         if counts.failures:
             shown.append("failures    " + ", ".join(f"{name} {count}" for name, count in counts.failures.most_common()))
-        for seen in reversed(self._recent):
-            reward = "-" if seen.reward is None else f"{seen.reward:g}"
-            shown.append(f"  {one_line(seen.name)}  {reward}  {seen.reason}  {one_line(seen.text)[:80]}")
+        for sample in reversed(self._recent):
+            name, result = one_line(f"{sample.prompt_id}/{sample.index}"), sample.step_result
+            reward = "-" if sample.reward is None else f"{sample.reward:g}"
+            shown.append(f"  {name}  {reward}  {result.termination_reason.value}  {one_line(answer_of(result))[:80]}")
         return shown
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,8 +188,12 @@ class Follower:
             "output_tokens": counts.output_tokens,
             "failures": dict(counts.failures.most_common()),
             "latest": [
-                {"sample": seen.name, "reward": seen.reward, "termination_reason": seen.reason}
-                for seen in reversed(self._recent)
+                {
+                    "sample": f"{sample.prompt_id}/{sample.index}",
+                    "reward": sample.reward,
+                    "termination_reason": sample.step_result.termination_reason.value,
+                }
+                for sample in reversed(self._recent)
             ],
         }
 

@@ -29,7 +29,6 @@ and `termination` says how it ended. `rollout` makes environments and runs their
 
 from __future__ import annotations
 
-from strands_env.compat import CORE
 from strands_sglang.compat import old_names
 
 from .environment import Environment
@@ -78,4 +77,4 @@ __all__ = [
     "WeightVersionSpan",
 ]
 
-__getattr__ = old_names(__name__, CORE)
+__getattr__ = old_names(__name__)

@@ -24,7 +24,7 @@ _AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) 
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
-    """Await work for at most so many seconds; None for no deadline.
+    """Await work for at most this many seconds; None for no deadline.
 
     Raises:
         EpisodeTimeoutError: The deadline passed; the work was cancelled.
@@ -185,7 +185,7 @@ async def stop(task: asyncio.Future[Any], where: Phase, *, is_ending: Callable[[
 
 @dataclass(slots=True)
 class EpisodeProgress:
-    """The running phase of the episode, `LOOP` until set, for whoever holds its deadline. The environment sets it.
+    """The running phase of the episode, `LOOP` until set, read by the owner of its deadline. The environment sets it.
 
     Attributes:
         is_taken: A rollout sets the phase now; one that runs inside that rollout does not.

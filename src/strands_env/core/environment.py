@@ -9,10 +9,10 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Never, Self
+from types import GenericAlias, TracebackType
+from typing import Any, ClassVar, Never, Self, get_args
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -21,7 +21,6 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_env.compat import CORE
 from strands_sglang.compat import old_names
 from strands_sglang.exceptions import refuse_unknown
 
@@ -44,6 +43,7 @@ from .types import (
     RewardCallable,
     RewardFunction,
     StepResult,
+    Task,
     TerminationReason,
     TokenObservation,
     Trajectory,
@@ -88,6 +88,7 @@ class Environment:
         max_tool_iters: Number of replies with tool calls after which the loop ends.
         max_tool_calls: Number of tool calls after which the loop ends.
         max_parallel_tool_calls: Number of calls of one reply that are run; further ones are answered with an error.
+        max_messages: Number of messages, prompts included, after which the loop ends, once calls have their results.
         tool_timeout: Seconds one tool call may take; then it is answered with an error. None for no limit. Agents as
             tools have none.
         max_tool_output_chars: Characters of text in one tool result; what is longer keeps its beginning and end. None
@@ -107,8 +108,20 @@ class Environment:
         FileNotFoundError: `default_system_prompt_path` does not exist.
     """
 
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        return GenericAlias(cls, item)
+
+    task_cls: ClassVar[type[Action]] = Task
+    """`MyTask` of a subclass of `Environment[MyTask]`."""
     default_system_prompt_path: ClassVar[Path | None] = None
     """File with the system prompt of this kind of environment, or None."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            for item in get_args(base):
+                if isinstance(item, type) and issubclass(item, Action):
+                    cls.task_cls = item
 
     def __init__(
         self,
@@ -121,6 +134,7 @@ class Environment:
         verbose: bool = False,
         max_parallel_tool_calls: int | None = None,
         max_total_tokens: int | None = None,
+        max_messages: int | None = None,
         setup_timeout: float | None = None,
         step_timeout: float | None = None,
         reward_timeout: float | None = None,
@@ -138,6 +152,8 @@ class Environment:
                 f"model_factory={model_factory!r}: expected a function that makes a fresh model, such as "
                 "sglang_model_factory(...) or lambda: SGLangModel(...)"
             )
+        if not isinstance(system_prompt, str | list | None):
+            raise TypeError(f"system_prompt={system_prompt!r}: expected text; Path(...).read_text() is that of a file")
         self.model_factory = model_factory
         self.system_prompt = self._default_system_prompt() if system_prompt is None else system_prompt
         self.reward_fn = reward_fn
@@ -145,6 +161,7 @@ class Environment:
         self.max_tool_calls = max_tool_calls
         self.max_parallel_tool_calls = max_parallel_tool_calls
         self.max_total_tokens = max_total_tokens
+        self.max_messages = max_messages
         self.verbose = verbose
         self.setup_timeout = setup_timeout
         self.step_timeout = step_timeout
@@ -165,7 +182,9 @@ class Environment:
         if reward_fn is not None:
             as_reward_function(reward_fn)  # a wrong one shows here
         own = getattr(reward_fn, "__name__", None) == "compute_reward"  # the method itself, given as the reward
-        known = {} if own else {"compute_reward": "the argument reward_fn"}
+        known = {"_rollout": "interact(self, agent, action)"}  # as upstream
+        if not own:
+            known["compute_reward"] = "the argument reward_fn"
         warn_of_misspelt_overrides(type(self), Environment, _OVERRIDES, known)
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -225,9 +244,9 @@ class Environment:
         Returns:
             Messages, tokens and metrics of this step, its reward, and why it ended.
         """
-        with rollout_span(action, self.agent_name) as span:
+        with rollout_span(action, self.agent_name) as write:
             result = await self._step(action, cancel_signal)
-            span.end(result)
+            write(result)
         return result
 
     async def _step(self, action: Action, cancel_signal: threading.Event | None) -> StepResult:
@@ -237,7 +256,7 @@ class Environment:
         history = copied(action.task_context.conversation_history)
         try:
             model = self.model_factory()
-            if isinstance(model, str | type):
+            if isinstance(model, str | type) or inspect.isawaitable(model):
                 raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
             self._apply_budget(model)
         except Exception as error:
@@ -287,14 +306,18 @@ class Environment:
             try:
                 try:
                     progress.phase = Phase.SETUP
-                    await within(self._call(self.reset), self.setup_timeout, Phase.SETUP)
+                    given = (action,) if inspect.signature(self.reset).parameters else ()  # upstream's takes the task
+                    await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
                     result = self._failed(error, Phase.SETUP)
                 else:
                     progress.phase = Phase.LOOP
                     # An override may be `step(self, action)`.
                     options = {} if cancel_signal is None else {"cancel_signal": cancel_signal}
-                    result = await self.step(action, **options)
+                    made = self.step(action, **options)
+                    if not inspect.isawaitable(made):
+                        raise TypeError(f"{type(self).__name__}.step() must be async: write 'async def step'")
+                    result = await made
                     if not isinstance(result, StepResult):
                         raise TypeError(f"{type(self).__name__}.step() must return a StepResult, got {result!r}")
                     if (result.observation.history or []) == action.task_context.conversation_history:
@@ -355,11 +378,11 @@ class Environment:
 
     # ---- the parts of a step -----------------------------------------------------------------------------------------
 
-    async def _call(self, part: Callable[[], Any]) -> None:
+    async def _call(self, part: Callable[..., Any], *given: Any) -> None:
         if inspect.iscoroutinefunction(part):
-            made = part()
+            made = part(*given)
         else:
-            made = await (self._own_thread or default_threads).run(part)
+            made = await (self._own_thread or default_threads).run(part, *given)
         if inspect.isawaitable(made):
             await made
 
@@ -376,15 +399,16 @@ class Environment:
             max_tool_calls=self.max_tool_calls,
             max_parallel_tool_calls=self.max_parallel_tool_calls,
             max_total_tokens=self.max_total_tokens,
+            max_messages=self.max_messages,
         )
 
     def _build_agent(self, model: Model, scope: StepScope, history: list[Any]) -> Agent:
         agent = Agent(
             model=model,
             messages=history,
-            tools=list(self.get_tools()),
+            tools=self._listed("get_tools"),
             system_prompt=self.system_prompt,
-            hooks=[scope.limiter, *self.get_hooks(), scope.recorder],
+            hooks=[scope.limiter, *self._listed("get_hooks"), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,
             retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
@@ -394,6 +418,13 @@ class Environment:
         registry = agent.tool_registry.registry
         registry.update({name: self._limited(tool) for name, tool in registry.items()})
         return agent
+
+    def _listed(self, name: str) -> list[Any]:
+        given = getattr(self, name)()
+        if not isinstance(given, Iterable):
+            what = f"{type(self).__name__}.{name}() must return a list, got {given!r:.100}"
+            raise TypeError(f"{what}: write 'def {name}(self): return [...]'")
+        return list(given)
 
     def _limited(self, tool: AgentTool) -> AgentTool:
         """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
@@ -471,8 +502,8 @@ class Environment:
                 agent.event_loop_metrics,
                 tool_parse_errors=parse_errors if isinstance(parse_errors, Mapping) else None,
             )
-            if not all(isinstance(name, str) for name in computed):
-                raise TypeError(f"compute_metrics() must give every metric a name, got the keys {list(computed)!r}")
+            if not isinstance(computed, Mapping) or not all(isinstance(name, str) for name in computed):
+                raise TypeError(f"compute_metrics() must give every metric a name, in a dict, got {computed!r:.200}")
             metrics |= computed
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
@@ -505,9 +536,9 @@ class Environment:
         try:
             if not self.is_scored(result.termination_reason):
                 return
-            computed = as_reward_function(self.reward_fn, self._own_thread).compute(
-                action=action, step_result=_copied(result)
-            )
+            computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, _copied(result))
+            if not hasattr(computed, "__await__"):
+                raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
             result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
             if result.reward.error is not None and result.reward.reward is None:
                 self._reward_failed(result, TerminationReason.REWARD_ERROR, result.reward.error)
@@ -553,8 +584,8 @@ def _copied(result: StepResult) -> StepResult:
 
 
 def _check_deadline(name: str, value: float | None) -> None:
-    if value is not None and (not isinstance(value, int | float) or not value > 0):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
         raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
 
 
-__getattr__ = old_names(__name__, CORE)
+__getattr__ = old_names(__name__)

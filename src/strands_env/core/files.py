@@ -1,12 +1,16 @@
-"""Atomic file replacement."""
+"""Atomic file replacement, and the modules that write Parquet."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from strands_sglang.exceptions import install_command
 
 
 @contextmanager
@@ -20,3 +24,11 @@ def replacing(target: Path) -> Iterator[Path]:
             os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def arrow(advice: str = "") -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that ends with the advice."""
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}{advice}") from error

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import functools
 import hashlib
@@ -223,11 +222,7 @@ def _object(value: Mapping[Any, Any], where: str, leaf: Callable[[Any], str] | N
 
 
 def _text(text: str) -> Any:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return {"text": text.encode("utf-8", "surrogatepass").hex()}
-    return str(text)
+    return str(text) if _is_plain(text) else {"text": text.encode("utf-8", "surrogatepass").hex()}
 
 
 def _key(name: str) -> str:
@@ -377,5 +372,5 @@ def _decode_object(value: dict[Any, Any]) -> Any:
         if value[_MARK] is True:
             return data
         return data.decode("utf-8", "surrogatepass") if value[_MARK] == _TEXT else value
-    except (binascii.Error, ValueError):
+    except ValueError:
         return value

@@ -78,30 +78,12 @@ def with_timeout(tool: ToolLike, timeout: float) -> AgentTool:
     return with_limits(tool, timeout=timeout, max_output_chars=None)
 
 
-class LimitedTool(AgentTool):
-    """A tool with limits; made by `with_limits`."""
+class WrappedTool(AgentTool):
+    """A tool around another, under its name, specification and type."""
 
-    def __init__(
-        self,
-        tool: AgentTool,
-        timeout: float | None,
-        max_output_chars: int | None,
-        threads: DaemonThreads,
-        max_events: int | None = DEFAULT_MAX_EVENTS,
-    ) -> None:
+    def __init__(self, tool: AgentTool) -> None:
         super().__init__()
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if max_output_chars is not None and not max_output_chars > 0:
-            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
-        if max_events is not None and not max_events > 0:
-            raise ValueError(f"max_events must be a positive number or None, got {max_events!r}")
         self.wrapped = tool
-        self.max_events = max_events
-        self.timeout = timeout
-        self.max_output_chars = max_output_chars
-        self._threads = threads
-        self._runner = _in_own_thread(tool, threads)
 
     @property
     def tool_name(self) -> str:
@@ -118,6 +100,31 @@ class LimitedTool(AgentTool):
         """Type of the wrapped tool."""
         return self.wrapped.tool_type
 
+
+class LimitedTool(WrappedTool):
+    """A tool with limits; made by `with_limits`."""
+
+    def __init__(
+        self,
+        tool: AgentTool,
+        timeout: float | None,
+        max_output_chars: int | None,
+        threads: DaemonThreads,
+        max_events: int | None = DEFAULT_MAX_EVENTS,
+    ) -> None:
+        super().__init__(tool)
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if max_output_chars is not None and not max_output_chars > 0:
+            raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
+        if max_events is not None and not max_events > 0:
+            raise ValueError(f"max_events must be a positive number or None, got {max_events!r}")
+        self.max_events = max_events
+        self.timeout = timeout
+        self.max_output_chars = max_output_chars
+        self._threads = threads
+        self._runner = _in_own_thread(tool, threads)
+
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Run the tool within its limits."""
         loop = asyncio.get_running_loop()
@@ -130,6 +137,9 @@ class LimitedTool(AgentTool):
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                     await room.acquire()
                     events.put_nowait(event)
+                    del (
+                        event
+                    )  # on Python 3.13 the traceback of the tool's error holds this frame: it may not hold the error
                     await asyncio.sleep(0)  # a tool that never awaits would starve everything else
             except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
                 raise _raised(error) from error
@@ -180,7 +190,7 @@ class LimitedTool(AgentTool):
 
 
 def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
-    """Content blocks of a tool result with at most so many characters of text and JSON altogether.
+    """Content blocks of a tool result, cut to this many characters of text and JSON altogether.
 
     The text that crosses the limit keeps its beginning and end around a note of what was left out; JSON that crosses it
     becomes such text; later text is left out. Blocks of other kinds stay.

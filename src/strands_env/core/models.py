@@ -7,6 +7,7 @@ Their `**options` go to the model, or to the factory they call.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from strands.models import Model
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
-from strands_sglang.exceptions import BackendConnectionError
-from strands_sglang.installation import install_command
+from strands_sglang.compat import old_names
+from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
+from strands_sglang.trajectory.media.processor import image_expander
 
 from .jsonable import name_of, plain
 from .seeds import RolloutSeed, SeededBackend
@@ -25,6 +27,8 @@ from .types import ModelFactory as ModelFactory
 
 if TYPE_CHECKING:
     from strands_sglang.tool_parsers import ToolParser
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SAMPLING_PARAMS: dict[str, Any] = {"max_new_tokens": 16384}
 """Sampling parameters of a factory that was given none; the model's own defaults hold for the rest."""
@@ -42,7 +46,7 @@ def __getattr__(name: str) -> Any:
         from strands.models.bedrock import BedrockModel
 
         return BedrockModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return old_names(__name__)(name)
 
 
 def sglang_model_factory(
@@ -225,8 +229,7 @@ def _server_from_args(
     kind: str, *, base_url: str, model_id: str | None, tokenizer: str | None, **options: Any
 ) -> ModelFactory:
     """The factory for a server, whose tokenizer is asked for where none is given."""
-    address = base_url if "+http" in base_url else f"{kind}+{base_url}"
-    client = get_client(address)
+    client = get_client(f"{kind}+{base_url}" if base_url.startswith("http") else base_url)
     if client.kind != kind:
         server = SERVERS[client.kind]
         raise ValueError(f"{base_url!r} is the address of a {server} server: choose --backend {client.kind}")
@@ -234,7 +237,23 @@ def _server_from_args(
     path = tokenizer or str(served)
     loaded = _tokenizer(path)
     client.check_tokenizer(loaded, path)
+    if "processor" not in options and (processor := _processor_beside(path)) is not None:
+        options["processor"] = processor
     return sglang_model_factory(tokenizer=loaded, client=client, model_id=model_id or path, **options)
+
+
+def _processor_beside(tokenizer: str) -> str | None:
+    """The folder or hub id of a tokenizer, where it has the image processor of a model whose images are exact."""
+    try:
+        from transformers.utils import cached_file
+
+        if cached_file(tokenizer, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False) is None:
+            return None
+        image_expander(tokenizer)
+    except (ImportError, OSError, MediaError) as error:
+        logger.info("tokenizer=<%s>, error=<%s> | images will be refused", tokenizer, error)
+        return None
+    return tokenizer
 
 
 def local_from_args(*, base_url: None, model_id: str | None, tokenizer: None, **options: Any) -> ModelFactory:

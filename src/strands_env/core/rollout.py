@@ -109,6 +109,10 @@ class LocalExecutor:
     async def _made(self, action: Action) -> Any:
         try:
             env = await make_environment(self._factory, action, self._takes_action)
+            if not hasattr(env, "step") and not hasattr(env, "rollout"):
+                raise TypeError(
+                    f"env_factory must make an Environment, got {env!r:.100}: write 'lambda: Environment(...)'"
+                )
             self._warn_of_shared(env)
             return env
         except Exception as error:
@@ -168,8 +172,10 @@ def takes_action(env_factory: EnvFactory) -> bool:
     positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
     required = [item for item in signature.parameters.values() if item.default is item.empty and item.kind in _NAMED]
     if len(required) > 1 or (required and required[0].kind is inspect.Parameter.KEYWORD_ONLY):
+        name, needed = name_of(env_factory).rpartition(".")[2], ", ".join(item.name for item in required)
         raise TypeError(
-            f"env_factory is called with the action or without arguments, but {env_factory!r} takes {signature}"
+            f"env_factory is called with the action or without arguments, but {name} takes ({needed}): "
+            "write 'lambda: Environment(...)', with your class and its arguments"
         )
     if required or not positional:
         return bool(required)

@@ -42,7 +42,7 @@ from strands.tools.registry import ToolRegistry
 from strands.types._events import StartEvent
 from strands.types.tools import AgentTool
 
-from strands_sglang.fast_paths import FastPath
+from strands_sglang.conversation.fast_paths import FastPath
 
 _is_inside: ContextVar[bool] = ContextVar("strands_env_sdk_patches", default=False)
 
@@ -70,12 +70,7 @@ class Patch:
                 setattr(owner, name, replacement if is_on else _ORIGINALS[owner, name])
 
     def code(self) -> str:
-        """The code of the SDK that it relies on, and every line there that uses what it replaces.
-
-        Raises:
-            AttributeError: The SDK lacks a name.
-            OSError: It comes without its source.
-        """
+        """The code of the SDK that it relies on, and every line there that uses what it replaces."""
         parts = [inspect.getsource(getattr(owner, name)) for owner, name in self.relies_on]
         for owner, name, _ in self.names:
             lines = inspect.getsource(inspect.getmodule(owner) or owner).splitlines()

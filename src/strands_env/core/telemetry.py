@@ -5,8 +5,9 @@ The spans of the SDK (agent, model calls, tools) become its children.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .seeds import FIELD
@@ -36,40 +37,29 @@ def disable_telemetry() -> None:
     _tracer = None
 
 
-class RolloutSpan:
-    """The span of a step; without telemetry, nothing."""
-
-    def __init__(self, span: Any) -> None:
-        self._span = span
-
-    def end(self, result: StepResult) -> None:
-        """Write what came out of the step."""
-        if self._span is None:
-            return
-        for name, value in _attributes(result).items():
-            if value is not None:
-                self._span.set_attribute(name, value)
-        if result.error is not None:
-            from opentelemetry.trace import StatusCode
-
-            self._span.set_status(StatusCode.ERROR, f"{result.error.type}: {result.error.message}"[:500])
-
-
-_OFF = RolloutSpan(None)
-
-
 @contextmanager
-def rollout_span(action: Action, agent_name: str) -> Iterator[RolloutSpan]:
-    """The span of a step, the current one inside; costs a comparison while telemetry is off."""
+def rollout_span(action: Action, agent_name: str) -> Iterator[Callable[[StepResult], None]]:
+    """The span of a step, the current one inside; what is yielded writes the result into it.
+
+    Costs a comparison while telemetry is off.
+    """
     if _tracer is None:
-        yield _OFF
+        yield lambda result: None
         return
     seed = getattr(action.task_context, FIELD, None)
     attributes = {"strands_env.task.id": action.task_context.id, "gen_ai.agent.name": agent_name}
     if seed is not None:
         attributes["strands_env.rollout.seed"] = str(seed)
     with _tracer.start_as_current_span("rollout", attributes=attributes) as span:
-        yield RolloutSpan(span)
+        yield partial(_write, span)
+
+
+def _write(span: Any, result: StepResult) -> None:
+    span.set_attributes({name: value for name, value in _attributes(result).items() if value is not None})
+    if result.error is not None:
+        from opentelemetry.trace import StatusCode
+
+        span.set_status(StatusCode.ERROR, f"{result.error.type}: {result.error.message}"[:500])
 
 
 def _attributes(result: StepResult) -> dict[str, Any]:

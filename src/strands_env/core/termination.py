@@ -27,6 +27,7 @@ from strands_sglang.exceptions import (
     BackendConnectionError,
     BackendContextLengthError,
     BackendThrottledError,
+    MaxMessagesReachedError,
     MaxToolCallsReachedError,
     MaxToolIterationsReachedError,
     MaxTotalTokensReachedError,
@@ -108,7 +109,7 @@ def _printable(text: str) -> str:
 
 
 class EpisodeTimeoutError(TimeoutError):
-    """The deadline of a part of the episode (`where`) passed: so many `seconds`."""
+    """The deadline of a part of the episode (`where`), `seconds` long, passed."""
 
     def __init__(self, where: Phase, seconds: float) -> None:
         super().__init__(where, seconds)
@@ -147,6 +148,8 @@ class TerminationReason(StrEnum):
     """`max_tool_iters` replies with tool calls were served."""
     MAX_TOOL_CALLS_REACHED = "max_tool_calls_reached"
     """`max_tool_calls` calls were served."""
+    MAX_MESSAGES_REACHED = "max_messages_reached"
+    """`max_messages` messages were added."""
     MAX_TOKENS_REACHED = "max_tokens_reached"
     """One reply used up the tokens it was allowed (`max_new_tokens`)."""
     TOKEN_BUDGET_REACHED = "token_budget_reached"
@@ -172,6 +175,8 @@ class TerminationReason(StrEnum):
     """The model's service withheld the answer (a content filter, a guardrail)."""
     THROTTLED = "throttled"
     """The model's service refused for load, after all retries."""
+    AUTH_ERROR = "auth_error"
+    """The model's service refused the credentials, or had none."""
     CONNECTION_ERROR = "connection_error"
     """The model's service could not be reached, or the connection broke."""
     MODEL_ERROR = "model_error"
@@ -214,10 +219,14 @@ class TerminationReason(StrEnum):
             if any(isinstance(link, matches) for link in chain):
                 return reason
         names = [base.__name__.lower() for link in chain for base in type(link).__mro__]
+        names += [_code(link).lower() for link in chain]
         for reason, words in _BY_NAME:
             if any(word in name for name in names for word in words):
                 return reason
-        if any(isinstance(link, StrandsSGLangError) or _is_provider_error(link) for link in chain):
+        if any(
+            isinstance(link, StrandsSGLangError) or type(link).__module__.partition(".")[0] in _PROVIDERS
+            for link in chain
+        ):
             return cls.MODEL_ERROR
         return default or cls.UNCLASSIFIED_ERROR
 
@@ -238,6 +247,7 @@ _LIMITS = frozenset(
     {
         TerminationReason.MAX_TOOL_ITERATIONS_REACHED,
         TerminationReason.MAX_TOOL_CALLS_REACHED,
+        TerminationReason.MAX_MESSAGES_REACHED,
         TerminationReason.MAX_TOKENS_REACHED,
         TerminationReason.TOKEN_BUDGET_REACHED,
         TerminationReason.CONTEXT_WINDOW_OVERFLOW,
@@ -275,6 +285,7 @@ _BY_TYPE: tuple[tuple[TerminationReason, tuple[type[BaseException], ...]], ...] 
     (TerminationReason.TASK_TIME_LIMIT_REACHED, (TaskTimeLimitReachedError,)),
     (TerminationReason.MAX_TOOL_ITERATIONS_REACHED, (MaxToolIterationsReachedError,)),
     (TerminationReason.MAX_TOOL_CALLS_REACHED, (MaxToolCallsReachedError,)),
+    (TerminationReason.MAX_MESSAGES_REACHED, (MaxMessagesReachedError,)),
     (TerminationReason.TOKEN_BUDGET_REACHED, (TokenBudgetReachedError, MaxTotalTokensReachedError)),
     (TerminationReason.CONTEXT_WINDOW_OVERFLOW, (ContextWindowOverflowException, BackendContextLengthError)),
     (TerminationReason.MAX_TOKENS_REACHED, (MaxTokensReachedException,)),
@@ -294,13 +305,22 @@ _BY_NAME: tuple[tuple[TerminationReason, tuple[str, ...]], ...] = (
         TerminationReason.CONNECTION_ERROR,
         ("connectionerror", "connecterror", "disconnected", "connectorerror", "connectionclosed"),
     ),
-    (TerminationReason.THROTTLED, ("throttl", "ratelimit")),
+    (
+        TerminationReason.AUTH_ERROR,
+        (
+            *("expiredtoken", "credential", "accessdenied", "unauthorized", "authenticat"),
+            *("permissiondenied", "unrecognizedclient"),
+        ),
+    ),
+    (TerminationReason.THROTTLED, ("throttl", "ratelimit", "toomanyrequests")),
 )
-_PROVIDER_MODULES = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
+_PROVIDERS = frozenset({"aiohttp", "anthropic", "botocore", "httpx", "httpcore", "litellm", "openai", "google"})
 
 
-def _is_provider_error(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in _PROVIDER_MODULES
+def _code(error: BaseException) -> str:
+    """The error code of a botocore `ClientError`, which is the only sign of its kind."""
+    response = getattr(error, "response", None)
+    return str((response.get("Error") or {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _error_chain(error: BaseException) -> Iterator[BaseException]:
@@ -370,30 +390,26 @@ def user_line(traceback: str) -> str | None:
         traceback: As `traceback.format_exception` or `faulthandler` writes it.
     """
     for part in _LINK.split(traceback):
-        frames = [found for found in _FRAME.findall(part) if not _is_foreign(found[0])]
-        if frames:
-            path, line, name = frames[-1]
-            return f"{path}:{line}, in {name}"
+        if frames := _own_frames(part):
+            return frames[-1]
     return None
 
 
 def user_lines(stacks: str) -> list[str]:
     """The innermost line of the user's code in each thread of a dump by `faulthandler`, each once."""
-    lines: list[str] = []
-    for stack in re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE):
-        frames = [found for found in _FRAME.findall(stack) if not _is_foreign(found[0])]
-        if frames:  # `faulthandler` writes the innermost first
-            path, line, name = frames[0]
-            lines.append(f"{path}:{line}, in {name}")
-    return list(dict.fromkeys(lines))
+    threads = map(_own_frames, re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE))
+    return list(dict.fromkeys(frames[0] for frames in threads if frames))  # `faulthandler` writes the innermost first
+
+
+def _own_frames(stack: str) -> list[str]:
+    return [f"{path}:{line}, in {name}" for path, line, name in _FRAME.findall(stack) if not _is_foreign(path)]
 
 
 @lru_cache(maxsize=4096)
 def _is_foreign(path: str) -> bool:
-    ours = Path(__file__).parents[1]
-    installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
-    return bool(installed) or path.startswith(("<", sysconfig.get_path("stdlib"))) or _is_in(path, ours)
-
-
-def _is_in(path: str, package: Path) -> bool:
-    return any(Path(path).is_relative_to(package.with_name(name)) for name in (package.name, "strands_sglang"))
+    packages = Path(__file__).parents[2]
+    return (
+        path.startswith(("<", sysconfig.get_path("stdlib")))
+        or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+        or any(Path(path).is_relative_to(packages / name) for name in ("strands_env", "strands_sglang"))
+    )

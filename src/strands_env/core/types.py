@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import struct
 import uuid
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
@@ -24,13 +23,13 @@ from pydantic import (
     FiniteFloat,
     PlainSerializer,
     ValidationInfo,
+    model_serializer,
     model_validator,
 )
-from pydantic_core import from_json, to_json
 from strands.models import Model
 
-from strands_env.compat import CORE
 from strands_sglang.compat import old_names
+from strands_sglang.trajectory import TokenManager
 
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
@@ -80,12 +79,6 @@ ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
 
 _JSON = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
-_OBSERVATION = b"SOBS1\n"
-_RESULT = b"SRES1\n"
-_COUNT = struct.Struct("<I")
-_LENGTH = struct.Struct("<q")
-_NONE = -1
-
 MessageDict: TypeAlias = dict[str, Any]
 """A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
 
@@ -117,16 +110,6 @@ class TaskContext(StoredModel):
     id: str = Field(default_factory=lambda: str(uuid.uuid4()))
     ground_truth: Any = None
     conversation_history: JsonMessages = Field(default_factory=list)
-
-
-def _check_fields(data: Any) -> Any:
-    """Refuse a field that would be dropped: the reward would miss it without a word."""
-    if isinstance(data, dict) and (unknown := data.keys() - {"message", "task_context"}):
-        name = min(unknown, key=str)
-        raise ValueError(
-            f"an Action has a message and a task_context, got {name!r} too: write task_context=TaskContext({name}=...)"
-        )
-    return data
 
 
 def _read_chat(data: Any) -> Any:
@@ -172,7 +155,7 @@ class Action(StoredModel):
         message: The prompt: text, a list of Strands content blocks, a Strands message (its content is used), or a list
             of chat messages (`{"role": ..., "content": text}`): the last becomes the message, those before it the
             `conversation_history` of the context.
-        task_context: Context for the reward.
+        task_context: Context for the reward. Its fields are attributes of the action too.
 
     Example:
         Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))
@@ -187,7 +170,18 @@ class Action(StoredModel):
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 
-    _fields = model_validator(mode="before")(_check_fields)
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, data: Any) -> Any:
+        """Refuse a field that would be dropped: the reward would miss it without a word."""
+        if isinstance(data, dict) and (unknown := data.keys() - cls.model_fields.keys()):
+            name = min(unknown, key=str)
+            raise ValueError(
+                f"an Action has a message and a task_context, got {name!r} too: write "
+                f"task_context=TaskContext({name}=...)"
+            )
+        return data
+
     _chat = model_validator(mode="before")(_read_chat)
 
     if not TYPE_CHECKING:  # type checkers know the fields
@@ -199,6 +193,12 @@ class Action(StoredModel):
 
         __init__.__pydantic_base_init__ = True  # validation need not call it
 
+        def __getattr__(self, name: str) -> Any:
+            context = None if name.startswith("_") else self.__dict__.get("task_context")
+            if context is not None and (name in type(context).model_fields or name in (context.model_extra or ())):
+                return getattr(context, name)
+            return super().__getattr__(name)
+
     @property
     def prompt(self) -> str | list[dict[str, Any]]:
         """The message as `Agent.invoke_async` takes it: text or content blocks."""
@@ -209,6 +209,36 @@ class Action(StoredModel):
         """The text of the message; blocks without text are left out."""
         prompt = self.prompt
         return prompt if isinstance(prompt, str) else "\n".join(block["text"] for block in prompt if "text" in block)
+
+
+class Task(Action):
+    """Upstream's name for an `Action`: fields beside the message go to its context, those of subclasses too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _into_context(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if isinstance(read := data.get("task_context"), Mapping):  # as `_as_action` wrote it
+            given = {name: read[name] for name in cls.model_fields.keys() - Action.model_fields.keys() if name in read}
+            return given | data
+        if "task_context" in data:
+            return data
+        fields = {name: value for name, value in data.items() if name not in ("message", "context")}
+        context = data.get("context")
+        own = {name: fields[name] for name in fields.keys() & cls.model_fields.keys()}
+        return own | {"message": data.get("message"), "task_context": context or TaskContext(**fields)}
+
+    @model_validator(mode="after")
+    def _with_defaults(self) -> Self:
+        own = {name: getattr(self, name) for name in type(self).model_fields.keys() - Action.model_fields.keys()}
+        if own:
+            self.task_context = self.task_context.model_copy(update=own)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_action(self, handler: Any) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if name in Action.model_fields}
 
 
 @lru_cache(maxsize=1024)
@@ -223,13 +253,6 @@ def tools_as_text(specs: Iterable[Mapping[str, Any]]) -> str | None:
 
     tools = format_tool_specs(specs)
     return shared_text(json.dumps(tools, default=str)) if tools else None
-
-
-def Task(*, message: Any, ground_truth: Any = None, context: TaskContext | None = None, **fields: Any) -> Action:
-    """Upstream's name for an `Action`, with every other field in its context."""
-    if context is None:
-        context = TaskContext(ground_truth=ground_truth, **fields)
-    return Action(message=message, task_context=context)
 
 
 class Observation(StoredModel):
@@ -258,24 +281,14 @@ class Observation(StoredModel):
     history: JsonMessages | None = None
     tools: Annotated[str | None, AfterValidator(shared_text)] = None
 
-    def to_bytes(self) -> bytes:
-        """The observation in compact binary form; `from_bytes` gives an equal one back."""
-        return _pack(_OBSERVATION, self.model_dump_json(exclude={"tokens"}).encode(), [_token_bytes(self.tokens)])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """The observation that `to_bytes` wrote; `ValueError` for other data."""
-        record, blobs = _unpack(_OBSERVATION, data)
-        return cls.model_validate({**from_json(record), "tokens": _tokens(blobs[0])})
-
     @property
     def final_response(self) -> str | None:
         """The text of the answer, or None when the episode did not end with one."""
         return self.get_final_response(self.messages)
 
     @staticmethod
-    def get_final_response(messages: list[MessageDict]) -> str | None:
-        """The last text block of the last message, if the assistant wrote it; a thinking part before it is cut off."""
+    def get_final_response(messages: list[MessageDict], *, raw: bool = False) -> str | None:
+        """The last text block of the last message, if the assistant wrote it; `raw` keeps a thinking part before it."""
         if not messages or messages[-1].get("role") != "assistant":
             return None
         blocks = messages[-1].get("content") or []
@@ -283,7 +296,7 @@ class Observation(StoredModel):
         if not texts:
             return None
         _, mark, answer = texts[-1].rpartition("</think>")
-        return (answer.lstrip() if mark else texts[-1]) or None
+        return (answer.lstrip() if mark and not raw else texts[-1]) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,10 +366,47 @@ class StepResult(StoredModel):
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_upstream(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "observation" in data:
+            return data
+        fields = dict(data)
+        seen = {name: fields.pop(name) for name in ("messages", "metrics") if name in fields}
+        reward, rollout = fields.pop("reward_result", None), fields.pop("rollout", None)
+        tokens = TokenObservation.from_token_manager(rollout) if isinstance(rollout, TokenManager) else rollout
+        return {"reward": reward, **fields, "observation": Observation(**seen, tokens=tokens)}
+
+    # Upstream's names, for rewards and trainers written for them.
+
     @property
-    def final_response(self) -> Never:
-        """Not here: raises an `AttributeError` that says where it is."""
-        raise AttributeError("a StepResult has no final_response: it is in result.observation.final_response")
+    def messages(self) -> list[MessageDict]:
+        """`observation.messages`."""
+        return self.observation.messages
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """`observation.metrics`."""
+        return self.observation.metrics
+
+    @property
+    def rollout(self) -> TokenObservation | None:
+        """`observation.tokens`."""
+        return self.observation.tokens
+
+    @property
+    def reward_result(self) -> RewardResult | None:
+        """`reward`."""
+        return self.reward
+
+    @property
+    def final_response(self) -> str | None:
+        """`observation.final_response`."""
+        return self.observation.final_response
+
+    def get_final_response(self, *, raw: bool = False) -> str | None:
+        """`final_response`; `raw` keeps a thinking part before it."""
+        return self.observation.get_final_response(self.messages, raw=raw)
 
     @property
     def main_trajectory(self) -> Trajectory | None:
@@ -373,62 +423,16 @@ class StepResult(StoredModel):
         return cls.model_validate_json(data)
 
     def to_bytes(self) -> bytes:
-        """The whole result in compact binary form, 13 bytes a token; `from_bytes` gives an equal result back."""
-        blobs = [_token_bytes(self.observation.tokens)]
-        for item in self.trajectories:
-            blobs += [to_json(item.facts()), item.tokens.to_bytes(), item.routed_experts]
-        exclude: Any = {"observation": {"tokens"}, "trajectories": True}
-        return _pack(_RESULT, self.model_dump_json(exclude=exclude).encode(), blobs)
+        """The whole result, compressed, about 13 bytes a token; `from_bytes` gives an equal result back."""
+        return zlib.compress(self.to_json().encode(), 1)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The result that `to_bytes` wrote; `ValueError` for other data."""
-        record, blobs = _unpack(_RESULT, data)
-        fields = from_json(record)
-        fields["observation"]["tokens"] = _tokens(blobs[0])
-        fields["trajectories"] = [
-            {**from_json(facts or b""), "tokens": _tokens(tokens), "routed_experts": experts}
-            for facts, tokens, experts in zip(blobs[1::3], blobs[2::3], blobs[3::3], strict=True)
-        ]
-        return cls.model_validate(fields)
-
-
-def _pack(magic: bytes, record: bytes, blobs: Sequence[bytes | None]) -> bytes:
-    parts: list[bytes | None] = [zlib.compress(record, 1), *blobs]
-    packed = [magic, _COUNT.pack(len(parts))]
-    for part in parts:
-        packed += [_LENGTH.pack(_NONE if part is None else len(part)), part or b""]
-    return b"".join(packed)
-
-
-def _unpack(magic: bytes, data: bytes) -> tuple[bytes, list[bytes | None]]:
-    """The record and the blobs that `_pack` wrote; `ValueError` for other or incomplete data."""
-    if not data.startswith(magic):
-        raise ValueError(f"expected data that starts with {magic!r}, got {data[: len(magic)]!r}")
-    parts: list[bytes | None] = []
-    position = len(magic)
-    try:
-        (count,) = _COUNT.unpack_from(data, position)
-        position += _COUNT.size
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(data, position)
-            position += _LENGTH.size
-            if length != _NONE and not 0 <= length <= len(data) - position:
-                raise ValueError(f"expected {length} bytes at {position}, of {len(data)}")
-            parts.append(None if length == _NONE else data[position : position + length])
-            position += max(length, 0)
-        record = zlib.decompress(parts[0] or b"")
-    except (struct.error, zlib.error, IndexError) as error:
-        raise ValueError(f"the data is damaged or cut off: {error}") from error
-    return record, parts[1:]
-
-
-def _token_bytes(tokens: TokenObservation | None) -> bytes | None:
-    return None if tokens is None else tokens.to_bytes()
-
-
-def _tokens(data: bytes | None) -> TokenObservation | None:
-    return None if data is None else TokenObservation.from_bytes(data)
+        try:
+            return cls.from_json(zlib.decompress(data))
+        except zlib.error as error:
+            raise ValueError(f"the data is not a result, or is damaged or cut off: {error}") from error
 
 
 class RewardFunction(ABC):
@@ -440,6 +444,8 @@ class RewardFunction(ABC):
                 answer = step_result.observation.final_response
                 return RewardResult(reward=float(answer == action.task_context.ground_truth))
     """
+
+    __class_getitem__ = classmethod(lambda cls, item: cls)  # upstream's is generic
 
     @abstractmethod
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
@@ -522,4 +528,4 @@ def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any
     return reward if hasattr(reward, "compute") else FunctionReward(reward, threads)
 
 
-__getattr__ = old_names(__name__, CORE)
+__getattr__ = old_names(__name__)

@@ -59,12 +59,17 @@ class WorkerPool:
         self._deaths: dict[bytes, int] = {}
         self._closed = False
 
-    async def rollout(self, action: Action, timeout: float | None) -> StepResult:
-        """Run one rollout.
+    async def rollout(self, action: Action, timeout: float | None = None) -> StepResult:
+        """Run one rollout on the least busy worker.
+
+        Args:
+            timeout: Seconds for everything before the cleanup.
 
         Raises:
+            EpisodeTimeoutError: They passed.
             WorkerLostError: Workers ended before the rollout began.
             QuarantinedTaskError: The task ends its workers.
+            WorkerSetupError: The environment factory cannot be made there.
         """
         if self._closed:
             raise RuntimeError("this executor is closed: make another one")
@@ -84,7 +89,7 @@ class WorkerPool:
                 alone = alone or error.rollouts > 0
 
     async def close(self) -> None:
-        """End all workers."""
+        """End the workers: running rollouts are cancelled and their environments cleaned up."""
         self._closed = True
         await asyncio.gather(*(worker.close() for worker in [*self.workers, *self._single]))
         self._idle, self._single = [], set()
@@ -145,8 +150,8 @@ def positive_seconds(name: str, value: float | None) -> float | None:
     return value
 
 
-class PooledExecutor:
-    """Runs rollouts on a pool of workers; a subclass makes the workers.
+class PooledExecutor(WorkerPool):
+    """The pool of a recipe's workers; a subclass makes them.
 
     Attributes:
         environments: Descriptions of the environments the workers make, each once; an evaluation compares them.
@@ -155,30 +160,12 @@ class PooledExecutor:
     def __init__(self, recipe: Recipe, n_workers: int) -> None:
         self._recipe = recipe
         self.environments: list[dict[str, Any]] = []
-        self._pool = WorkerPool(self._worker, n_workers)
+        super().__init__(self._worker, n_workers)
 
     @property
     def env_factory_name(self) -> str:
         """The function that makes the environment factory, with its arguments; part of a run's configuration."""
         return self._recipe.name
-
-    async def rollout(self, action: Action, *, timeout: float | None = None) -> StepResult:
-        """Run one rollout on the least busy worker.
-
-        Args:
-            timeout: Seconds for everything before the cleanup.
-
-        Raises:
-            EpisodeTimeoutError: They passed.
-            WorkerLostError: The worker died before the rollout began.
-            QuarantinedTaskError: The task ends its workers.
-            WorkerSetupError: The environment factory cannot be made there.
-        """
-        return await self._pool.rollout(action, timeout)
-
-    async def close(self) -> None:
-        """End the workers: running rollouts are cancelled and their environments cleaned up."""
-        await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self

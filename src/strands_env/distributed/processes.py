@@ -76,7 +76,7 @@ class ProcessExecutor(PooledExecutor):
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers that run."""
-        return [worker.pid for worker in self._pool.workers if isinstance(worker, _Worker) and worker.pid is not None]
+        return [worker.pid for worker in self.workers if isinstance(worker, _Worker) and worker.pid is not None]
 
     def _worker(self, number: int) -> _Worker:
         return _Worker(number, self._recipe, self.environments, self._stuck_after)

@@ -18,7 +18,7 @@ from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, pack, unpack
 from strands_env.distributed.pool import STUCK_SECONDS, PooledExecutor, positive_seconds
 from strands_env.distributed.worker import BEAT_SECONDS
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
 

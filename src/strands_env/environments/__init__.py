@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .math import MathEnv
     from .mcp import MCPEnv, MCPTools
     from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider
+    from .web import WebSearch
 
 __all__ = [
     "AgentCoreCodeEnv",
@@ -34,6 +35,7 @@ __all__ = [
     "SearchHit",
     "SearchProvider",
     "SimulatedUser",
+    "WebSearch",
 ]
 
 _MODULES = {
@@ -44,6 +46,7 @@ _MODULES = {
     "math": ("MathEnv",),
     "mcp": ("MCPEnv", "MCPTools"),
     "search": ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider"),
+    "web": ("WebSearch",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -8,6 +8,8 @@ from typing import Any
 from strands_env.core import Environment
 from strands_env.tools.calculator import calculator
 
+__path__: list[str] = []  # submodules of upstream: strands_sglang.compat
+
 
 class CalculatorEnv(Environment):
     """One tool, `calculator`. No state: an environment may run any number of steps at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -138,6 +139,7 @@ class ModelUser(SimulatedUser):
         self.agent_name = agent_name
         self.trainable = trainable
         self.stop = stop
+        self._agent: Agent | None = None
 
     def begin(self, env: Environment, action: Action) -> SimulatedUser:
         """A user with a model and a memory for this conversation."""
@@ -149,7 +151,8 @@ class ModelUser(SimulatedUser):
                 f"the user's role names {error}, which is not a field of the task context: {sorted(fields)}"
             ) from None
         model = env.model_for(self.agent_name, trainable=self.trainable, model_factory=self.model_factory)
-        agent = Agent(
+        user = copy.copy(self)
+        user._agent = Agent(
             model=model,
             system_prompt=_INSTRUCTIONS.format(role=role, opening=action.text, stop=self.stop),
             conversation_manager=NullConversationManager(),
@@ -158,21 +161,14 @@ class ModelUser(SimulatedUser):
             name=self.agent_name,
             agent_id=uuid.uuid4().hex,
         )
-        return _Speaker(agent, self.stop)
+        return user
 
     async def reply(self, turn: int, answer: str, action: Action) -> str | None:
-        """Not here: `begin` makes the user that replies."""
-        raise RuntimeError("ModelUser.reply needs a conversation: use the user that begin() returns")
-
-
-class _Speaker(SimulatedUser):
-    def __init__(self, agent: Agent, stop: str) -> None:
-        self._agent = agent
-        self._stop = stop
-
-    async def reply(self, turn: int, answer: str, action: Action) -> str | None:
+        """Its model's answer, of the user that `begin` returned."""
+        if self._agent is None:
+            raise RuntimeError("ModelUser.reply needs a conversation: use the user that begin() returns")
         text = await ask(self._agent, answer or "(no text)")
-        return None if not text or self._stop in text else text
+        return None if not text or self.stop in text else text
 
 
 async def ask(user: Agent, heard: str) -> str:

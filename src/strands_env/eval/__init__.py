@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strands_env.core.rollout import EnvFactory, LocalExecutor
+from strands_sglang.compat import old_names
 
 from .errors import (
     ConfigMismatchError,
@@ -18,7 +19,13 @@ from .errors import (
     UnknownBenchmarkError,
 )
 from .metrics import MetricFunction, Prices, RunSummary, ScoreTable, compare, summarize
-from .registry import describe_benchmarks, get_benchmark, list_benchmarks, register_eval
+from .registry import (
+    describe_benchmarks,
+    get_benchmark,
+    list_benchmarks,
+    list_unavailable_benchmarks,
+    register_eval,
+)
 from .run.benchmark import Benchmark, HubDataset
 from .run.evaluator import Evaluator
 from .run.groups import GroupPolicy, read_scores
@@ -62,6 +69,7 @@ __all__ = [
     "describe_benchmarks",
     "get_benchmark",
     "list_benchmarks",
+    "list_unavailable_benchmarks",
     "read_results",
     "read_scores",
     "register_eval",
@@ -71,8 +79,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "AIMEEvaluator":
-        from .benchmarks.mathematics import AIMEEvaluator
+    if name in ("AIMEEvaluator", "AIME2024Evaluator", "AIME2025Evaluator"):  # the latter two as upstream
+        from .benchmarks import mathematics
 
-        return AIMEEvaluator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(mathematics, name)
+    return old_names(__name__)(name)

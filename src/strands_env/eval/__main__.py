@@ -17,6 +17,8 @@ _GONE = {
 }
 _WITHOUT_EFFECT = ("--keep-rollout", "--prompt-cache", "--no-prompt-cache")
 """Tokens are kept by default, and prompts cached where the provider does."""
+_SHORT = {"-b": "--backend", "-e": "--env"}
+_ADDRESS, _SERVER = ("--base-url", "--sglang-base-url"), "http://localhost:30000"
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
@@ -27,22 +29,27 @@ def translated(arguments: Sequence[str]) -> list[str]:
     """
     if "--list" in arguments:
         return ["list"]
-    found, benchmark, given = ["eval"], [], list(arguments)
+    found, benchmark, backend, given = [], [], "sglang", list(arguments)
     while given:
         name, has_value, value = given.pop(0).partition("=")
+        name = _SHORT.get(name, name)
         if name in _GONE:
             raise SystemExit(f"strands-env has no option {name}: {_GONE[name]}")
-        if name in ("--benchmark", "--n-actors-per-node") and not has_value:
+        if name in ("--benchmark", "--backend", "--n-actors-per-node") and not has_value:
             value = given.pop(0) if given else ""
         if name == "--benchmark":
             benchmark = [value]
+        elif name == "--backend":
+            backend = value
         elif name == "--n-actors-per-node":
             found += ["--executor", "ray", "--workers", value]
         elif name == "--debug":
             found.append("-v")
         elif name not in _WITHOUT_EFFECT:
             found.append(_RENAMED.get(name, name) + (f"={value}" if has_value else ""))
-    return [*found, *benchmark]
+    if backend == "sglang" and not any(each.partition("=")[0] in _ADDRESS for each in found):
+        found += ["--base-url", _SERVER]
+    return ["eval", "--backend", backend, *found, *benchmark]
 
 
 if __name__ == "__main__":

@@ -25,8 +25,11 @@ _BUILT_IN = {
     "hmmt-feb-2026": "mathematics:HMMTFeb2026Evaluator",
     "gpqa-diamond": "gpqa:GPQADiamondEvaluator",
     "gpqa-main": "gpqa:GPQAMainEvaluator",
+    "gpqa-extended": "gpqa:GPQAExtendedEvaluator",
     "mmlu-pro": "mmlu_pro:MMLUProEvaluator",
     "hle": "hle:HLEEvaluator",
+    "hle-verified-gold": "hle:HLEVerifiedGoldEvaluator",
+    "hle-verified-gold-text": "hle:HLEVerifiedGoldTextEvaluator",
     "simpleqa-verified": "facts:SimpleQAVerifiedEvaluator",
     "sealqa-0": "facts:SealQA0Evaluator",
     "sealqa-hard": "facts:SealQAHardEvaluator",
@@ -39,6 +42,7 @@ _BUILT_IN = {
         f"tau2-{domain}": f"tau2_bench:Tau2{domain.title()}Evaluator"
         for domain in ("airline", "retail", "telecom", "mock")
     },
+    "mcp-atlas": "mcp_atlas:MCPAtlasEvaluator",
     "ifeval": "ifeval:IFEvalEvaluator",
     "harbor": "harbor:HarborEvaluator",
     "terminal-bench-2": "harbor:TerminalBench2Evaluator",
@@ -88,7 +92,7 @@ def get_benchmark(name: str) -> type[Evaluator]:
 
     Raises:
         UnknownBenchmarkError: There is none.
-        EvalError: It cannot be loaded, or is no evaluator.
+        EvalError: It cannot be loaded, or is not an evaluator.
     """
     if name in _registered:
         return _registered[name]
@@ -126,6 +130,11 @@ def describe_benchmarks() -> list[BenchmarkInfo]:
         except Exception as error:  # whatever a foreign module does, the others are listed
             infos.append(BenchmarkInfo(name=name, origin=origin, description=str(error), is_available=False))
     return infos
+
+
+def list_unavailable_benchmarks() -> dict[str, str]:
+    """The benchmarks that cannot be loaded, and why."""
+    return {info.name: info.description for info in describe_benchmarks() if not info.is_available}
 
 
 def _points() -> dict[str, metadata.EntryPoint]:

@@ -95,11 +95,7 @@ async def rescore(
 ) -> Rescored:
     """Score every sample of a saved run again; each keeps its old reward as `info["previous_reward"]`.
 
-    Args:
-        reward: Name of the reward for the configuration; that of the factory's if None.
-
-    Raises:
-        StoreError: The run cannot be read, or the new one not be written.
+    `reward` is the name of the reward for the configuration; that of the factory's if None.
     """
     display, outcome = GuardedProgress(progress), Rescored()
     document = load_run(source.run) or {}
@@ -118,9 +114,9 @@ async def rescore(
                 state.done += 1
                 state.count(scored)
                 await writer.append(scored)
-                display.update(state)
+                display("update", state)
 
-        display.start(state)
+        display("start", state)
         try:
             await writer.run(lambda: config.check(has_results=False))
             async with asyncio.TaskGroup() as group:
@@ -128,7 +124,7 @@ async def rescore(
                     group.create_task(work())
         finally:
             await writer.close()
-            display.finish(state)
+            display("finish", state)
     return outcome
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from strands_env.core import Action, StepResult, Trajectory
+from strands_env.core import Action, ErrorRecord, StepResult, Trajectory
 
 
 class Score(NamedTuple):
@@ -63,6 +63,22 @@ class EvalSample(BaseModel):
     attempts: int = 1
     duration_s: float = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_upstream(cls, data: Any) -> Any:
+        names = {"task": "action", "result": "step_result"}
+        return {names.get(name, name): value for name, value in data.items()} if isinstance(data, dict) else data
+
+    @property
+    def task(self) -> Action:
+        """Upstream's name for `action`."""
+        return self.action
+
+    @property
+    def result(self) -> StepResult:
+        """Upstream's name for `step_result`."""
+        return self.step_result
+
     @property
     def reward(self) -> float | None:
         """The reward, None for a sample that was not scored or is aborted."""
@@ -72,7 +88,6 @@ class EvalSample(BaseModel):
     def score(self) -> Score:
         """The fields that metrics read."""
         result = self.step_result
-        error, cleanup = result.error, result.cleanup_error
         return Score(
             prompt_id=self.prompt_id,
             task=self.task_digest,
@@ -80,18 +95,21 @@ class EvalSample(BaseModel):
             reward=self.reward,
             aborted=self.aborted,
             reason=result.termination_reason.value,
-            error=None if error is None else (str(error.where), error.type, located(error.message, error.raised_at)),
-            cleanup_error=None
-            if cleanup is None
-            else (str(cleanup.where), cleanup.type, located(cleanup.message, cleanup.raised_at)),
-            tool_errors=[
-                (item.tool, item.error.type, located(item.error.message, item.error.raised_at))
-                for item in result.tool_errors
-            ],
+            error=_shown(result.error),
+            cleanup_error=_shown(result.cleanup_error),
+            tool_errors=[(item.tool, *_words(item.error)) for item in result.tool_errors],
             metrics=result.observation.metrics,
             attempts=self.attempts,
             duration_s=self.duration_s,
         )
+
+
+def _shown(error: ErrorRecord | None) -> tuple[str, str, str] | None:
+    return None if error is None else (str(error.where), *_words(error))
+
+
+def _words(error: ErrorRecord) -> tuple[str, str]:
+    return error.type, located(error.message, error.raised_at)
 
 
 def located(message: str, raised_at: str | None) -> str:

@@ -18,7 +18,7 @@ from strands_env.core import Trajectory
 from strands_env.eval.errors import EvalError
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths
-from strands_sglang.backends import GenerateRequest, PromptIds, as_backend
+from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
 from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
 
@@ -114,11 +114,7 @@ class Mismatch:
 
 
 def check_temperature(sampling_params: Mapping[str, Any]) -> None:
-    """Servers divide logits by the temperature when they sample, and do not when they score a prompt.
-
-    Raises:
-        EvalError: The run was sampled at a temperature other than 0 and 1.
-    """
+    """Servers divide logits by the temperature when they sample, and do not when they score a prompt."""
     temperature = sampling_params.get("temperature")
     if temperature is not None and temperature not in (0, 1):
         raise EvalError(
@@ -128,12 +124,7 @@ def check_temperature(sampling_params: Mapping[str, Any]) -> None:
 
 
 async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int | None:
-    """The server's number of ids: one beyond it would kill the server.
-
-    Raises:
-        SGLangConnectionError: It does not answer.
-        EvalError: It serves another model than the sampled one and does not say how many ids that has.
-    """
+    """The server's number of ids: one beyond it would kill the server."""
     if not await client.health():
         raise SGLangConnectionError(f"no server answers at {server!r}")
     if isinstance(client, VLLMClient):  # which answers 400 to an id it does not have
@@ -193,15 +184,9 @@ async def _scorer(
 
 async def score_again(client: Any, item: Trajectory) -> Any:
     """Log-probabilities of a trajectory's tokens under another engine: float64[tokens], NaN before the sampled ones."""
-    ids = item.tokens.token_ids
+    scored = np.full(len(item.tokens), np.nan)
     sampled = np.flatnonzero(np.array(item.tokens.output_mask))
-    start = max(0, int(sampled[0]) - 1) if sampled.size else 0
-    request = GenerateRequest(
-        prompt=PromptIds.of(ids), sampling_params={"max_new_tokens": 1, "temperature": 1.0}, score_from=start
-    )
-    found = (await as_backend(client).ask(request)).scored_prompt
-    scored = np.full(len(ids), np.nan)
-    if found is not None and found.ids:
-        same = np.asarray(found.ids) == np.asarray(ids[-len(found.ids) :])
-        scored[-len(found.ids) :] = np.where(same, found.logprobs, np.nan)
+    if sampled.size:
+        start = int(sampled[0])
+        scored[start:] = (await as_backend(client).score(item.tokens.token_ids, start=start)).logprobs
     return scored

@@ -105,11 +105,7 @@ def takes_model(env: str | None) -> bool:
 
 
 def check_benchmark_environment(benchmark: str, options: Mapping[str, Any] | None) -> None:
-    """Make a benchmark's own environment without a model, so that a missing package is reported before one is loaded.
-
-    Raises:
-        EvalError: It has none, or it cannot be made.
-    """
+    """Make a benchmark's own environment without a model, so that a missing package is reported before it is loaded."""
     try:
         _benchmark_environment(benchmark, dict(options or {}), lambda: DeferredModels(_refuse_to_load))
     except EvalError as error:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from strands_env.backends import BACKENDS
 from strands_env.core import Action, ModelFactory
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, RetryPolicy, StoreError, read_scores
+from strands_env.recipe.dry_run import Level, quick_findings
 from strands_env.recipe.environments import check_benchmark_environment, make_env_factory, takes_model
 from strands_env.recipe.models import (
     DeferredModels,
@@ -24,9 +25,8 @@ from strands_env.recipe.models import (
 from strands_env.recipe.names import REWARDS
 from strands_env.recipe.objects import HOOK, load_evaluator, load_object, load_reward
 from strands_env.recipe.options import output_of
+from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark, columns_of
-from strands_env.recording import Recorder, Replay
-from strands_env.testing.dry_run import Level, quick_findings
 from strands_sglang import get_tool_parser
 
 SAME_FAILURES = 10
@@ -36,14 +36,14 @@ _FILE_SUFFIXES = (".csv", ".html", ".json", ".parquet", ".tokens", ".txt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """Progress of building an evaluator, for whoever waits for it.
+    """Reports the progress of building an evaluator.
 
     Attributes:
         note: Takes one sentence that is worth knowing and no error.
         announce: Takes what is being done, or None, and surrounds it.
     """
 
-    note: Callable[[str], None]
+    note: Callable[[str], object]
     announce: Callable[[str | None], AbstractContextManager[None]]
 
 
@@ -293,12 +293,7 @@ def _are_results(path: Path) -> bool:
 
 
 def check_writable(path: Path, *, option: str) -> None:
-    """Try whether a file can be written, before what takes long begins; nothing is left behind.
-
-    Raises:
-        EvalError: A file is given where a folder is meant.
-        StoreError: The file cannot be written.
-    """
+    """Try whether a file can be written, before what takes long begins; nothing is left behind."""
     folder = path.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

@@ -9,9 +9,9 @@ from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import ModelFactory
 from strands_env.core.models import sglang_model_factory
 from strands_env.eval.errors import EvalError
-from strands_env.recording import Recorder, Replay
+from strands_env.recipe.recording import Recorder, Replay
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
-from strands_sglang.commands.command_line import what_to_install
+from strands_sglang.command_line import what_to_install
 from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError
 
 
@@ -54,11 +54,7 @@ def has_tokens(backend: str) -> bool:
 
 
 def check_sampling(backend: str, params: Mapping[str, Any]) -> None:
-    """Refuse sampling parameters that the backend would refuse.
-
-    Raises:
-        EvalError: One is unknown, or its value is out of range.
-    """
+    """Refuse sampling parameters that the backend would refuse."""
     if backend not in BACKENDS:
         return
     try:
@@ -85,10 +81,6 @@ def make_model_factory(
         backend: A name of `strands_env.backends`, or `scripted` (answers always the same, for trying things).
         script_delay: Seconds each call of the scripted model takes.
         tape: Records the calls of the models, or stands in for their backend.
-
-    Raises:
-        EvalError: Something is missing, unknown or cannot be loaded.
-        SGLangClientError: The server does not answer.
     """
     if backend == "scripted":
         from strands_env.testing import ScriptedModel
@@ -117,7 +109,8 @@ def make_model_factory(
         if has_tokens(backend):
             model: Any = made()  # a wrong sampling parameter fails here, not in every sample
             if tape is not None:
-                tape.begin(model.tokenizer, getattr(made, "config", {}), seeded=backend == "local")
+                config, seeing = getattr(made, "config", {}), model.conversation.expander
+                tape.begin(model.tokenizer, config, seeded=backend == "local", expander=seeing)
         return made
     except SGLangClientError:
         raise
@@ -134,6 +127,7 @@ def _replayed(replay: Replay, **options: Any) -> ModelFactory:
     recorded = replay.model
     return sglang_model_factory(
         tokenizer=replay.tokenizer,
+        processor=replay.expander,
         client=replay.wrap(None, 0),
         model_id=recorded["model_id"],
         sampling_params=recorded["sampling_params"],
@@ -144,11 +138,7 @@ def _replayed(replay: Replay, **options: Any) -> ModelFactory:
 
 
 def check_named_models(backend: str, model_id: str | None, tokenizer: str | None) -> None:
-    """Refuse names that cannot be models, before anything is loaded.
-
-    Raises:
-        EvalError: One cannot be a model.
-    """
+    """Refuse names that cannot be models, before anything is loaded."""
     for name in (model_id if backend == "local" else None, tokenizer):
         try:
             if name is not None:

@@ -24,11 +24,7 @@ EVALUATOR = "EvaluatorClass"
 
 
 def load_object(path: str, default: str) -> Any:
-    """The object at `module:attribute`, or the attribute `default` of `module`.
-
-    Raises:
-        EvalError: There is no such module or attribute.
-    """
+    """The object at `module:attribute`, or the attribute `default` of `module`."""
     if default == HOOK:
         path = ENVIRONMENTS.get(path, path)
     module_name, _, attribute = path.partition(":")
@@ -68,9 +64,6 @@ def load_evaluator(name: str) -> type[Evaluator]:
     """A registered benchmark, or the one at `module:attribute`.
 
     The attribute is an `Evaluator` class, or a function that returns the tasks.
-
-    Raises:
-        EvalError: There is none.
     """
     if name == DATA:
         return DataBenchmark
@@ -88,9 +81,6 @@ def load_reward(name: str) -> Any:
     """A reward function by name: one of `REWARDS`, or the one at `module:attribute`.
 
     The attribute is a reward function, a plain function of action and result, or a class made without arguments.
-
-    Raises:
-        EvalError: There is none, or it is something else.
     """
     if ":" not in name and "." not in name:
         if name not in REWARDS:

@@ -37,9 +37,6 @@ def resolve(given: Mapping[str, Any], *, from_run: str | None = None, resume: bo
     Args:
         given: Every option by name; None and False stand for an option that was not given.
         from_run: Saved run to repeat: its folder or its `.run.json`.
-
-    Raises:
-        EvalError: There is no saved run, or no benchmark.
     """
     chosen = {name: value for name, value in given.items() if value is not None and value is not False}
     saved: dict[str, Any] = {}

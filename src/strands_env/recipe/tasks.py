@@ -72,11 +72,7 @@ class DataBenchmark(Benchmark):
 
 
 def columns_of(text: str | None) -> dict[str, str]:
-    """The map of `--columns question=prompt,answer=solution`.
-
-    Raises:
-        EvalError: It is not a map of these columns.
-    """
+    """The map of `--columns question=prompt,answer=solution`."""
     columns: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         kind, equals, column = part.partition("=")
@@ -136,7 +132,8 @@ async def _each(name: str, made: Any) -> AsyncIterator[Action]:
     async for action in made:
         yield _action(name, count, action)
         count += 1
-    _some(name, count)
+    if not count:
+        raise DatasetError(f"{name!r} returned no tasks")
 
 
 def _checked(name: str, made: Any) -> Iterator[Action]:
@@ -148,18 +145,14 @@ def _checked(name: str, made: Any) -> Iterator[Action]:
     for action in made:
         yield _action(name, count, action)
         count += 1
-    _some(name, count)
+    if not count:
+        raise DatasetError(f"{name!r} returned no tasks")
 
 
 def _action(name: str, place: int, action: object) -> Action:
     if not isinstance(action, Action):
         raise DatasetError(f"item {place} of {name!r} must be an Action(message=..., task_context=...), got {action!r}")
     return action
-
-
-def _some(name: str, count: int) -> None:
-    if not count:
-        raise DatasetError(f"{name!r} returned no tasks")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ ANSWER = 1500
 """Characters of an answer that are kept."""
 CHUNK = 100
 """Prompts of one data island."""
-_SCRIPTS = ("dom.js", "charts.js", "table.js", "compare.js")
+_SCRIPTS = ("dom.js", "charts.js", "table.js", "prompts.js", "compare.js")
 
 
 def write_comparison(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def write_inspect_log(run: str | Path, output: str | Path) -> int:
             samples.append(_sample(sample, model, system_prompt))
         name = title_of(document, reader.paths)
     started = header["started"] or datetime.now(UTC).isoformat(timespec="seconds")
+    ended = datetime.fromisoformat(started) + timedelta(seconds=header["wall_s"] or 0)
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     log = {
         "version": 2,
@@ -65,7 +66,7 @@ def write_inspect_log(run: str | Path, output: str | Path) -> int:
         },
         "plan": {"name": "plan", "steps": [], "config": {}},
         "results": _results(table, len(samples)),
-        "stats": {"started_at": started, "completed_at": started, "model_usage": {}},
+        "stats": {"started_at": started, "completed_at": ended.isoformat(timespec="seconds"), "model_usage": {}},
         "samples": samples,
     }
     with naming_errors("write", target), replacing(target) as partial:

@@ -17,11 +17,12 @@ from typing import Any, TextIO
 
 from strands_env.core.files import replacing
 from strands_env.core.jsonable import shown
+from strands_env.eval import EvalError
 from strands_env.eval.store.files import naming_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageWriter:
     """A page that is being written to a file."""
 
     file: TextIO
@@ -32,12 +33,15 @@ class Page:
 
 
 @contextmanager
-def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
+def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[PageWriter]:
     """A page that takes the place of another when it is whole; of the assets that draw it the last one starts.
 
     Raises:
+        EvalError: It is not named as a page, and may be something else that matters.
         StoreError: It cannot be written.
     """
+    if target.suffix not in (".html", ".htm") or target.is_dir():
+        raise EvalError(f"a page is written to a file that ends in .html, got {str(target)!r}")
     made = tuple(scripts)
     with (
         naming_errors("write", target),
@@ -45,7 +49,7 @@ def page(target: Path, *, title: str, scripts: Iterable[str]) -> Iterator[Page]:
         partial.open("w", encoding="utf-8", errors="replace") as file,
     ):
         file.write(_head(title, made))
-        yield Page(file=file)
+        yield PageWriter(file=file)
         file.write(f"<script>{_script(made)}</script>\n</body>\n</html>\n")
 
 

@@ -30,7 +30,7 @@ CHUNK = 50
 SHOWN = 8
 DRIFT_TOKENS = 300_000
 """Tokens of a step in which drift is looked for."""
-_SCRIPTS = ("dom.js", "charts.js", "table.js", "training.js")
+_SCRIPTS = ("dom.js", "charts.js", "table.js", "prompts.js", "training.js")
 _NUMBER = re.compile(r"\d+")
 
 Step = dict[str, Any]

@@ -6,11 +6,12 @@ from .behaviour import FormatReward, ToolUseReward
 from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
 from .matching import ExactMatchReward, RegexMatchReward
 from .math_reward import MathRewardFunction, close_math_workers
-from .turns import Aggregate, Placement, Turn, TurnReward, token_rewards, turns_of
+from .turns import AgentTurn, Aggregate, Placement, TurnReward, token_rewards, turns_of
 from .weighted import AbstainPolicy, WeightedReward
 
 __all__ = [
     "AbstainPolicy",
+    "AgentTurn",
     "Aggregate",
     "CorrectnessJudgeReward",
     "ExactMatchReward",
@@ -20,7 +21,6 @@ __all__ = [
     "Placement",
     "RegexMatchReward",
     "ToolUseReward",
-    "Turn",
     "TurnReward",
     "WeightedReward",
     "close_math_workers",

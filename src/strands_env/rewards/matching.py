@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import deque
 from typing import Any
 
 import regex
@@ -101,40 +101,32 @@ class RegexMatchReward(RewardFunction):
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
         expression = compiled(str(truth), self.flags) if self._compiled is None else self._compiled
         try:
-            found = await search(expression, answer, timeout=self.timeout, group=self.group)
+            found = await search(expression, answer, timeout=self.timeout, last=self.group is not None)
         except TimeoutError:
             return RewardResult(reward=0.0, info={**info, "reason": "timeout"})
         if found is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_match"})
         if self.group is None:
             return RewardResult(reward=1.0, info={**info, "matched": True})
-        info["extracted"] = found.extracted
+        info["extracted"] = found[self.group]
         info["matched"] = info["extracted"] is not None and info["extracted"].strip() == str(truth).strip()
         return RewardResult(reward=float(info["matched"]), info=info)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A match of an expression, with the text of the group of the last match that was asked for, if any."""
-
-    extracted: str | None = None
-
-
 async def search(
-    expression: regex.Pattern[str], text: str, *, timeout: float = DEFAULT_TIMEOUT, group: int | str | None = None
-) -> Found | None:
-    """Search in a thread, without holding the interpreter; `TimeoutError` after `timeout` seconds of CPU time."""
+    expression: regex.Pattern[str], text: str, *, timeout: float = DEFAULT_TIMEOUT, last: bool = False
+) -> Any:
+    """The first or the last match, searched for in a thread without holding the interpreter; None without one.
 
-    def last_match() -> Found | None:
+    Raises:
+        TimeoutError: It took `timeout` seconds of CPU time.
+    """
+
+    def searched() -> Any:
         matches = expression.finditer(text, timeout=timeout, concurrent=True)
-        if group is None:
-            return None if next(matches, None) is None else Found()
-        last = None
-        for match in matches:
-            last = match
-        return None if last is None else Found(last.group(group))
+        return next(iter(deque(matches, maxlen=1)), None) if last else next(matches, None)
 
-    return await reward_threads.run(last_match)
+    return await reward_threads.run(searched)
 
 
 def compiled(pattern: str, flags: re.RegexFlag) -> regex.Pattern[str]:

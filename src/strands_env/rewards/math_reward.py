@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 600.0
 """Wall-clock seconds in which a worker must start."""
 STALL_SECONDS, STALL_FACTOR = 120.0, 30.0
-"""Wall-clock limit of a verification: so many seconds, and so many times its CPU time."""
+"""Wall-clock limit of a verification: seconds, and a multiple of its CPU time."""
 _SCRIPT = Path(__file__).with_name("math_worker.py")
 _SIGPROF = 27
 """The signal that ends a worker whose CPU time is used up; on Windows the signal module lacks the name."""
@@ -109,7 +109,7 @@ class MathRewardFunction(RewardFunction):
 
 
 _FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")
-"""Reasons of a verification that did not come to an end."""
+"""Reasons of a verification that did not finish."""
 
 
 def _is_usable(truth: Any) -> bool:
@@ -219,7 +219,7 @@ class VerifierPool:
         self._closed = False
 
     async def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request to a free worker, for at most so many seconds of CPU time.
+        """Send a request to a free worker, for at most this many seconds of CPU time.
 
         A worker that dies is replaced and the request repeated once.
 

@@ -14,7 +14,7 @@ from strands_env.core.types import Action, RewardFunction, RewardResult, StepRes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class AgentTurn:
     """One reply of the model and the results of its tool calls.
 
     Attributes:
@@ -43,15 +43,15 @@ class Turn:
         return sum(result.get("status") == "error" for result in self.results)
 
 
-def turns_of(messages: Sequence[dict[str, Any]]) -> list[Turn]:
+def turns_of(messages: Sequence[dict[str, Any]]) -> list[AgentTurn]:
     """The turns of a step's messages."""
-    turns: list[Turn] = []
+    turns: list[AgentTurn] = []
     for position, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
         following = messages[position + 1]["content"] if position + 1 < len(messages) else []
         results = tuple(block["toolResult"] for block in following if "toolResult" in block)
-        turns.append(Turn(index=len(turns), message=message, results=results))
+        turns.append(AgentTurn(index=len(turns), message=message, results=results))
     return turns
 
 
@@ -78,7 +78,7 @@ class TurnReward(RewardFunction):
 
     @abstractmethod
     def compute_turn(
-        self, turn: Turn, action: Action, step_result: StepResult
+        self, turn: AgentTurn, action: Action, step_result: StepResult
     ) -> float | Awaitable[float | None] | None:
         """The reward of one turn, or None for none. May be a coroutine."""
 

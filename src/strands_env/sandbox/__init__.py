@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from .bubblewrap import DEFAULT_MAX_SANDBOXES, BubblewrapSandbox, Isolation, SandboxSlots
 from .contract import (
-    Capabilities,
     ExecLimits,
     ExecResult,
     Network,
     Outcome,
     PythonSandbox,
     Sandbox,
+    SandboxCapabilities,
     SandboxError,
     SandboxLimits,
     SandboxLostError,
@@ -21,7 +21,6 @@ from .judging import Verdict, judge
 __all__ = [
     "DEFAULT_MAX_SANDBOXES",
     "BubblewrapSandbox",
-    "Capabilities",
     "ExecLimits",
     "ExecResult",
     "Isolation",
@@ -29,6 +28,7 @@ __all__ = [
     "Outcome",
     "PythonSandbox",
     "Sandbox",
+    "SandboxCapabilities",
     "SandboxError",
     "SandboxLimits",
     "SandboxLostError",

@@ -12,19 +12,18 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from strands_env.core.limits import shorten
 from strands_env.core.threads import default_threads
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 from .contract import (
     MAX_FILE_BYTES,
-    Capabilities,
     ExecLimits,
     ExecResult,
     Outcome,
+    SandboxCapabilities,
     SandboxError,
     SandboxLostError,
     SandboxUnavailableError,
@@ -125,9 +124,9 @@ class AgentCoreSandbox:
         self._calls = 0
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """An interpreter that lasts. The service keeps its own limits; only the time of a call is kept here."""
-        return Capabilities(work=".", python="python3", lasting_python=True, background=True)
+        return SandboxCapabilities(work=".", python="python3", lasting_python=True, background=True)
 
     def sibling(self) -> AgentCoreSandbox:
         """Another session with the same client and quotas."""
@@ -263,9 +262,7 @@ class AgentCoreSandbox:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def _run(

@@ -1,7 +1,7 @@
 """The contract of a sandbox: run a command, read a file, write a file, close. How calls end is data.
 
 `Sandbox` is what judges, code tools, harnesses and tasks use; an implementation is a class with these methods, and
-`strands_env.testing.SandboxContract` tests it. `Capabilities` says what an implementation can do beyond them.
+`strands_env.testing.SandboxContract` tests it. `SandboxCapabilities` says what an implementation can do beyond them.
 
 SandboxError                      a failure of the sandbox, never of the code in it
 ├── SandboxUnavailableError       it could not be started, or isolation is unavailable here
@@ -72,7 +72,7 @@ class Network(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class SandboxCapabilities:
     """Abilities of a sandbox beyond running commands and keeping files.
 
     Attributes:
@@ -176,7 +176,7 @@ class Sandbox(Protocol):
     """
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """Its abilities, known before it starts."""
 
     async def exec(

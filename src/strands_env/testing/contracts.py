@@ -286,7 +286,7 @@ class RewardFunctionContract(ABC):
 
     def _compute(self, action: Action, step_result: StepResult) -> RewardResult:
         async def run() -> RewardResult:
-            result = await as_reward_function(self.make_reward()).compute(action=action, step_result=step_result)
+            result = await as_reward_function(self.make_reward()).compute(action, step_result)
             assert isinstance(result, RewardResult), f"compute() must return a RewardResult, got {result!r}"
             return result
 

@@ -24,18 +24,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, TypeVar
 
 from strands_env.sandbox.contract import (
     MAX_FILE_BYTES,
-    Capabilities,
     ExecLimits,
     ExecResult,
     Network,
     Outcome,
     PythonSandbox,
     Sandbox,
+    SandboxCapabilities,
     SandboxError,
 )
 
@@ -70,11 +69,11 @@ class FolderSandbox:
         self.folder: Path | None = None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """The folder, and the network of this machine."""
         work = "." if self.folder is None else str(self.folder)
         ends = frozenset({Outcome.TIMEOUT, Outcome.OUTPUT_FLOOD})
-        return Capabilities(work=work, network=Network.LOOPBACK, limits=ends)
+        return SandboxCapabilities(work=work, network=Network.LOOPBACK, limits=ends)
 
     def sibling(self) -> FolderSandbox:
         """Another folder."""
@@ -165,9 +164,7 @@ class FolderSandbox:
         self._ready()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     def _ready(self) -> Path:
@@ -351,7 +348,7 @@ class SandboxContract(ABC):
         self._run(run)
 
     def test_the_interpreter_lasts(self) -> None:
-        """Where the capabilities say so: variables stay, and errors keep them."""
+        """Variables survive calls and errors, where the capabilities say so."""
 
         async def run(sandbox: Sandbox) -> None:
             if not (sandbox.capabilities.lasting_python and isinstance(sandbox, PythonSandbox)):

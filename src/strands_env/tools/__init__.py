@@ -1,4 +1,4 @@
-"""Tools for environments: a calculator, code in a sandbox, and limits around any tool. Loaded when first used."""
+"""Tools for environments: a calculator, code in a sandbox, and limits and a cache around any tool. Loaded when used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..core.limits import with_limits, with_timeout
     from ..core.threads import DaemonThreads
     from ..sandbox.agentcore import CodeInterpreterQuotas
+    from .cache import cached
     from .code import CodeTools
     from .code_interpreter import CodeInterpreterToolkit
 
@@ -21,6 +22,7 @@ __all__ = [
     "CodeInterpreterToolkit",
     "CodeTools",
     "DaemonThreads",
+    "cached",
     "calculate",
     "calculator",
     "with_limits",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    ".cache": ("cached",),
     ".code": ("CodeTools",),
     "..sandbox.agentcore": ("CodeInterpreterQuotas",),
     ".code_interpreter": ("CodeInterpreterToolkit",),

@@ -20,6 +20,7 @@ MAX_DEPTH = 100
 """Deepest nesting of operations."""
 MAX_BITS = 3322
 """Largest integer, in bits: 1000 decimal digits."""
+_LARGEST = 1 << MAX_BITS
 
 _SPELLINGS = str.maketrans({"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "π": "pi", "√": "sqrt"})
 
@@ -184,14 +185,6 @@ def _whole(limit: int, function: Callable[..., int]) -> Callable[..., int]:
     return bounded
 
 
-def _unbounded_whole(function: Callable[..., int]) -> Callable[..., int]:
-    return _whole(1 << MAX_BITS, function)
-
-
-def _sum(*values: Number) -> Number:
-    return sum(values)
-
-
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,
@@ -209,7 +202,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": _round,
     "min": lambda *values: min(values),
     "max": lambda *values: max(values),
-    "sum": _sum,
+    "sum": lambda *values: sum(values),
     "floor": math.floor,
     "ceil": math.ceil,
     "sqrt": _sqrt,
@@ -236,6 +229,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "factorial": _whole(450, math.factorial),
     "comb": _whole(3000, math.comb),
     "perm": _whole(450, math.perm),
-    "gcd": _unbounded_whole(math.gcd),
-    "lcm": _unbounded_whole(math.lcm),
+    "gcd": _whole(_LARGEST, math.gcd),
+    "lcm": _whole(_LARGEST, math.lcm),
 }

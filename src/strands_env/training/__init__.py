@@ -10,6 +10,7 @@ from .collect import collect_rollouts
 from .export import image_inputs
 from .sample import InvalidSampleError, SampleStatus, TrainingSample
 from .storage import load_samples, save_samples
+from .teacher import score_with_teacher
 
 __all__ = [
     "InvalidSampleError",
@@ -23,5 +24,6 @@ __all__ = [
     "samples_from_model",
     "samples_from_step",
     "save_samples",
+    "score_with_teacher",
     "status_of",
 ]

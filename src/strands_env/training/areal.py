@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strands_env.training.export import full_logprobs, trained_mask
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
@@ -28,7 +27,7 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
 
     if not sample.is_usable:
         return None
-    mask = trained_mask(sample)
+    mask = sample.trained_mask()
     versions = [-1] * len(sample)
     for span in sample.weight_versions:
         if span.version is not None:
@@ -39,7 +38,7 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
     return {
         "input_ids": torch.tensor([sample.token_ids.tolist()], dtype=torch.int64),
         "loss_mask": torch.tensor([mask], dtype=torch.int32),
-        "logprobs": torch.tensor([full_logprobs(sample)], dtype=torch.float32),
+        "logprobs": torch.tensor([sample.full_logprobs()], dtype=torch.float32),
         "versions": torch.tensor([versions], dtype=torch.int32),
         "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
         "rewards": torch.tensor([float(sample.reward or 0.0)], dtype=torch.float32),

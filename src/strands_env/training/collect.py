@@ -10,14 +10,14 @@ from strands_env.training.sample import SampleStatus, TrainingSample
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[], Awaitable[Sequence[TrainingSample]]]
+RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout and returns its samples."""
 
 _BROKEN = frozenset({SampleStatus.FAILED, SampleStatus.ABORTED})
 
 
 async def collect_rollouts(
-    runs: Sequence[Run], *, retries: int = 2, pause: float = 1.0
+    runs: Sequence[RunRollout], *, retries: int = 2, pause: float = 1.0
 ) -> list[Sequence[TrainingSample]]:
     """Run all rollouts concurrently; one that breaks does not break the others.
 
@@ -42,7 +42,7 @@ async def collect_rollouts(
     return [samples for samples, _ in outcomes]
 
 
-async def _attempts(run: Run, retries: int, pause: float) -> tuple[Sequence[TrainingSample], Exception | None]:
+async def _attempts(run: RunRollout, retries: int, pause: float) -> tuple[Sequence[TrainingSample], Exception | None]:
     samples: Sequence[TrainingSample] = ()
     error: Exception | None = None
     for attempt in range(1 + retries):

@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+from strands_env.training.sample import TEACHER_ERROR, InvalidSampleError, SampleStatus, TrainingSample
 from strands_sglang.trajectory.media import ProcessorExpander
+
+WRITTEN_FOR = {
+    "areal": "1.0.4",
+    "prime-rl": "559b44772 (0.8.0)",
+    "skyrl": "0.4.0",
+    "slime": "624b824a8 (0.3.1)",
+    "tinker": "0.38.0",
+    "trl": "1.16.0",
+    "verifiers": "0.4.0",
+    "verl": "0.9.1",
+}
+"""The version of each trainer that its adapter was written for and is tested with."""
+
+
+class TrainerVersionError(RuntimeError):
+    """The installed trainer does not take what its adapter makes, and is not the version it was written for."""
+
+
+@contextmanager
+def written_for(package: str) -> Iterator[None]:
+    """Names the version an adapter was written for in the error of a trainer whose interface changed.
+
+    Raises:
+        TrainerVersionError: Another version is installed, and the block failed on its interface.
+        ImportError: The package is not installed. With the right version, the block's own error passes.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError, ValueError, LookupError) as error:
+        if (installed := _installed(package)) is None and isinstance(error, ImportError):
+            wanted = f"this adapter needs the package {package}: pip install {package}=={WRITTEN_FOR[package]}"
+            raise ImportError(wanted) from error
+        if installed in (None, WRITTEN_FOR[package]):
+            raise
+        raise TrainerVersionError(
+            f"{package} {installed} does not take what this adapter makes ({type(error).__name__}: {error}); it was "
+            f"written for {package} {WRITTEN_FOR[package]}"
+        ) from error
+
+
+def check_fields(package: str, module: str, name: str, fields: Iterable[str]) -> None:
+    """`TrainerVersionError` if a trainer's class, once the trainer has loaded it, lacks fields that an adapter sets."""
+    kind = getattr(sys.modules.get(module), name, None)
+    for attribute in ("__struct_fields__", "model_fields", "__annotations__"):  # msgspec, pydantic, a TypedDict
+        if known := getattr(kind, attribute, None):
+            break
+    else:
+        return
+    if unknown := sorted(set(fields) - set(known)):
+        raise TrainerVersionError(
+            f"{package} {_installed(package) or 'as loaded'} has no {unknown} in {name}; this adapter was written for "
+            f"{package} {WRITTEN_FOR[package]}"
+        )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def one_path(samples: Sequence[TrainingSample]) -> TrainingSample:
@@ -70,15 +133,6 @@ def _empty(status: SampleStatus) -> TrainingSample:
     )
 
 
-def refuse_images(sample: TrainingSample) -> None:
-    """`InvalidSampleError` for a sample with images, for adapters whose trainer cannot be given them exactly."""
-    if sample.media:
-        raise InvalidSampleError(
-            f"rollout {sample.rollout_id!r} has {len(sample.media)} images, which cannot be given to this trainer; "
-            "its tokens without them are not what the model saw"
-        )
-
-
 def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, NDArray[Any]]:
     """The inputs of a vision-language model besides the tokens of a sample: its images, processed again.
 
@@ -122,28 +176,6 @@ def image_tensors(sample: TrainingSample, expander: ProcessorExpander) -> dict[s
     return {name: torch.from_numpy(values) for name, values in image_inputs(sample, expander).items()}
 
 
-def trained_mask(sample: TrainingSample, *, images_follow: bool = False) -> list[int]:
-    """The loss mask over all tokens, all 0 where the sample may not be trained (failed, aborted, without reward).
-
-    Args:
-        images_follow: The caller gives the trainer the images too.
-
-    Raises:
-        InvalidSampleError: The sample has images, and they do not follow.
-    """
-    if not images_follow:
-        refuse_images(sample)
-    mask: list[int] = sample.loss_mask.tolist() if sample.is_usable else [0] * len(sample)
-    return mask
-
-
-def full_logprobs(sample: TrainingSample) -> list[float]:
-    """Log-probabilities over all tokens, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
-    if not sample.is_usable:
-        return [0.0] * len(sample)
-    return [0.0] * sample.prompt_length + sample.response_logprobs()
-
-
 def token_level_rewards(sample: TrainingSample) -> list[float]:
     """Rewards over the response: those of turns and spans, and the rollout's on the last trained token."""
     rewards = np.zeros(sample.response_length)
@@ -155,3 +187,55 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
     rewards[trained[-1]] += sample.reward or 0.0
     listed: list[float] = rewards.tolist()
     return listed
+
+
+def reference_logprobs(sample: TrainingSample) -> list[float]:
+    """The teacher's log-probabilities of all tokens, 0.0 in the prompt and where the sample may not be trained.
+
+    Raises:
+        InvalidSampleError: The sample may be trained, and the teacher did not score it all.
+    """
+    if not sample.is_usable:
+        return [0.0] * len(sample)
+    values = sample.teacher_logprobs
+    if values is None or np.isnan(values[sample.prompt_length :]).any():
+        why = sample.metadata.get(TEACHER_ERROR, "score it with score_with_teacher(), or leave the rollout out")
+        raise InvalidSampleError(f"rollout {sample.rollout_id!r} has no log-probabilities of the teacher: {why}")
+    listed: list[float] = np.nan_to_num(values).tolist()
+    return listed
+
+
+def next_token_scores(sample: TrainingSample, top_k: int = 0) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The teacher's ids and log-probabilities as verl has them: row i is about token i + 1, zeros where none is.
+
+    Args:
+        top_k: As for `score_with_teacher`; 0 for the tokens that are there, in one column.
+
+    Returns:
+        int32 and float32, both `[tokens, max(top_k, 1)]`.
+
+    Raises:
+        InvalidSampleError: The sample may be trained, and the teacher did not score it all, or kept fewer tokens.
+    """
+    logprobs = np.array(reference_logprobs(sample))[:, None]
+    ids = sample.token_ids[:, None]
+    if top_k and sample.is_usable:
+        if sample.teacher_top_ids is None or sample.teacher_top_logprobs is None:
+            raise InvalidSampleError(f"rollout {sample.rollout_id!r} was not scored with top_k={top_k}")
+        ids, logprobs = sample.teacher_top_ids[:, :top_k], sample.teacher_top_logprobs[:, :top_k]
+    rows = np.zeros((len(sample), max(top_k, 1)), dtype=np.int32), np.zeros((len(sample), max(top_k, 1)), np.float32)
+    if sample.is_usable:
+        scored = slice(sample.prompt_length, None)
+        rows[0][sample.prompt_length - 1 : -1], rows[1][sample.prompt_length - 1 : -1] = ids[scored], logprobs[scored]
+    return rows
+
+
+def trl_columns(row: TrainingSample, logprobs: list[float]) -> dict[str, list[Any]]:
+    """TRL's columns of a rollout: `prompt_ids`, `completion_ids`, and over the latter `logprobs` and `env_mask`."""
+    start = row.prompt_length
+    return {
+        "prompt_ids": row.token_ids[:start].tolist(),
+        "completion_ids": row.token_ids[start:].tolist(),
+        "logprobs": logprobs[start:],
+        "env_mask": row.trained_mask()[start:],
+    }

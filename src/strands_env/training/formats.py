@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import Action, StepResult
-from strands_env.core.files import replacing
+from strands_env.core.files import arrow, replacing
 from strands_sglang.conversation.messages import to_chat_messages
 from strands_sglang.exceptions import MessageConversionError
 
-from .export import full_logprobs, one_row, trained_mask
+from .export import next_token_scores, one_row, reference_logprobs, trl_columns
 from .sample import TrainingSample
-from .storage import arrow
 
 BATCH = 500
 """Rows that are written at a time."""
@@ -28,7 +27,7 @@ IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class ExportedRollout:
     """One rollout to export.
 
     Attributes:
@@ -48,37 +47,42 @@ class Rollout:
     system_prompt: str | None
 
 
-def _trl(rollout: Rollout) -> dict[str, Any]:
+def _trl(rollout: ExportedRollout) -> dict[str, Any]:
     """Columns of a `rollout_func` for TRL's `GRPOTrainer`."""
     row = one_row(rollout.paths)
-    start = row.prompt_length
     return {
-        "prompt_ids": row.token_ids[:start].tolist(),
-        "completion_ids": row.token_ids[start:].tolist(),
-        "logprobs": _logprobs(row)[start:],
-        "env_mask": trained_mask(row)[start:],
+        **trl_columns(row, _logprobs(row)),
         "reward": row.reward,
         "advantage": rollout.advantage,
         "group_id": row.group_id,
+        **({} if row.teacher_logprobs is None else {"teacher_logprobs": reference_logprobs(row)[row.prompt_length :]}),
     }
 
 
-def _verl(rollout: Rollout) -> dict[str, Any]:
+def _verl(rollout: ExportedRollout) -> dict[str, Any]:
     """The fields of verl's `AgentLoopOutput`, and the `uid` its advantages group by."""
     row = one_row(rollout.paths)
     start = row.prompt_length
     return {
         "prompt_ids": row.token_ids[:start].tolist(),
         "response_ids": row.token_ids[start:].tolist(),
-        "response_mask": trained_mask(row)[start:],
+        "response_mask": row.trained_mask()[start:],
         "response_logprobs": _logprobs(row)[start:],
         "reward_score": row.reward,
         "advantage": rollout.advantage,
         "uid": row.group_id,
+        **_verl_teacher(row),
     }
 
 
-def _slime(rollout: Rollout) -> dict[str, Any]:
+def _verl_teacher(row: TrainingSample) -> dict[str, Any]:
+    if row.teacher_logprobs is None:
+        return {}
+    ids, logprobs = next_token_scores(row, 0 if row.teacher_top_ids is None else row.teacher_top_ids.shape[1])
+    return {"teacher_ids": ids.tolist(), "teacher_logprobs": logprobs.tolist()}
+
+
+def _slime(rollout: ExportedRollout) -> dict[str, Any]:
     """The fields of slime's `Sample` that a rollout fills."""
     row = one_row(rollout.paths)
     start = row.prompt_length
@@ -90,20 +94,21 @@ def _slime(rollout: Rollout) -> dict[str, Any]:
         "response": rollout.result.observation.final_response or "",
         "tokens": row.token_ids.tolist(),
         "response_length": row.response_length,
-        "loss_mask": trained_mask(row)[start:],
+        "loss_mask": row.trained_mask()[start:],
         "rollout_log_probs": _logprobs(row)[start:],
         "reward": row.reward,
         "status": row.status.value,
+        **({} if row.teacher_logprobs is None else {"teacher_log_probs": reference_logprobs(row)[start:]}),
     }
 
 
-def _sft(rollout: Rollout) -> dict[str, Any]:
+def _sft(rollout: ExportedRollout) -> dict[str, Any]:
     """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
 
     `tools` is JSON text, which TRL and slime read as they read a list: a column of schemas has no one type in Parquet.
     """
     row = one_row(rollout.paths)
-    labels = np.where(np.array(trained_mask(row), dtype=bool), row.token_ids, IGNORED_LABEL)
+    labels = np.where(np.array(row.trained_mask(), dtype=bool), row.token_ids, IGNORED_LABEL)
     seen, given = rollout.result.observation, rollout.action.task_context.conversation_history
     messages = [*(given if seen.history is None else seen.history), *seen.messages]
     try:
@@ -120,7 +125,12 @@ def _sft(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-FORMATS: dict[str, Callable[[Rollout], dict[str, Any]]] = {"trl": _trl, "verl": _verl, "slime": _slime, "sft": _sft}
+FORMATS: dict[str, Callable[[ExportedRollout], dict[str, Any]]] = {
+    "trl": _trl,
+    "verl": _verl,
+    "slime": _slime,
+    "sft": _sft,
+}
 """Formats by name, beside `samples`."""
 
 _INTEGERS = ("prompt_ids", "completion_ids", "response_ids", "tokens", "input_ids", "labels")
@@ -132,7 +142,7 @@ _COUNTS = ("group_index", "index", "response_length")
 
 def _logprobs(row: TrainingSample) -> list[float]:
     """Log-probabilities of all tokens; NaN everywhere where none were recorded."""
-    return [math.nan] * len(row) if row.logprobs is None else full_logprobs(row)
+    return [math.nan] * len(row) if row.logprobs is None else row.full_logprobs()
 
 
 def _text(value: Any) -> str | None:
@@ -159,7 +169,7 @@ def write_rows(rows: Iterator[dict[str, Any]], target: Path) -> int:
         writer = None
         try:
             while batch := list(islice(rows, BATCH)):
-                schema = pa.schema([(name, _column(pa, name)) for name in batch[0]])
+                schema = pa.schema([(name, _column(pa, name, value)) for name, value in batch[0].items()])
                 table = pa.Table.from_pylist([_columnar(row) for row in batch], schema=schema)
                 writer = writer or parquet.ParquetWriter(partial, schema, compression="zstd")
                 writer.write_table(table)
@@ -206,7 +216,10 @@ def _message_type(pa: Any) -> Any:
     )
 
 
-def _column(pa: Any, name: str) -> Any:
+def _column(pa: Any, name: str, value: Any) -> Any:
+    if name.startswith("teacher_"):
+        number = pa.int32() if name == "teacher_ids" else pa.float64()
+        return pa.list_(pa.list_(number) if isinstance(value[0], list) else number)
     if name == "messages":
         return pa.list_(_message_type(pa))
     if name in _INTEGERS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strands_env.training.export import full_logprobs, trained_mask
+from strands_env.training.export import check_fields, reference_logprobs
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
@@ -16,6 +16,8 @@ def training_sample(
     sample: TrainingSample, *, env_name: str, temperature: float = 1.0, advantage: float | None = None
 ) -> dict[str, Any]:
     """One path, every field over the full length. A token is trained in the first path that holds it, as there.
+
+    The teacher's log-probabilities (`score_with_teacher`) are `ref_logprobs`; `ref_kl_weights` is for you to set.
 
     Args:
         advantage: Advantage of the rollout; None leaves it to the orchestrator.
@@ -29,12 +31,15 @@ def training_sample(
             "train without replaying them: sample with return_routed_experts=False"
         )
     count = len(sample)
-    mask = [bool(value) for value in trained_mask(sample)]
-    return {
+    mask = [bool(value) for value in sample.trained_mask()]
+    fields = {
         "token_ids": sample.token_ids.tolist(),
         "mask": mask,
-        "logprobs": full_logprobs(sample),
+        "logprobs": sample.full_logprobs(),
         "temperatures": [float(temperature)] * count,
         "env_name": env_name,
+        "ref_logprobs": None if sample.teacher_logprobs is None else reference_logprobs(sample),
         "advantages": None if advantage is None else [advantage if trained else 0.0 for trained in mask],
     }
+    check_fields("prime-rl", "prime_rl.transports.rollouts.types", "TrainingSample", fields)
+    return fields

@@ -15,6 +15,9 @@ from strands_sglang.trajectory import SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts
 
+TEACHER_ERROR = "teacher_error"
+"""The entry of a sample's metadata that says why the teacher did not score it."""
+
 
 class SampleStatus(StrEnum):
     """The end of a sample's rollout."""
@@ -44,7 +47,7 @@ class TrainingSample:
         token_ids: int32[tokens], prompt and response.
         prompt_length: Tokens before the first sampled one.
         loss_mask: uint8[tokens], 1 where this sample trains the token. Each sampled token of a rollout is 1 in one
-            sample only.
+            sample only. Count with `loss_mask.sum()`: Python's `sum` adds in 8 bits.
         trained_elsewhere: uint8[tokens], 1 where the token was sampled on this path too and another sample of the
             rollout trains it; None without such tokens.
         logprobs: float64[tokens], natural logarithms under the weights that sampled; NaN where there is none. None
@@ -54,6 +57,11 @@ class TrainingSample:
         experts_shape: `(layers, top_k)` of a row, where known.
         sampling_mask: The tokens that survived top-k and top-p at each position, or None.
         media: Images in order: bytes, digest, grid, and the tokens they take in `token_ids`.
+        teacher_logprobs: float64[tokens], natural logarithms under another model, of `score_with_teacher`; position i
+            is about token i. NaN in the prompt. None without a teacher.
+        teacher_top_ids: int32[tokens, k], that model's most likely tokens at each position, best first; -1 in the
+            prompt. None where they were not asked for.
+        teacher_top_logprobs: float32[tokens, k], their natural logarithms; NaN in the prompt.
         token_rewards: float64[tokens], rewards of turns and spans in their places, or None. Not part of `reward`.
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
@@ -68,6 +76,9 @@ class TrainingSample:
     loss_mask: NDArray[np.uint8]
     logprobs: NDArray[np.float64] | None = None
     trained_elsewhere: NDArray[np.uint8] | None = None
+    teacher_logprobs: NDArray[np.float64] | None = None
+    teacher_top_ids: NDArray[np.int32] | None = None
+    teacher_top_logprobs: NDArray[np.float32] | None = None
     weight_versions: tuple[WeightVersionSpan, ...] = ()
     routed_experts: bytes | None = None
     experts_shape: tuple[int, int] | None = None
@@ -111,6 +122,29 @@ class TrainingSample:
             raise ValueError("the sample holds routed experts of unknown shape: give experts_shape=(layers, top_k)")
         return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
 
+    def trained_mask(self, *, images_follow: bool = False) -> list[int]:
+        """The loss mask over all tokens, all 0 where the sample may not be trained (failed, aborted, without reward).
+
+        Args:
+            images_follow: The caller gives the trainer the images too.
+
+        Raises:
+            InvalidSampleError: The sample has images, and they do not follow.
+        """
+        if self.media and not images_follow:
+            raise InvalidSampleError(
+                f"rollout {self.rollout_id!r} has {len(self.media)} images, which cannot be given to this trainer; "
+                "its tokens without them are not what the model saw"
+            )
+        mask: list[int] = self.loss_mask.tolist() if self.is_usable else [0] * len(self)
+        return mask
+
+    def full_logprobs(self) -> list[float]:
+        """Log-probabilities of all tokens, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
+        if not self.is_usable:
+            return [0.0] * len(self)
+        return [0.0] * self.prompt_length + self.response_logprobs()
+
     def response_logprobs(self) -> list[float]:
         """Log-probabilities of the response, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
         if self.logprobs is None:
@@ -149,13 +183,11 @@ class TrainingSample:
         )
         row = len(self.routed_experts) // (count - 1) if self.routed_experts is not None and count > 1 else 0
         ended_well = self.status is SampleStatus.COMPLETED
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in PER_TOKEN}
+        cut: dict[str, Any] = {name: None if values is None else values[:max_tokens] for name, values in arrays.items()}
         return replace(
             self,
-            token_ids=self.token_ids[:max_tokens],
-            loss_mask=self.loss_mask[:max_tokens],
-            trained_elsewhere=None if self.trained_elsewhere is None else self.trained_elsewhere[:max_tokens],
-            logprobs=None if self.logprobs is None else self.logprobs[:max_tokens],
-            token_rewards=None if self.token_rewards is None else self.token_rewards[:max_tokens],
+            **cut,
             weight_versions=spans,
             routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
             sampling_mask=None if self.sampling_mask is None else self.sampling_mask.part(0, max_tokens),
@@ -188,25 +220,30 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-_DTYPES = {
+PER_TOKEN: Mapping[str, Any] = {
     "token_ids": np.int32,
     "loss_mask": np.uint8,
     "trained_elsewhere": np.uint8,
     "logprobs": np.float64,
     "token_rewards": np.float64,
+    "teacher_logprobs": np.float64,
+    "teacher_top_ids": np.int32,
+    "teacher_top_logprobs": np.float32,
 }
+"""Arrays with a value, or a row, for each token, and their types."""
 
 
 def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Iterator[str]:
     """The contradictions of a sample, in order. Ask for the next only if the last can be tolerated."""
     count = len(sample.token_ids)
-    for name, dtype in _DTYPES.items():
+    for name, dtype in PER_TOKEN.items():
         values = getattr(sample, name)
         if values is None and name not in ("token_ids", "loss_mask"):
             continue
-        if getattr(values, "dtype", None) != dtype or values.ndim != 1:
+        axes = "two dimensions" if "_top_" in name else "one dimension"
+        if getattr(values, "dtype", None) != dtype or values.ndim != (2 if "_top_" in name else 1):
             got = f"{values.dtype} of {values.shape}" if isinstance(values, np.ndarray) else repr(type(values).__name__)
-            yield f"{name} must be {np.dtype(dtype)} in one dimension, got {got}"
+            yield f"{name} must be {np.dtype(dtype)} in {axes}, got {got}"
         if len(values) != count:
             yield f"{name} has {len(values)} values for {count} tokens"
     if count and sample.token_ids.min() < 0:

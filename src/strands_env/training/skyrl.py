@@ -18,7 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.export import full_logprobs, image_tensors, one_row, token_level_rewards, trained_mask
+from strands_env.training.export import (
+    check_fields,
+    image_tensors,
+    one_row,
+    token_level_rewards,
+)
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_sglang.trajectory.media import ProcessorExpander
 
@@ -76,10 +81,10 @@ def generator_output(
         "response_ids": [sample.token_ids[sample.prompt_length :].tolist() for _, sample, _ in rows],
         "rewards": [_reward(sample, token_rewards, fillers[index]) for index, sample, _ in rows],
         "loss_masks": [
-            trained_mask(sample, images_follow=expander is not None)[sample.prompt_length :] for _, sample, _ in rows
+            sample.trained_mask(images_follow=expander is not None)[sample.prompt_length :] for _, sample, _ in rows
         ],
         "stop_reasons": [_STOP_REASONS.get(sample.status, "error") for _, sample, _ in rows],
-        "rollout_logprobs": [full_logprobs(sample)[sample.prompt_length :] for _, sample, _ in rows],
+        "rollout_logprobs": [sample.full_logprobs()[sample.prompt_length :] for _, sample, _ in rows],
         "rollout_metrics": rollout_metrics,
     }
     if trajectory_ids is not None:
@@ -90,6 +95,7 @@ def generator_output(
         output["rollout_expert_indices"] = [_experts(sample) for _, sample, _ in rows]
     if expander is not None and any(sample.media for _, sample, _ in rows):
         output |= _images([sample for _, sample, _ in rows], expander)
+    check_fields("skyrl", "skyrl.train.generators.base", "GeneratorOutput", output)
     return output
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.core.files import replacing
+from strands_env.core.files import arrow, replacing
 from strands_env.core.tokens import WeightVersionSpan
-from strands_env.training.sample import SampleStatus, TrainingSample
-from strands_sglang.installation import install_command
+from strands_env.training.sample import PER_TOKEN, SampleStatus, TrainingSample
 from strands_sglang.trajectory import SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 
@@ -81,14 +79,6 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
     return [_from_row(row) for row in table.to_pylist()]
 
 
-def arrow(advice: str = "") -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`; without them an ImportError that ends with the advice."""
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(f"Parquet files need pyarrow: {install_command('train')}{advice}") from error
-
-
 def _schema(pa: Any) -> Any:
     span = pa.struct([("version", pa.string()), ("start", pa.int64()), ("end", pa.int64())])
     texts = [("data", pa.string()), ("digest", pa.string()), ("processor", pa.string())]
@@ -100,6 +90,9 @@ def _schema(pa: Any) -> Any:
         ("loss_mask", pa.list_(pa.uint8())),
         ("trained_elsewhere", pa.list_(pa.uint8())),
         ("logprobs", pa.list_(pa.float64())),
+        ("teacher_logprobs", pa.list_(pa.float64())),
+        ("teacher_top_ids", pa.list_(pa.list_(pa.int32()))),
+        ("teacher_top_logprobs", pa.list_(pa.list_(pa.float32()))),
         ("weight_versions", pa.list_(span)),
         ("routed_experts", pa.large_binary()),
         ("experts_shape", pa.list_(pa.int64())),
@@ -125,11 +118,7 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
     mask = sample.sampling_mask
     return {
         **{name: getattr(sample, name) for name in _PLAIN},
-        "token_ids": sample.token_ids,
-        "loss_mask": sample.loss_mask,
-        "trained_elsewhere": sample.trained_elsewhere,
-        "logprobs": sample.logprobs,
-        "token_rewards": sample.token_rewards,
+        **{name: list(values) if np.ndim(values := getattr(sample, name)) > 1 else values for name in PER_TOKEN},
         "weight_versions": [
             {"version": span.version, "start": span.start, "end": span.end} for span in sample.weight_versions
         ],
@@ -151,14 +140,13 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             offsets=np.array(row["sampling_mask_offsets"], dtype=np.int64),
         )
     shape = row["experts_shape"]
-    elsewhere = row.get("trained_elsewhere")
     return TrainingSample(
         **{name: row[name] for name in _PLAIN},
-        token_ids=np.array(row["token_ids"], dtype=np.int32),
-        loss_mask=np.array(row["loss_mask"], dtype=np.uint8),
-        trained_elsewhere=None if elsewhere is None else np.array(elsewhere, dtype=np.uint8),
-        logprobs=_floats(row["logprobs"]),
-        token_rewards=_floats(row["token_rewards"]),
+        **{  # type: ignore[arg-type]
+            name: np.array(values, dtype=dtype)
+            for name, dtype in PER_TOKEN.items()
+            if (values := row.get(name)) is not None
+        },
         weight_versions=tuple(WeightVersionSpan(**span) for span in row["weight_versions"]),
         experts_shape=None if shape is None else (shape[0], shape[1]),
         sampling_mask=mask,
@@ -169,7 +157,3 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
         status=SampleStatus(row["status"]),
         metadata=json.loads(row["metadata"]),
     )
-
-
-def _floats(values: list[float] | None) -> Any:
-    return None if values is None else np.array(values, dtype=np.float64)

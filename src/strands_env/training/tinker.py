@@ -7,38 +7,62 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.training.export import full_logprobs, trained_mask
+from strands_env.training.export import next_token_scores, reference_logprobs, written_for
 from strands_env.training.sample import TrainingSample
 
 
-def loss_inputs(sample: TrainingSample, *, advantage: float) -> dict[str, Any]:
+def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> dict[str, Any]:
     """`loss_fn_inputs` of a path: everything shifted by one, so that position `i` is about token `i + 1`.
 
     Args:
         advantage: Advantage of the rollout, put on every trained token.
+        kl_penalty_coef: For on-policy distillation: weight of the sampled log-probability less the teacher's
+            (`score_with_teacher`), in nats, subtracted from the advantage of each token, as by the cookbook.
 
     Returns:
         `target_tokens` int64, `logprobs`, `advantages` and `mask` float32, all `[tokens - 1]`.
+
+    Raises:
+        InvalidSampleError: A trained token has no log-probability, or none of the teacher.
     """
-    mask = np.array(trained_mask(sample)[1:], dtype=np.float32)
+    mask = np.array(sample.trained_mask()[1:], dtype=np.float32)
+    logprobs = np.array(sample.full_logprobs()[1:], dtype=np.float32)
+    advantages = mask * np.float32(advantage)
+    if kl_penalty_coef:
+        teacher = np.array(reference_logprobs(sample)[1:], dtype=np.float32)
+        advantages -= np.float32(kl_penalty_coef) * mask * (logprobs - teacher)
     return {
         "target_tokens": sample.token_ids[1:].astype(np.int64),
-        "logprobs": np.array(full_logprobs(sample)[1:], dtype=np.float32),
-        "advantages": mask * np.float32(advantage),
+        "logprobs": logprobs,
+        "advantages": advantages,
         "mask": mask,
     }
 
 
-def datum(sample: TrainingSample, *, advantage: float) -> Any:
-    """A `tinker.Datum`; `ImportError` without tinker.
+def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
+    """`loss_fn_inputs` of the loss `cross_entropy` towards the teacher's most likely tokens, renormalised over them.
+
+    Returns:
+        `target_tokens` int64 and `weights` float32, `[tokens - 1, top_k]`; the weights of a trained token sum to 1,
+        those of others are 0.
+
+    Raises:
+        InvalidSampleError: The sample may be trained, and the teacher kept fewer tokens at each position.
+    """
+    ids, logprobs = next_token_scores(sample, top_k)
+    weights = np.exp(logprobs[:-1]) * np.array(sample.trained_mask()[1:], dtype=np.float32)[:, None]
+    total = weights.sum(axis=1, keepdims=True)
+    return {"target_tokens": ids[:-1].astype(np.int64), "weights": weights / np.where(total > 0, total, 1)}
+
+
+def datum(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> Any:
+    """A `tinker.Datum`; `TrainerVersionError` where the installed tinker does not take it.
 
     `mask` is left out: the losses take it for an unknown input, and advantages are 0 outside it.
     """
-    try:
-        types = importlib.import_module("tinker.types")
-    except ImportError as error:
-        raise ImportError("datum() needs the package tinker: pip install tinker") from error
-    inputs = loss_inputs(sample, advantage=advantage)
+    inputs = loss_inputs(sample, advantage=advantage, kl_penalty_coef=kl_penalty_coef)
     inputs.pop("mask")
-    model_input = types.ModelInput.from_ints(sample.token_ids[:-1].tolist())
-    return types.Datum(model_input=model_input, loss_fn_inputs=inputs)
+    with written_for("tinker"):
+        types: Any = importlib.import_module("tinker.types")
+        model_input = types.ModelInput.from_ints(sample.token_ids[:-1].tolist())
+        return types.Datum(model_input=model_input, loss_fn_inputs=inputs)

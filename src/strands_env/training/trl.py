@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from strands_env.training.collect import collect_rollouts
-from strands_env.training.export import full_logprobs, one_row, trained_mask
+from strands_env.training.export import one_row, trl_columns
 from strands_env.training.sample import TrainingSample
 
 REWARD_FIELD = "strands_reward"
 """The extra field that carries the environment's rewards to `environment_reward`."""
 
-Run = Callable[[Any, Any], Awaitable[Sequence[TrainingSample]]]
+RunPrompt = Callable[[Any, Any], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout of a prompt (text or messages) for a trainer, and returns its samples."""
 Prepare = Callable[[Any], Awaitable[None]]
 """Awaited with the trainer once before the rollouts of a generation."""
@@ -34,26 +34,16 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
     Raises:
         InvalidSampleError: A trained token has no log-probability.
     """
-    output: dict[str, list[Any]] = {
-        "prompt_ids": [],
-        "completion_ids": [],
-        "logprobs": [],
-        "env_mask": [],
-        REWARD_FIELD: [],
+    rows = [one_row(samples) for samples in rollouts]
+    columns = [trl_columns(row, row.full_logprobs()) for row in rows]
+    return {
+        **{name: [each[name] for each in columns] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask")},
+        REWARD_FIELD: [row.reward if row.is_usable else None for row in rows],
     }
-    for samples in rollouts:
-        sample = one_row(samples)
-        start = sample.prompt_length
-        output["prompt_ids"].append(sample.token_ids[:start].tolist())
-        output["completion_ids"].append(sample.token_ids[start:].tolist())
-        output["logprobs"].append(full_logprobs(sample)[start:])
-        output["env_mask"].append(trained_mask(sample)[start:])
-        output[REWARD_FIELD].append(sample.reward if sample.is_usable else None)
-    return output
 
 
 def make_rollout_func(
-    run: Run, *, prepare: Prepare | None = None, retries: int = 2
+    run: RunPrompt, *, prepare: Prepare | None = None, retries: int = 2
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """A `rollout_func` that runs all prompts concurrently.
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.export import full_logprobs, trained_mask, with_all_sampled_tokens
+from strands_env.training.export import check_fields, reference_logprobs, with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
@@ -31,7 +31,8 @@ def message_nodes(
 
     The ids of the nodes from a root to a leaf are those of a path. What was sampled in one go is one node and what the
     environment added in between is one: samples hold tokens, not messages. Nodes that paths share are there once, so
-    that every sampled token is trained once.
+    that every sampled token is trained once. The teacher's log-probabilities (`score_with_teacher`) are
+    `reference_logprobs`, where every sample of the rollout has them.
 
     Args:
         decode: Makes the texts of messages, which are empty without it. Nothing is trained on them.
@@ -45,7 +46,8 @@ def message_nodes(
     nodes: list[dict[str, Any]] = []
     known: dict[tuple[int | None, bool, tuple[int, ...]], int] = {}
     for sample in samples:
-        mask, logprobs = trained_mask(sample), full_logprobs(sample)
+        mask, logprobs = sample.trained_mask(), sample.full_logprobs()
+        reference = None if sample.teacher_logprobs is None else reference_logprobs(sample)
         experts = _experts(sample) if routed_experts else None
         parent: int | None = None
         for start, end, sampled in _runs(with_all_sampled_tokens(sample)):
@@ -63,11 +65,16 @@ def message_nodes(
                         "mask": [False] * len(ids),
                         "logprobs": [],
                         "advantages": None,
+                        "reference_logprobs": None,
                         "routed_experts": None if experts is None else experts[start:end],
                     }
                 )
             parent = known[key]
             _train(nodes[parent], mask[start:end], logprobs[start:end], advantage)
+            if reference is not None and any(nodes[parent]["mask"]):
+                values = zip(nodes[parent]["mask"], reference[start:end], strict=True)
+                nodes[parent]["reference_logprobs"] = [value for trained, value in values if trained]
+    check_fields("verifiers", "verifiers.v1.graph", "MessageNode", nodes[0] if nodes else ())
     return nodes
 
 

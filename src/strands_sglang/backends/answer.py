@@ -52,6 +52,22 @@ def checked_logprobs(name: str, values: Sequence[Any]) -> array[float]:
     return logprobs
 
 
+def top_rows(name: str, rows: Sequence[Sequence[tuple[int, Any]]]) -> dict[str, Any]:
+    """The fields `top_ids` and `top_logprobs` of a `ScoredPrompt`, from pairs of id and log-probability a position.
+
+    A position without pairs, the first of a sequence, is filled with -1 and NaN.
+    """
+    size = max(map(len, rows), default=0)
+    if not all(len(row) in (0, size) for row in rows):
+        raise BackendAnswerError(f"{name} has rows of {sorted({len(row) for row in rows})} tokens: expected one length")
+    ids = array(TOKEN_TYPECODE)
+    values: list[Any] = []
+    for row in rows:
+        ids.extend(checked_ids(name, [token for token, _ in row]) if row else [-1] * size)
+        values.extend([value for _, value in row] if row else [None] * size)
+    return {"top_ids": ids, "top_logprobs": checked_logprobs(name, values)}
+
+
 def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightSpan, ...]:
     """Spans that tile the output; the version is None where the answer does not say it in a readable way.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ..exceptions import BackendRequestError
+from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import Finish, SamplingMask, WeightSpan
 from .prompt import PromptIds
 
@@ -129,6 +129,7 @@ class GenerateRequest:
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None: requests with the same key belong on one worker.
         score_from: Return log-probabilities of the prompt from this position on; None for none.
+        score_top_k: With `score_from`: number of the most likely tokens to return at each of these positions.
         experts_from: Return routed experts from this position on; None for none.
         sampling_mask: Return the ids that survived top-k and top-p.
         images: The images of the prompt in order, as data URLs.
@@ -146,6 +147,7 @@ class GenerateRequest:
     routing_key: str | None = None
     logprobs: bool = True
     score_from: int | None = None
+    score_top_k: int = 0
     experts_from: int | None = None
     sampling_mask: bool = False
     images: tuple[str, ...] = ()
@@ -168,7 +170,7 @@ class GenerateRequest:
         return limit if isinstance(limit, int) else None
 
     def limited_to(self, tokens: int) -> GenerateRequest:
-        """The same request for at most so many tokens."""
+        """The same request for at most this many tokens."""
         params = dict(self.sampling_params)
         params["max_new_tokens"] = min(tokens, params.get("max_new_tokens") or tokens)
         if "min_new_tokens" in params:  # a server refuses a minimum above the maximum
@@ -178,10 +180,18 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredPrompt:
-    """The last tokens of a prompt, as the backend names them, each with its log-probability, NaN where it has none."""
+    """The last tokens of a prompt, as the backend names them, each with its log-probability, NaN where it has none.
+
+    Attributes:
+        top_ids: `[tokens * score_top_k]`, the most likely tokens at each position, best first, -1 where it has none;
+            None where they were not asked for.
+        top_logprobs: Their log-probabilities, NaN where there is none.
+    """
 
     ids: array[int]
     logprobs: array[float]
+    top_ids: array[int] | None = None
+    top_logprobs: array[float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -239,6 +249,44 @@ class Backend(ABC):
                 and reply do not fit, `BackendThrottledError`, `BackendConnectionError` and `BackendAnswerError` where
                 repeating did not help.
         """
+
+    async def score(self, ids: Sequence[int] | array[int] | Any, *, start: int = 0, top_k: int = 0) -> ScoredPrompt:
+        """Log-probabilities of tokens that are there already, at temperature 1: a forward pass over them.
+
+        Args:
+            ids: The whole sequence: a list of token ids or an integer array.
+            start: First position to score, in `[0, len(ids))`. Position i scores token i given those before it; the
+                first token of the sequence has no value.
+            top_k: Number of the most likely tokens to return at each position.
+
+        Returns:
+            Exactly the tokens from `start` on, log-probabilities in nats.
+
+        Raises:
+            BackendRequestError: The backend scores no prompts.
+            BackendError: As `ask`; `BackendAnswerError` where the answer does not score these very tokens.
+        """
+        if self.capabilities.prompt_scoring is PromptScoring.NONE:
+            raise BackendRequestError(f"{type(self).__name__} scores no prompts{self.capabilities.hint('score')}")
+        prompt = PromptIds.of(ids)
+        params = {"max_new_tokens": 1, "temperature": 1.0}
+        request = GenerateRequest(prompt=prompt, sampling_params=params, score_from=start, score_top_k=top_k)
+        found = (await self.ask(request)).scored_prompt
+        expected = prompt.tolist()[start:]
+        count = len(expected)
+        if found is None or found.ids[-count:].tolist() != expected:
+            raise BackendAnswerError(
+                f"the answer does not score the {count} tokens from position {start} on: it names "
+                f"{None if found is None else found.ids[-count:].tolist()!r:.100} instead of {expected!r:.100}"
+            )
+        if top_k and (found.top_ids is None or len(found.top_ids) != top_k * len(found.ids)):
+            raise BackendAnswerError(f"the answer lacks the {top_k} most likely tokens of some position")
+        return ScoredPrompt(
+            ids=found.ids[-count:],
+            logprobs=found.logprobs[-count:],
+            top_ids=found.top_ids[-count * top_k :] if top_k and found.top_ids is not None else None,
+            top_logprobs=found.top_logprobs[-count * top_k :] if top_k and found.top_logprobs is not None else None,
+        )
 
     async def abort(self, rid: str) -> bool:
         """End the request of this id with what it has sampled; True if anything took the call."""

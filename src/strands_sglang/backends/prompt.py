@@ -18,41 +18,23 @@ _CHUNKS = 32
 """Chunks of a prompt's text that are kept apart; more are joined."""
 
 
-def validate_input_ids(ids: Sequence[int] | array[int] | Any, vocab_size: int | None = None) -> int:
-    """Check prompt ids, and return the largest. An id outside the vocabulary kills an SGLang server and its requests.
-
-    Costs one pass in C; no Python code runs per token.
-
-    Args:
-        ids: A list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
-        vocab_size: Rows of the embedding (ids are 0 to `vocab_size - 1`), or None if unknown.
-
-    Raises:
-        BackendRequestError: No ids, ids that are not integers, or ids outside the vocabulary.
-    """
-    if isinstance(ids, (list, tuple)):
-        kinds = set(map(type, ids))
-        if not kinds <= {int}:
-            where = next(i for i, item in enumerate(ids) if type(item) is not int)
-            raise BackendRequestError(f"input_ids[{where}]={ids[where]!r}: expected an integer token id")
-    elif isinstance(ids, array):
-        if ids.typecode not in "bBhHiIlLqQ":
-            raise BackendRequestError(f"input_ids is an array of type {ids.typecode!r}: expected integers")
-    elif hasattr(ids, "dtype") and hasattr(ids, "ndim"):  # an ndarray, without importing NumPy for it
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise BackendRequestError(f"input_ids is a {ids.ndim}-d array of {ids.dtype}: expected 1-d integers")
-    else:
-        raise BackendRequestError(f"input_ids is a {type(ids).__name__}: expected a list of integer token ids")
-    if not len(ids):
+def _plain_ids(ids: Any) -> Sequence[int]:
+    """Ids as Python integers; no Python code runs per token."""
+    if not isinstance(ids, list | tuple):
+        if not hasattr(ids, "tolist"):  # an array has it, and an ndarray
+            raise BackendRequestError(f"input_ids is a {type(ids).__name__}: expected a list of integer token ids")
+        ids = ids.tolist()
+        if not isinstance(ids, list):
+            raise BackendRequestError("input_ids is a single number: expected a list of integer token ids")
+    if not ids:
         raise BackendRequestError("input_ids is empty: expected at least one token id")
-    values: Any = ids
-    if hasattr(values, "ndim"):
-        values = values.tolist()
-    low, high = min(values), max(values)
-    if low < 0:
-        raise BackendRequestError(f"input_ids has {low}: a negative id would kill the server")
-    check_vocabulary(high, vocab_size)
-    return int(high)
+    if not set(map(type, ids)) <= {int}:
+        where = next(i for i, item in enumerate(ids) if type(item) is not int)
+        raise BackendRequestError(f"input_ids[{where}]={ids[where]!r}: expected an integer token id")
+    plain: Sequence[int] = ids
+    if (lowest := min(plain)) < 0:
+        raise BackendRequestError(f"input_ids has {lowest}: a negative id would kill the server")
+    return plain
 
 
 def check_vocabulary(highest: int, vocab_size: int | None) -> None:
@@ -81,16 +63,14 @@ class PromptIds:
 
     @classmethod
     def of(cls, ids: Sequence[int] | array[int] | Any) -> PromptIds:
-        """Check ids and write them as JSON; `BackendRequestError` for none, for non-integers, or for a negative one.
+        """Check ids (a list, tuple, array or ndarray) and write them as JSON.
 
-        Args:
-            ids: A list or tuple of integers, an integer `array`, or a one-dimensional integer ndarray.
+        Raises:
+            BackendRequestError: There are none, or they are not integers from 0 on in one dimension.
         """
-        plain: Any = ids.tolist() if isinstance(ids, array) else ids
-        highest = validate_input_ids(plain)
-        plain = plain.tolist() if hasattr(plain, "tolist") else plain
+        plain = _plain_ids(ids)
         text = orjson.dumps(plain)[1:-1]
-        return cls((text,), len(plain), highest, len(text))
+        return cls((text,), len(plain), max(plain), len(text))
 
     def followed_by(self, ids: array[int]) -> PromptIds:
         """These ids and further ones, which alone are checked and encoded; `BackendRequestError` for a negative one."""

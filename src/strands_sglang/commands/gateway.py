@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ..backends.engine.own_models import check_model_name
+from ..command_line import Exit, add_kind, json_object, port, positive, seconds
 from ..exceptions import StrandsSGLangError
-from .command_line import Exit, json_object, port, positive, seconds
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
     )
-    parser.add_argument("--backend", choices=("sglang", "vllm"), default="sglang", help="kind of server at --base-url")
+    add_kind(parser, "kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
     parser.add_argument("--strict", action="store_true", help="refuse what would be left out and counted")
     parser.add_argument("--tool-parser", metavar="NAME", help="tool parser (default: chosen by the chat template)")

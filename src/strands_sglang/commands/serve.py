@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ..backends.engine.own_models import DTYPES, ModelLoadError, UnknownModelError, check_model_name
 from ..backends.engine.server import LOOPBACK_HOSTS, create_app
-from .command_line import Exit, non_negative, port, positive
+from ..command_line import Exit, non_negative, port, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

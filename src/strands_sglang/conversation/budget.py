@@ -19,10 +19,10 @@ class Bounds(NamedTuple):
 
     Attributes:
         reply: `max_new_tokens` of the request.
-        trajectory: What is left of the budget of the path.
-        response: What is left of the budget of the path behind its first prompt.
+        trajectory: Tokens left of the path's budget.
+        response: Tokens left of the budget behind the path's first prompt.
         context: Room in the context.
-        sampled: What is left of the budget of the episode, where it may be the tightest.
+        sampled: Tokens left of the episode's budget, where it may be the tightest.
     """
 
     reply: int | None
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
         return DEFAULT_MAX_NEW_TOKENS if least is None else max(0, least)
 
     def tightest(self, asked: int) -> LengthLimit:
-        """The bound that made a call ask for so many tokens; where several are equal, the one that ends the episode."""
+        """The bound that set the number of tokens of a call; where several are equal, the one that ends the episode."""
         for limit, bound in (
             (LengthLimit.TRAJECTORY_BUDGET, self.trajectory),
             (LengthLimit.TRAJECTORY_BUDGET, self.response),

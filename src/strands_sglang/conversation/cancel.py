@@ -30,7 +30,7 @@ class _Watcher:
         self._watched: dict[asyncio.Task[Any], threading.Event] = {}
         self._poller: asyncio.Task[None] | None = None
         self.signalled: set[asyncio.Task[Any]] = set()
-        """Tasks that were cancelled for their signal and have not noticed yet."""
+        """Tasks cancelled for their signal that have not ended yet."""
 
     def add(self, task: asyncio.Task[Any], signal: threading.Event) -> None:
         self._watched[task] = signal

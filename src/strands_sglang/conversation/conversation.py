@@ -19,7 +19,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, Unpack, cast
 
 from strands.types.content import Messages
@@ -34,103 +33,27 @@ from ..trajectory import (
     Location,
     RootReason,
     TokenManager,
-    ToolCall,
     Trajectory,
     TrajectoryForest,
     Turn,
     digest,
     encode_value,
 )
-from ..trajectory.media import ImageEncoding, ImageExpander, image_expander
+from ..trajectory.media import ImageExpander, image_expander
 from .budget import SharedBudget
 from .cancel import CallCancelled, run_until_cancelled
+from .fast_paths import FastPath
 from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
-from .prompts import Dialect, PromptBuilder
-from .reply import MalformedCalls, ModelReply, ReadReply, read_reply, without_stop
-from .sampler import RenderedCall, Sampler
+from .prompts import PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
+from .reply import ReadReply, SampledTurn, read_reply, without_stop
+from .sampler import Sampler
 from .tokenizer import LONG_TEXT, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
 
 _ROOTS_BEFORE_WARNING = 3
 """New roots in a row of one agent, each for a changed history, that call for a warning."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
-    """One model call, in terms that belong to no client.
-
-    Attributes:
-        messages: The whole history as Strands messages.
-        system: System prompt: text, or system content blocks.
-        tools: Strands tool specs.
-        params: Sampling parameters of this call alone; they take precedence over the configured ones.
-        constraints: Grammar of this call, e.g. `{"json_schema": text}`; the turn is marked as constrained.
-        fields: Fields of the backend's own, see `Backend.check_fields`.
-        agent: Name of who asks, for the record.
-        agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
-        attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
-            the earlier sample of that step away. None: the call stands for itself.
-        receipts: Index of a message to the index of the turn it came from, where the caller can prove it.
-        as_root: Render the whole history afresh, also where a path could be extended.
-        malformed_calls: What becomes of a call that cannot be parsed.
-        read_calls: False leaves every call in the text as it was sampled.
-        trim_stop: Leave a stop string out of the reply's text; its tokens stay in the trajectory.
-    """
-
-    messages: Messages
-    system: SystemPrompt = None
-    tools: Sequence[ToolSpec] = ()
-    params: Mapping[str, Any] = field(default_factory=dict)
-    constraints: Mapping[str, Any] = field(default_factory=dict)
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    agent: str | None = None
-    agent_id: str | None = None
-    attempt: str | None = None
-    receipts: Mapping[int, int] = field(default_factory=dict)
-    as_root: bool = False
-    malformed_calls: MalformedCalls = MalformedCalls.RENAME
-    read_calls: bool = True
-    trim_stop: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedTurn:
-    """A request that is located and rendered (`call`), but not sampled."""
-
-    request: TurnRequest
-    call: RenderedCall
-
-    @property
-    def location(self) -> Location:
-        """The place of the call in the forest."""
-        return self.call.location
-
-    @property
-    def prompt_length(self) -> int:
-        """Length of the whole prompt in tokens."""
-        return self.call.prompt_length
-
-    @property
-    def opens_reasoning(self) -> bool:
-        """The prompt ends inside a reasoning block, so the completion starts in one."""
-        return self.call.prompt.in_reasoning
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTurn:
-    """A turn that was sampled and committed.
-
-    Attributes:
-        turn: The turn as the forest holds it: ids, log-probabilities, finish, calls.
-        reply: What the caller is given: reasoning, text, calls, stop reason.
-        prompt_length: Length of the whole prompt in tokens.
-    """
-
-    turn: Turn
-    reply: ModelReply
-    prompt_length: int
 
 
 class Conversation:
@@ -162,16 +85,14 @@ class Conversation:
             name = tokenizer or "Qwen/Qwen3-8B"
             raise TypeError(f"got tokenizer={tokenizer!r}, expected a tokenizer, such as get_tokenizer({name!r})")
         self.client: Any = client if client is not None else _http_client(cast(str, base_url))
-        self.config: SGLangConfig = self._merged(DEFAULTS, options)
-        self.forest = TrajectoryForest()
+        self.config: SGLangConfig = merge_options(DEFAULTS, options, self.backend)
+        self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)
-        self._expander: ImageExpander | None = (
+        self.expander: ImageExpander | None = (
             self.backend.image_expander if processor is None else image_expander(processor)
         )
-        self._prompts = PromptBuilder(self._tokens, chat_template, parser, self._expander)
-        self._prompts.max_image_pixels = self.config["max_image_pixels"]
-        self._prompts.image_encoding = ImageEncoding(self.config["image_encoding"])
+        self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
         self._read_images: set[int] = set()
         self._sampler = Sampler(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
@@ -226,12 +147,7 @@ class Conversation:
 
     def update_config(self, **changes: Unpack[SGLangConfig]) -> None:
         """Change options, as `SGLangModel.update_config` does, with its errors."""
-        self.config = self._merged(self.config, changes)
-        self._prompts.max_image_pixels = self.config["max_image_pixels"]
-        self._prompts.image_encoding = ImageEncoding(self.config["image_encoding"])
-
-    def _merged(self, current: SGLangConfig, changes: SGLangConfig) -> SGLangConfig:
-        return merge_options(current, changes, self.backend)
+        self.config = self._prompts.options = merge_options(self.config, changes, self.backend)
 
     # ---- a turn ------------------------------------------------
 
@@ -251,7 +167,7 @@ class Conversation:
             TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
             BackendError: The call failed.
         """
-        if self._expander is not None:
+        if self.expander is not None:
             await self.read_images(request.messages)
         if _new_characters(request.messages) >= LONG_TEXT and self._tokens.codec.is_parallel:
             prepared = await asyncio.to_thread(self.prepare, request)
@@ -264,19 +180,20 @@ class Conversation:
 
         What is wrong with an image is said by `prepare`.
         """
-        if self._expander is None:
+        if self.expander is None:
             return
         # By hash, not by object: histories are parsed anew. A collision costs the event loop one image.
         new = {hash(_image_data(block)): block for block in image_blocks(messages)}
         new = {key: block for key, block in new.items() if key not in self._read_images}
-        if new:
-            await asyncio.to_thread(self._read_blocks, list(new.values()))
-            self._read_images.update(new)
 
-    def _read_blocks(self, blocks: Sequence[Mapping[str, Any]]) -> None:
-        for block in blocks:
-            with contextlib.suppress(MediaError, MessageConversionError):
-                self._prompts.read_image(image_bytes(block))
+        def read() -> None:
+            for block in new.values():
+                with contextlib.suppress(MediaError, MessageConversionError):
+                    self._prompts.read_image(image_bytes(block))
+
+        if new:
+            await asyncio.to_thread(read)
+            self._read_images.update(new)
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
@@ -285,7 +202,7 @@ class Conversation:
 
     def _prepare(self, request: TurnRequest) -> PreparedTurn:
         tools_key = self._tools_key(request.tools)
-        dialect = self._dialect(request.tools, tools_key)
+        dialect = self._prompts.dialect(tools_key, request.tools, self._template_kwargs)
         system = system_text(request.system)
         location = self.forest.locate(
             self._context(system, tools_key),
@@ -296,7 +213,10 @@ class Conversation:
             receipts=request.receipts,
         )
         parent = location.parent
-        if parent is not None and (request.as_root or self._branches(dialect, request.messages[location.first_new :])):
+        branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
+        if parent is not None and (
+            request.as_root or (branches and drops_reasoning(dialect, request.messages[location.first_new :]))
+        ):
             location, parent = location.as_root(), None
         self._note_root(location)
         if parent is None:
@@ -309,24 +229,13 @@ class Conversation:
             except TemplateError as error:
                 error.index = location.first_new
                 raise
-        return PreparedTurn(request=request, call=RenderedCall(location=location, dialect=dialect, prompt=prompt))
+        return PreparedTurn(request=request, location=location, dialect=dialect, prompt=prompt)
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
-        request, call, backend = prepared.request, prepared.call, self.backend
-        params = backend.check_sampling_params(request.params) if request.params else {}
+        routing_key = self.config["routing_key"] or self._routing_key
         with self._budget.reservation() as reservation:
-            answer = self._sampler.sample(
-                backend,
-                call,
-                self.config,
-                reservation,
-                routing_key=self.config["routing_key"] or self._routing_key,
-                params={**params, **request.constraints},
-                fields=request.fields,
-                # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
-                constrain_answer_only=bool(request.constraints) and prepared.opens_reasoning,
-            )
+            answer = self._sampler.sample(self.backend, prepared, self.config, reservation, routing_key)
             completion = await run_until_cancelled(answer, cancel_signal)
             if cancel_signal is not None and cancel_signal.is_set():
                 raise CallCancelled  # the caller will throw the answer away, so it must not enter a trajectory
@@ -370,7 +279,8 @@ class Conversation:
 
         A message that the template refuses or loses is a `TemplateError`.
         """
-        return self._dialect(tools, self._tools_key(tools)).renderer.initial(chat)
+        dialect = self._prompts.dialect(self._tools_key(tools), tools, self._template_kwargs)
+        return dialect.renderer.initial(chat)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of every token by itself."""
@@ -403,12 +313,9 @@ class Conversation:
                 count,
             )
 
-    def _dialect(self, tools: Sequence[ToolSpec], key: bytes) -> Dialect:
-        return self._prompts.dialect(key, tools, self._template_kwargs, self.config)
-
     def _refuse_sampled_media(self, parent: Turn) -> None:
         sampled = parent.completion.output_ids
-        if self._expander is not None and any(token in sampled for token in self._expander.media_ids):
+        if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
             raise MediaError(
                 "the model sampled a token that stands for an image, and a server would take it for one: this path "
                 "cannot be extended; forbid the token with sampling_params={'logit_bias': ...}, or end the episode here"
@@ -435,12 +342,8 @@ class Conversation:
             kwargs["enable_thinking"] = self.config["enable_thinking"]
         return kwargs
 
-    def _branches(self, dialect: Dialect, new: Messages) -> bool:
-        branch = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
-        return branch and self._prompts.drops_reasoning(dialect, new)
-
     def _read(self, prepared: PreparedTurn, completion: Completion) -> ReadReply:
-        dialect = prepared.call.dialect
+        dialect = prepared.dialect
         return read_reply(
             completion,
             tokens=self._tokens,
@@ -458,23 +361,20 @@ class Conversation:
     ) -> Turn:
         turn = self.forest.commit(
             prepared.location,
-            prompt_ids=prepared.call.prompt.ids,
+            prompt_ids=prepared.prompt.ids,
             completion=completion,
             reply=read.reply.print,
             calls=read.calls,
-            media=prepared.call.prompt.media,
+            media=prepared.prompt.media,
             is_constrained=bool(prepared.request.constraints),
             is_recalled=is_recalled,
         )
         with self._lock:
-            self._note_calls(read.calls)
+            for call in read.calls:
+                self._prompts.calls.remember(call)
+                if call.error is not None:
+                    self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
         return turn
-
-    def _note_calls(self, calls: Sequence[ToolCall]) -> None:
-        for call in calls:
-            self._prompts.calls.remember(call)
-            if call.error is not None:
-                self._parse_errors[call.name] = self._parse_errors.get(call.name, 0) + 1
 
 
 def _new_characters(messages: Messages) -> int:

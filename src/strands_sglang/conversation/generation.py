@@ -106,30 +106,21 @@ async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -
 def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | None, backend: Backend) -> None:
     """Refuse an answer to another prompt than ours: a server that expands images differently, or tokenises again.
 
-    Args:
-        answer: The answer.
-        expected: Length of the expanded prompt, tokens sampled in earlier attempts included.
-        proof: The expanded prompt of the first attempt, where the server was asked to show it.
-
-    Raises:
-        BackendAnswerError: Length or ids differ, or the server does not say.
+    `expected` is the length of the expanded prompt, tokens sampled in earlier attempts included; `proof` the prompt of
+    the first attempt, where the server was asked to show it.
     """
     length, hints = answer.prompt_tokens, backend.capabilities
     if length is None and answer.finish.type is FinishType.ABORT:
         return  # aborted before it was looked at
     if length != expected:
-        raise BackendAnswerError(
-            f"the server's prompt has {length} tokens, expected {expected} with the images expanded"
-            + hints.hint("images")
-        )
+        what = f"the server's prompt has {length} tokens, expected {expected} with the images expanded"
+        raise BackendAnswerError(what + hints.hint("images"))
     if proof is None:
         return
     shown = answer.prompt_ids
     if shown is None:
-        raise BackendAnswerError(
-            "the server does not show prompt_token_ids, so nothing proves how it expands images"
-            + hints.hint("show_prompt")
-        )
+        what = "the server does not show prompt_token_ids, so nothing proves how it expands images"
+        raise BackendAnswerError(what + hints.hint("show_prompt"))
     if list(shown[: len(proof)]) != proof.tolist():
         raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")
 
@@ -162,7 +153,7 @@ class _Output:
         self._prompt_logprobs: array[float] | None = None
         self._spans: list[WeightSpan] = []
         self._rids: list[str] = []
-        self._kept: SamplingMask | None = None
+        self._sampling_mask: SamplingMask | None = None
         self._cached_tokens: int | None = None
         self._latency: float | None = None
 
@@ -191,14 +182,11 @@ class _Output:
             self._logprobs = None if answer.output_ids else self._logprobs
         else:
             self._logprobs.extend(answer.output_logprobs)
-        self._spans += (
-            answer.weight_spans
-            if not offset
-            else [
-                WeightSpan(version=span.version, start=offset + span.start, end=offset + span.end)
-                for span in answer.weight_spans
-            ]
-        )
+        for span in answer.weight_spans:
+            start = offset + span.start
+            if self._spans and self._spans[-1].end == start and self._spans[-1].version == span.version:
+                start = self._spans.pop().start
+            self._spans.append(WeightSpan(version=span.version, start=start, end=offset + span.end))
         if answer.rid is not None:
             self._rids.append(answer.rid)
         if self._cached_tokens is None:
@@ -210,26 +198,21 @@ class _Output:
         if self._plan.score_prompt and self._prompt_logprobs is None and (answer.scored_prompt or not aborted):
             self._prompt_logprobs = _prompt_logprobs(answer.scored_prompt, self._plan)
         if self._request.experts_from is not None:
-            self._append_experts(answer.routed_experts, aborted)
+            if answer.routed_experts is not None:
+                self._experts.append(answer.routed_experts, self._rows_end())
+            elif self._plan.experts_required and not aborted:  # one in the queue has none; the next attempt has all
+                raise self._missing("routed_experts", "the routed experts that are required")
         if self._request.sampling_mask:
-            self._append_kept(answer.sampling_mask, len(answer.output_ids))
+            if (mask := answer.sampling_mask) is not None:
+                held = self._sampling_mask
+                self._sampling_mask = mask if held is None else SamplingMask.join([held, mask])
+            elif answer.output_ids:
+                raise self._missing("sampling_mask", "the sampling mask that was asked for")
 
     def _rows_end(self) -> int:
         """Positions whose experts are known: all that were fed, i.e. everything but the last token."""
         growth = media_growth(self._plan.media)
         return self._plan.held + len(self._plan.prompt_ids) + growth + len(self.ids) - 1
-
-    def _append_experts(self, rows: bytes | None, aborted: bool) -> None:
-        if rows is not None:
-            self._experts.append(rows, self._rows_end())
-        elif self._plan.experts_required and not aborted:  # those in the queue have none; the next attempt has all
-            raise self._missing("routed_experts", "the routed experts that are required")
-
-    def _append_kept(self, kept: SamplingMask | None, count: int) -> None:
-        if kept is not None:
-            self._kept = kept if self._kept is None else SamplingMask.join([self._kept, kept])
-        elif count:
-            raise self._missing("sampling_mask", "the sampling mask that was asked for")
 
     def _missing(self, name: str, what: str) -> BackendAnswerError:
         return BackendAnswerError(f"the answer lacks {what}{self._backend.capabilities.hint(name)}")
@@ -240,8 +223,8 @@ class _Output:
         del self.ids[length:]
         if self._logprobs is not None:
             del self._logprobs[length:]
-        if self._kept is not None:
-            self._kept = self._kept.part(0, length)
+        if self._sampling_mask is not None:
+            self._sampling_mask = self._sampling_mask.part(0, length)
         self._spans = [
             WeightSpan(version=span.version, start=span.start, end=min(span.end, length))
             for span in self._spans
@@ -250,22 +233,17 @@ class _Output:
         self._experts.cut(self._rows_end())
 
     def completion(self, finish: Finish) -> Completion:
-        spans: list[WeightSpan] = []
-        for span in self._spans:
-            if spans and spans[-1].end == span.start and spans[-1].version == span.version:
-                span = WeightSpan(version=span.version, start=spans.pop().start, end=span.end)
-            spans.append(span)
         return Completion(
             output_ids=self.ids,
             output_logprobs=self._logprobs,
             prompt_logprobs=self._prompt_logprobs,
             finish=finish,
-            weight_spans=tuple(spans),
+            weight_spans=tuple(self._spans),
             request_ids=tuple(self._rids),
             cached_tokens=self._cached_tokens,
             latency=self._latency,
             routed_experts=None if self._request.experts_from is None else self._experts.rows_up_to(self._rows_end()),
-            sampling_mask=self._kept,
+            sampling_mask=self._sampling_mask,
         )
 
 
@@ -361,7 +339,7 @@ class Stop:
 class StopRule:
     """The stops of a request, other than its length.
 
-    Below `min_new_tokens` nothing is different: the server bans stop tokens there, and one that comes all the same (an
+    Below `min_new_tokens` nothing is different: the server bans stop tokens there, and one that still comes (an
     end of sequence that only the model's configuration names) ends the request. `seen` are stop tokens that ended
     earlier turns: the engine may know more than the tokenizer does.
     """

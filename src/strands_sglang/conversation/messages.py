@@ -49,12 +49,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatConversation:
-    """Chat-template messages and the images they refer to.
-
-    Attributes:
-        messages: Messages in order.
-        images: Encoded images as they came, one for each `{"type": "image"}` part, in order.
-    """
+    """Chat-template messages, and the encoded images as they came: one for each `{"type": "image"}` part, in order."""
 
     messages: list[ChatMessage]
     images: list[bytes]
@@ -76,6 +71,7 @@ def to_chat_messages(
     *,
     preceding: Sequence[Mapping[str, Any]] = (),
     calls: Mapping[str, AnsweredCall] | None = None,
+    is_multimodal: bool = False,
 ) -> ChatConversation:
     """Convert Strands messages.
 
@@ -85,30 +81,54 @@ def to_chat_messages(
         preceding: Messages before these, not converted: the calls of the last assistant turn among them give the
             order and the names of the results. For converting only what is new.
         calls: These calls instead, by the ids that the results name.
+        is_multimodal: See `format_messages`.
 
     Raises:
         MessageConversionError: A block has no place in a chat-template message; names the block, where it is, and
             what to do.
     """
-    converter = _Converter()
-    system = system_text(system_prompt)
-    if system:
-        converter.out.append({"role": "system", "content": system})
+    converter = _Converter(is_multimodal=is_multimodal)
+    if system := system_text(system_prompt):
+        converter.out.append({"role": "system", "content": [_part(system)] if is_multimodal else system})
     if calls is not None:
         converter.calls = calls
-    else:
-        for message in reversed(preceding):
-            if message.get("role") == "assistant":
-                converter.note_calls(message)
-                break
+    elif last := next((message for message in reversed(preceding) if message.get("role") == "assistant"), None):
+        converter.note_calls(last)
     for index, message in enumerate(messages, start=len(preceding)):
         converter.add(index, message)
     return ChatConversation(messages=converter.out, images=converter.images)
 
 
-def format_messages(messages: Iterable[Mapping[str, Any]], system_prompt: SystemPrompt = None) -> list[ChatMessage]:
-    """The messages of `to_chat_messages`; raises what it raises."""
-    return to_chat_messages(messages, system_prompt).messages
+def format_messages(
+    messages: Iterable[Mapping[str, Any]], system_prompt: SystemPrompt = None, is_multimodal: bool = False
+) -> list[ChatMessage]:
+    """The messages of `to_chat_messages`; raises what it raises.
+
+    Args:
+        is_multimodal: Every content is a list of parts, images as data URLs, as processors read them.
+    """
+    return to_chat_messages(messages, system_prompt, is_multimodal=is_multimodal).messages
+
+
+def format_content_block(block: Mapping[str, Any], is_multimodal: bool = False) -> str | dict[str, str]:
+    """The text of a block, or its part of a content with `is_multimodal`; an image is a part only."""
+    place = _Place(index=0, role="user")
+    content = _Converter(is_multimodal=is_multimodal).content(_blocks([block], place), place)
+    if isinstance(content, str):
+        return content
+    if not is_multimodal:
+        raise place.error("an 'image' block is no text", "give is_multimodal=True")
+    return content[0]
+
+
+def sort_tool_results(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with the tool results of each in the order of their ids, for code that formats them itself."""
+    return [
+        {**message, "content": sorted(content, key=lambda block: str(block["toolResult"]["toolUseId"]))}
+        if isinstance(content := message["content"], list) and all("toolResult" in block for block in content)
+        else message
+        for message in messages
+    ]
 
 
 def format_tool_specs(tool_specs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -146,6 +166,7 @@ class _Converter:
     images: list[bytes] = field(default_factory=list)
     calls: Mapping[str, AnsweredCall] = field(default_factory=dict)
     """The calls of the last assistant turn by the ids that results name."""
+    is_multimodal: bool = False
 
     def add(self, index: int, message: Mapping[str, Any]) -> None:
         role = message.get("role")
@@ -157,7 +178,7 @@ class _Converter:
         elif role == "user":
             self._add_user(blocks, place)
         elif role == "system":
-            self.out.append({"role": "system", "content": self._content(blocks, place)})
+            self.out.append({"role": "system", "content": self.content(blocks, place)})
         else:
             raise place.error(f"the role {role!r} is not known", "use 'user' or 'assistant'")
 
@@ -165,10 +186,8 @@ class _Converter:
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
         uses = [block["toolUse"] for block in blocks if isinstance(block, _MAPPING) and "toolUse" in block]
-        calls: dict[str, AnsweredCall] = {}
-        for position, use in enumerate(uses):
-            calls.setdefault(use["toolUseId"], AnsweredCall(position, use["toolUseId"], use["name"]))
-        self.calls = calls
+        calls = [AnsweredCall(position, use["toolUseId"], use["name"]) for position, use in enumerate(uses)]
+        self.calls = {call.id: call for call in reversed(calls)}  # the first of an id
 
     def _add_assistant(self, blocks: list[tuple[str, Any]], place: _Place) -> None:
         reasoning = [_reasoning_text(value, place) for kind, value in blocks if kind == "reasoningContent"]
@@ -176,7 +195,7 @@ class _Converter:
         rest = [block for block in blocks if block[0] not in ("reasoningContent", "toolUse")]
         if [value for _, value in rest] == [BLANK_TEXT]:
             rest = []  # the SDK's words for a reply without any
-        message: ChatMessage = {"role": "assistant", "content": self._content(rest, place)}
+        message: ChatMessage = {"role": "assistant", "content": self.content(rest, place)}
         if reasoning:
             message["reasoning_content"] = "\n".join(reasoning)
         if uses:
@@ -192,7 +211,7 @@ class _Converter:
         for result in results:
             self.out.append(self._tool_message(result, place))
         if rest or not results:
-            self.out.append({"role": "user", "content": self._content(rest, place)})
+            self.out.append({"role": "user", "content": self.content(rest, place)})
 
     def _call(self, use: Mapping[str, Any]) -> dict[str, Any]:
         arguments = use["input"] if isinstance(use["input"], Mapping) else {MALFORMED_KEY: use["input"]}
@@ -202,28 +221,34 @@ class _Converter:
         call_id = result["toolUseId"]
         call = self.calls.get(call_id)
         inside = _Place(index=place.index, role=place.role, inside=f", result of {call_id!r}")
-        content = self._content(_blocks(result.get("content") or [], inside), inside)
+        content = self.content(_blocks(result.get("content") or [], inside), inside)
         if result.get("status") == "error":
             content = _mark_error(content)
         if call is None:
             return {"role": "tool", "content": content, "tool_call_id": call_id}
         return {"role": "tool", "content": content, "tool_call_id": call.id, "name": call.name}
 
-    def _content(self, blocks: list[tuple[str, Any]], place: _Place) -> str | list[dict[str, str]]:
-        """Text, or a list of parts in the order of the blocks when there are images."""
+    def content(self, blocks: list[tuple[str, Any]], place: _Place) -> str | list[dict[str, str]]:
+        """Text, or a list of parts in the order of the blocks when there are images or `is_multimodal`."""
         if len(blocks) == 1 and blocks[0][0] != "image":
-            return _text(*blocks[0], place)
+            text = _text(*blocks[0], place)
+            return [_part(text)] if self.is_multimodal else text
         parts: list[dict[str, str]] = []
         for kind, value in blocks:
             if kind == "image":
                 self.images.append(_image_bytes(value, place))
                 parts.append({"type": "image"})
+                if self.is_multimodal:
+                    encoded = base64.b64encode(self.images[-1]).decode()
+                    parts[-1]["image"] = f"data:image/{value.get('format', 'png')};base64,{encoded}"
                 continue
             text = _text(kind, value, place)
             if parts and parts[-1]["type"] == "text":
                 parts[-1]["text"] += "\n" + text
             else:
-                parts.append({"type": "text", "text": text})
+                parts.append(_part(text))
+        if self.is_multimodal:
+            return parts
         if not parts:
             return ""
         return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
@@ -254,6 +279,10 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
             if kind not in _DROPPED:
                 blocks.append((kind, value))
     return blocks
+
+
+def _part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _text(kind: str, value: Any, place: _Place) -> str:
@@ -289,14 +318,14 @@ def _reasoning_text(value: Any, place: _Place) -> str:
 
 
 def _mark_error(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
-    text = content if isinstance(content, str) else content[0].get("text", "")
+    text = content if isinstance(content, str) else content[0].get("text", "") if content else ""
     if text.lstrip().lower().startswith(ERROR_PREFIX.strip().lower()):
         return content
     if isinstance(content, str):
         return (ERROR_PREFIX + content).rstrip() if not content else ERROR_PREFIX + content
-    if content[0]["type"] == "text":
-        return [{"type": "text", "text": ERROR_PREFIX + text}, *content[1:]]
-    return [{"type": "text", "text": ERROR_PREFIX.rstrip()}, *content]
+    if content and content[0]["type"] == "text":
+        return [_part(ERROR_PREFIX + text), *content[1:]]
+    return [_part(ERROR_PREFIX.rstrip()), *content]
 
 
 def _image_bytes(image: Any, place: _Place) -> bytes:

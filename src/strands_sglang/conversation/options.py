@@ -41,6 +41,17 @@ class RefusedResults(StrEnum):
     """The model is given an error result that says so; the agent's messages hold that one."""
 
 
+class MalformedCalls(StrEnum):
+    """Fate of a tool call that cannot be parsed. The turn keeps a record of it in any case."""
+
+    RENAME = "rename"
+    """A call whose name carries the error, so that a caller who checks names refuses it by itself."""
+    KEEP = "keep"
+    """A call under its own name; the caller answers it without running the tool."""
+    TEXT = "text"
+    """No call: the text as it was sampled."""
+
+
 class SGLangConfig(TypedDict, total=False):
     """The options of a conversation or model; all of them can be changed by `update_config`."""
 
@@ -130,14 +141,17 @@ DEFAULTS: SGLangConfig = {
     "request_fields": {},
 }
 
-_TOKEN_COUNTS = frozenset(
-    {
-        "context_window_limit",
-        "prompt_logprobs_limit",
-        "max_sampled_tokens",
-        "max_trajectory_tokens",
-    }
-)
+SAMPLING_NAMES = frozenset(SamplingParams.__annotations__)
+"""Names that belong into `sampling_params`: as options they are refused with a sentence that says so."""
+
+_COUNTS = {
+    "context_window_limit": (1, "a positive number of tokens"),
+    "prompt_logprobs_limit": (1, "a positive number of tokens"),
+    "max_sampled_tokens": (1, "a positive number of tokens"),
+    "max_trajectory_tokens": (1, "a positive number of tokens"),
+    "max_response_tokens": (0, "a number of tokens"),
+    "max_image_pixels": (1, "a positive number of pixels"),
+}
 _CHOICES: dict[str, type[StrEnum]] = {
     "reasoning_policy": ReasoningPolicy,
     "control_tokens": ControlTokens,
@@ -158,7 +172,7 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Ba
     merged = dict(current)
     for name, value in changes.items():
         if name not in DEFAULTS:
-            if name in SamplingParams.__annotations__:
+            if name in SAMPLING_NAMES:
                 raise TypeError(f"{name!r} is a sampling parameter: write sampling_params={{{name!r}: {value!r}}}")
             hint = did_you_mean(name, DEFAULTS) or f"; known are {', '.join(sorted(DEFAULTS))}"
             raise TypeError(f"unknown option {name!r}{hint}")
@@ -177,7 +191,10 @@ def _check(name: str, value: Any) -> Any:
             raise ValueError(f"{name} must be a mapping, got {value!r}")
         return dict(value or {})
     if name in _CHOICES:
-        return _member(_CHOICES[name], name, value)
+        try:
+            return _CHOICES[name](value)
+        except ValueError:
+            raise ValueError(f"{name} must be one of {[*map(str, _CHOICES[name])]}, got {value!r}") from None
     if name == "prove_images" and value not in ("first", "always"):
         raise ValueError(f"prove_images must be 'first' or 'always', got {value!r}")
     if name == "return_prompt_logprobs" and value == "appended":
@@ -186,25 +203,13 @@ def _check(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             choices = "True, False or 'appended'" if name == "return_prompt_logprobs" else "True or False"
             raise ValueError(f"{name} must be {choices}, got {value!r}")
-    elif name in _TOKEN_COUNTS:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive number of tokens or None, got {value!r}")
-    elif name == "max_response_tokens":
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"{name} must be a number of tokens or None, got {value!r}")
-    elif name == "max_image_pixels":
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"max_image_pixels must be a positive number of pixels or None, got {value!r}")
+    elif name in _COUNTS:
+        least, expected = _COUNTS[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name} must be {expected} or None, got {value!r}")
     elif name == "abort_timeout":
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise ValueError(f"{name} must be a number of seconds or None, got {value!r}")
     elif name == "enable_thinking" and not isinstance(value, bool | None):
         raise ValueError(f"enable_thinking must be True, False or None (the template's default), got {value!r}")
     return value
-
-
-def _member(kind: type[StrEnum], name: str, value: Any) -> StrEnum:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ValueError(f"{name} must be one of {[member.value for member in kind]}, got {value!r}") from None

@@ -84,26 +84,22 @@ class HeldPaths:
 
     def up_to(self, turn: Turn | None) -> HeldPath:
         """The path that ends with a turn; the empty one for None."""
-        with self._lock:
-            return self._up_to(turn)
-
-    def _up_to(self, turn: Turn | None) -> HeldPath:
         missing: list[Turn] = []
-        while turn is not None and turn not in self._paths:
-            missing.append(turn)
-            turn = turn.parent
-        if turn is None:
-            path = HeldPath()
-        else:
-            path = self._paths[turn]
-            self._paths.move_to_end(turn)
-        for later in reversed(missing):
-            before, ids, prompt = self._prompts.pop(id(later.prompt_ids), (None, None, PromptIds()))
-            if ids is not later.prompt_ids or before is not path.ids:
-                prompt = path.ids.followed_by(later.prompt_ids)
-            path = path.followed_by(later, prompt)
-        if missing:
-            self._keep(missing[0], path)
+        path = HeldPath()
+        with self._lock:
+            while turn is not None and turn not in self._paths:
+                missing.append(turn)
+                turn = turn.parent
+            if turn is not None:
+                path = self._paths[turn]
+                self._paths.move_to_end(turn)
+            for later in reversed(missing):
+                before, ids, prompt = self._prompts.pop(id(later.prompt_ids), (None, None, PromptIds()))
+                if ids is not later.prompt_ids or before is not path.ids:
+                    prompt = path.ids.followed_by(later.prompt_ids)
+                path = path.followed_by(later, prompt)
+            if missing:
+                self._keep(missing[0], path)
         return path
 
     def _keep(self, turn: Turn, path: HeldPath) -> None:

@@ -7,7 +7,7 @@ words.
 
 The pattern is translated, not copied: each class, such as `\p{L}`, becomes the list of its characters within an
 alphabet whose properties no version of Unicode has changed. Texts with other characters, and tokenizers with anything
-that is not understood here, are left to the Rust implementation. Decoding joins the bytes that ids stand for. `Backend`
+that is not understood here, are left to the Rust implementation. Decoding joins the bytes that ids stand for. `Codec`
 compares all of it with the Rust implementation before it is used.
 """
 

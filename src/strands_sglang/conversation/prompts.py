@@ -1,4 +1,7 @@
-"""The ids a call appends to its history: one renderer and one tool parser per (tools, template arguments)."""
+"""The ids a call appends to its history: one renderer and one tool parser per (tools, template arguments).
+
+A call is a `TurnRequest`, which is located and rendered to a `PreparedTurn`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import logging
 import marshal
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple, cast
@@ -22,7 +25,8 @@ from ..template import (
     DeltaRenderer,
     Flag,
     Rendered,
-    Verdict,
+    TemplateVerdict,
+    generation_opens_reasoning,
     image_problem,
     leading_system,
     special_values,
@@ -30,8 +34,9 @@ from ..template import (
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
-from .messages import ChatConversation, ChatMessage, format_tool_specs, to_chat_messages
-from .options import ReasoningPolicy, SGLangConfig
+from .fast_paths import FastPath
+from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
+from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .tokenizer import EncodedRoot, TokenizerAdapter
 from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, choose_tool_parser
 
@@ -81,6 +86,65 @@ class Prompt(NamedTuple):
         return len(self.ids) + media_growth(self.media)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One model call, in terms that belong to no client.
+
+    Attributes:
+        messages: The whole history as Strands messages.
+        system: System prompt: text, or system content blocks.
+        tools: Strands tool specs.
+        params: Sampling parameters of this call alone; they take precedence over the configured ones.
+        constraints: Grammar of this call, e.g. `{"json_schema": text}`; the turn is marked as constrained.
+        fields: Fields of the backend's own, see `Backend.check_fields`.
+        agent: Name of who asks, for the record.
+        agent_id: Identity of who asks, the name by default. A call extends turns of its own agent.
+        attempt: Mark of one step of the caller. The same agent with the same mark again means that the caller threw
+            the earlier sample of that step away. None: the call stands for itself.
+        receipts: Index of a message to the index of the turn it came from, where the caller can prove it.
+        as_root: Render the whole history afresh, also where a path could be extended.
+        malformed_calls: Treatment of calls that cannot be parsed.
+        read_calls: False leaves every call in the text as it was sampled.
+        trim_stop: Leave a stop string out of the reply's text; its tokens stay in the trajectory.
+    """
+
+    messages: Messages
+    system: SystemPrompt = None
+    tools: Sequence[ToolSpec] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    agent: str | None = None
+    agent_id: str | None = None
+    attempt: str | None = None
+    receipts: Mapping[int, int] = field(default_factory=dict)
+    as_root: bool = False
+    malformed_calls: MalformedCalls = MalformedCalls.RENAME
+    read_calls: bool = True
+    trim_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTurn:
+    """A request that is located and rendered, but not sampled."""
+
+    request: TurnRequest
+    location: Location
+    dialect: Dialect
+    prompt: Prompt
+
+    @property
+    def prompt_length(self) -> int:
+        """Length of the whole prompt in tokens, as the server counts it."""
+        parent = self.location.parent
+        return self.prompt.tokens + (parent.expanded_end if parent is not None else 0)
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """The prompt ends inside a reasoning block, so the completion starts in one."""
+        return self.prompt.in_reasoning
+
+
 class PromptBuilder:
     """Renders and encodes prompts; `expander` expands images, None for a model that takes none.
 
@@ -94,7 +158,8 @@ class PromptBuilder:
         tokens: TokenizerAdapter,
         chat_template: str | None,
         tool_parser: ToolParser | None,
-        expander: ImageExpander | None = None,
+        expander: ImageExpander | None,
+        options: SGLangConfig,
     ) -> None:
         self._tokens = tokens
         self._chat_template = chat_template
@@ -106,8 +171,7 @@ class PromptBuilder:
         """The leading system messages and the latest user message of each call's input, which a delta needs."""
         self._characters = self._encoded = 0
         self._expander = expander
-        self.max_image_pixels: int | None = None
-        self.image_encoding = ImageEncoding.PNG
+        self.options = options
         self._entered: dict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = {}
         self._image_problems: dict[tuple[int, str], tuple[Dialect, str | None]] = {}
 
@@ -122,15 +186,10 @@ class PromptBuilder:
         key: bytes,
         tool_specs: Sequence[ToolSpec],
         template_kwargs: Callable[[], Mapping[str, Any]],
-        options: SGLangConfig,
     ) -> Dialect:
         """The dialect for these tools and template arguments, checked once a process.
 
-        Args:
-            key: Stands for all other arguments.
-            tool_specs: The tools; none for a prompt without tools.
-            template_kwargs: Gives the template arguments.
-            options: Say what becomes of earlier reasoning, spelled control tokens and dropped content.
+        `key` stands for both of them, and for the options.
 
         Raises:
             TemplateError: The template cannot be used with tools.
@@ -140,20 +199,18 @@ class PromptBuilder:
         if found is not None:
             return found
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
-        shared = self._shared_key(tools, kwargs, options)
+        shared = self._shared_key(tools, kwargs)
         dialect = None if shared is None else self._tokens.codec.dialects.get(shared)
         if dialect is None:
-            dialect = self._make_dialect(tools, kwargs, options, shared)
+            dialect = self._make_dialect(tools, kwargs, shared)
             if dialect.key is not None:
                 self._tokens.codec.dialects.put(dialect.key, dialect)
         self._dialects[key] = dialect
         return dialect
 
-    def _shared_key(
-        self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], options: SGLangConfig
-    ) -> bytes | None:
+    def _shared_key(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> bytes | None:
         """Digest of all that a dialect is made from; None where that has no exact form."""
-        policies = [str(options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
+        policies = [str(self.options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
         tokenizer, codec = self._tokens.tokenizer, self._tokens.codec
         template = getattr(tokenizer, "chat_template", None) if self._chat_template is None else self._chat_template
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the dialect keeps the parser alive
@@ -166,21 +223,16 @@ class PromptBuilder:
             return None
 
     def _make_dialect(
-        self,
-        tools: list[dict[str, Any]] | None,
-        kwargs: Mapping[str, Any],
-        options: SGLangConfig,
-        key: bytes | None,
+        self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], key: bytes | None
     ) -> Dialect:
-        renderer = self._make_renderer(tools, dict(kwargs), options)
-        report = renderer.report
-        keep_reasoning = options["reasoning_policy"] is ReasoningPolicy.APPEND
-        if keep_reasoning and report.keep_reasoning_kwargs and not report.keep_reasoning_kwargs.keys() & kwargs.keys():
-            renderer = self._make_renderer(tools, {**kwargs, **report.keep_reasoning_kwargs}, options)
+        renderer = self._make_renderer(tools, kwargs)
+        keep = renderer.report.keep_reasoning_kwargs
+        if keep and self.options["reasoning_policy"] is ReasoningPolicy.APPEND and not keep.keys() & kwargs.keys():
+            renderer = self._make_renderer(tools, {**kwargs, **keep})
         logger.debug("report=<%s> | chat template checked", renderer.report.summary)
         parser, needs_function_ids = None, False
         if tools is not None:
-            if renderer.report.verdict is Verdict.UNSUPPORTED:
+            if renderer.report.verdict is TemplateVerdict.UNSUPPORTED:
                 raise TemplateError(
                     f"this chat template cannot be used with tools: {renderer.report.summary}; "
                     "`strands-sglang doctor` says why, and chat_template= takes another template"
@@ -200,9 +252,7 @@ class PromptBuilder:
             key=key if renderer.template.is_pure else None,
         )
 
-    def _make_renderer(
-        self, tools: list[dict[str, Any]] | None, kwargs: dict[str, Any], options: SGLangConfig
-    ) -> DeltaRenderer:
+    def _make_renderer(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> DeltaRenderer:
         if self._template is None:
             self._template = ChatTemplate.from_tokenizer(self._tokens.tokenizer, self._chat_template)
         return DeltaRenderer(
@@ -212,8 +262,9 @@ class PromptBuilder:
             stop_tokens=self._tokens.stop_tokens,
             special_tokens=self._tokens.special_tokens,
             control_texts=self._tokens.control_texts,
-            control_tokens=options["control_tokens"],
-            dropped_content=options["dropped_content"],
+            control_tokens=self.options["control_tokens"],
+            dropped_content=self.options["dropped_content"],
+            compiles=FastPath.COMPILED_DELTAS.is_on,
         )
 
     def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:
@@ -286,7 +337,7 @@ class PromptBuilder:
             self._check_images(dialect, self._expander, chat.messages)
             images = [self._enter(image, self._expander) for image in chat.images]
         media = place_images(ids, images, self._expander)
-        return Prompt(ids=ids, media=media, in_reasoning=dialect.renderer.opens_reasoning(rendered.text))
+        return Prompt(ids=ids, media=media, in_reasoning=generation_opens_reasoning(rendered.text) is not None)
 
     def _check_images(self, dialect: Dialect, expander: ImageExpander, messages: Sequence[ChatMessage]) -> None:
         """Refuse images that the template would reorder, drop or repeat."""
@@ -305,27 +356,28 @@ class PromptBuilder:
             self._enter(image, self._expander)
 
     def _enter(self, image: bytes, expander: ImageExpander) -> EnteredImage:
-        options = self.max_image_pixels, self.image_encoding
-        key = hashlib.sha256(image).digest(), *options
+        most, encoding = self.options["max_image_pixels"], ImageEncoding(self.options["image_encoding"])
+        key = hashlib.sha256(image).digest(), most, encoding
         if key not in self._entered:
-            self._entered[key] = expander.enter(image, max_pixels=options[0], encoding=options[1])
+            self._entered[key] = expander.enter(image, max_pixels=most, encoding=encoding)
         return self._entered[key]
 
     def _to_chat(self, dialect: Dialect, messages: Messages, system_prompt: str) -> ChatConversation:
         return to_chat_messages(self.calls.in_history(messages, lambda: dialect.call_ids), system_prompt)
 
-    def drops_reasoning(self, dialect: Dialect, new: Messages) -> bool:
-        """True if the template drops earlier reasoning when these messages arrive."""
-        flags = dialect.renderer.report.flags
-        if Flag.DROPS_REASONING_AT_TOOL in flags:
-            return True
-        has_user_text = any("toolResult" not in block for message in new for block in message["content"])
-        return has_user_text and Flag.DROPS_REASONING_AT_USER in flags
-
     def estimate_tokens(self, messages: Sequence[Mapping[str, Any]], *more: str | None) -> int:
         """A guess at the length of texts, from the characters a token of this episode has had so far (4 at first)."""
         ratio = self._characters / self._encoded if self._encoded else 4.0
         return round(_text_length([*messages, *more]) / ratio)
+
+
+def drops_reasoning(dialect: Dialect, new: Messages) -> bool:
+    """True if the template drops earlier reasoning when these messages arrive."""
+    flags = dialect.renderer.report.flags
+    if Flag.DROPS_REASONING_AT_TOOL in flags:
+        return True
+    has_user_text = any("toolResult" not in block for message in new for block in message["content"])
+    return has_user_text and Flag.DROPS_REASONING_AT_USER in flags
 
 
 def _root_key(dialect: bytes, messages: list[ChatMessage]) -> bytes | None:

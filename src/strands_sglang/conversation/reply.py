@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 import pydantic
@@ -13,8 +12,9 @@ import pydantic
 from ..exceptions import StructuredOutputError
 from ..tool_parsers import ToolParser, ToolParseResult
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, split_reasoning
-from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall
+from ..trajectory import Completion, FinishType, ReplyPrint, ToolCall, Turn
 from .messages import MALFORMED_KEY
+from .options import MalformedCalls
 from .tokenizer import TokenizerAdapter
 
 T = TypeVar("T", bound=pydantic.BaseModel)
@@ -37,17 +37,6 @@ _STOP_REASONS = {
 }
 
 
-class MalformedCalls(StrEnum):
-    """Fate of a tool call that cannot be parsed. The turn keeps a record of it in any case."""
-
-    RENAME = "rename"
-    """A call whose name carries the error, so that a caller who checks names refuses it by itself."""
-    KEEP = "keep"
-    """A call under its own name; the caller answers it without running the tool."""
-    TEXT = "text"
-    """No call: the text as it was sampled."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyCall:
     """A tool call as the caller is given it.
@@ -55,7 +44,7 @@ class ReplyCall:
     Attributes:
         id: Unique id: nine ASCII letters and digits.
         input: The arguments; of a malformed call an object that holds its text.
-        error: What is wrong with a malformed call, or None.
+        error: Reason why the call is malformed, or None.
     """
 
     id: str
@@ -86,6 +75,21 @@ class ModelReply:
         return ReplyPrint.of(
             calls=[(call.id, call.name) for call in self.calls], text=self.text, reasoning=self.reasoning
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTurn:
+    """A turn that was sampled and committed.
+
+    Attributes:
+        turn: The turn as the forest holds it: ids, log-probabilities, finish, calls.
+        reply: The reply for the caller: reasoning, text, calls, stop reason.
+        prompt_length: Length of the whole prompt in tokens.
+    """
+
+    turn: Turn
+    reply: ModelReply
+    prompt_length: int
 
 
 class ReadReply(NamedTuple):
@@ -178,7 +182,7 @@ def without_stop(completion: Completion, tokens: TokenizerAdapter, parser: ToolP
     return ids if ends_call or not tokens.is_control(stop_id) else ids[:-1]
 
 
-def read_constrained(output_model: type[T], text: str, *, after_reasoning: bool) -> T:
+def read_constrained(output_model: type[T], completion: Completion, text: str, *, after_reasoning: bool) -> T:
     """The instance that a text sampled under the model's JSON schema is.
 
     Args:
@@ -187,8 +191,13 @@ def read_constrained(output_model: type[T], text: str, *, after_reasoning: bool)
             not know that block and constrain the text from its beginning, so both are read.
 
     Raises:
-        StructuredOutputError: It does not validate.
+        StructuredOutputError: It was cut, or does not validate.
     """
+    if completion.finish.type is not FinishType.STOP:
+        raise StructuredOutputError(
+            f"the answer for {output_model.__name__} was cut ({completion.finish.type}) after "
+            f"{len(completion.output_ids)} tokens; raise max_new_tokens or bound the strings of the schema"
+        )
     candidates = [text]
     if after_reasoning and DEFAULT_THINK_TOKENS[1] in text:
         candidates.append(text.partition(DEFAULT_THINK_TOKENS[1])[2])

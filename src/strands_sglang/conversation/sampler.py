@@ -7,7 +7,7 @@ import marshal
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import (
@@ -17,31 +17,17 @@ from ..exceptions import (
     MediaError,
     TokenBudgetReachedError,
 )
-from ..trajectory import Completion, FinishType, Location, TrajectoryForest, Turn
+from ..trajectory import Completion, FinishType, TrajectoryForest, Turn
 from ..trajectory.media import expanded_ids, moved
 from ..trajectory.packed import TOKEN_TYPECODE
 from .budget import Bounds, Reservation
 from .generation import CallPlan, generate
 from .options import AbortPolicy, SGLangConfig
 from .path import HeldPath, HeldPaths
-from .prompts import Dialect, Prompt
+from .prompts import PreparedTurn
 from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
-
-
-class RenderedCall(NamedTuple):
-    """A located and rendered model call."""
-
-    location: Location
-    dialect: Dialect
-    prompt: Prompt
-
-    @property
-    def prompt_length(self) -> int:
-        """Length of the whole prompt in tokens, as the server counts it."""
-        parent = self.location.parent
-        return self.prompt.tokens + (parent.expanded_end if parent is not None else 0)
 
 
 class Sampler:
@@ -66,22 +52,12 @@ class Sampler:
     async def sample(
         self,
         backend: Backend,
-        call: RenderedCall,
+        call: PreparedTurn,
         config: SGLangConfig,
         reservation: Reservation,
-        *,
         routing_key: str,
-        params: Mapping[str, Any],
-        fields: Mapping[str, Any],
-        constrain_answer_only: bool = False,
     ) -> Completion:
-        """The completion of a call.
-
-        Args:
-            reservation: Its share of the budget of sampled tokens.
-            params: Sampling parameters of this call alone.
-            fields: Fields of the backend's own for this call alone.
-            constrain_answer_only: A constraint begins behind the reasoning that the prompt has opened.
+        """The completion of a call; `reservation` is its share of the budget of sampled tokens.
 
         Raises:
             ContextOverflowError: The prompt leaves no room in the context.
@@ -91,7 +67,9 @@ class Sampler:
         """
         path = self._path(call.location.parent)
         info = await self._info(backend, config)
-        wanted = {**config["sampling_params"], **params}
+        asked = call.request
+        params = backend.check_sampling_params(asked.params) if asked.params else {}
+        wanted = {**config["sampling_params"], **params, **asked.constraints}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
         bounds = await self._bounds(info, can, call, path, config, reservation, wanted.get("max_new_tokens"))
@@ -115,8 +93,9 @@ class Sampler:
             sampling_mask=config["return_sampling_mask"],
             images=tuple(medium.data for medium in seen),
             show_prompt=proves,
-            constrain_answer_only=constrain_answer_only,
-            fields={**config["request_fields"], **fields},
+            # A grammar is about the answer: where the prompt ends inside a reasoning block, it waits for its end.
+            constrain_answer_only=bool(asked.constraints) and call.opens_reasoning,
+            fields={**config["request_fields"], **asked.fields},
             vocab_size=info.vocab_size,
             growth=path.growth + call.prompt.tokens - len(call.prompt.ids),
         )
@@ -187,7 +166,7 @@ class Sampler:
         self,
         info: BackendInfo,
         can: Capabilities,
-        call: RenderedCall,
+        call: PreparedTurn,
         path: HeldPath,
         config: SGLangConfig,
         reservation: Reservation,

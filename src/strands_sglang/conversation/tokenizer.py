@@ -12,17 +12,17 @@ import secrets
 import threading
 import weakref
 from array import array
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from ..exceptions import ControlTokenError
-from ..fast_paths import FastPath
 from ..template import Span, pattern_of
 from ..trajectory import pack_ids
+from ..trajectory.recent import Recent
+from .fast_paths import FastPath
 
 if TYPE_CHECKING:
     from .pieces import PieceDecoder, PieceEncoder
@@ -44,37 +44,6 @@ _ODD_TEXTS: Final = (
 LONG_TEXT: Final = 20_000
 """Characters from which on a text is encoded by the Rust tokenizer, on a thread: the event loop runs meanwhile."""
 
-V = TypeVar("V")
-
-
-class Recent(Generic[V]):
-    """The values used last, up to a total size of `capacity`; several threads may share it."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._size = 0
-        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> V | None:
-        """The value, or None."""
-        with self._lock:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
-
-    def put(self, key: Hashable, value: V, size: int = 1) -> None:
-        """Keep a value; those that were not used for longest make room for it."""
-        with self._lock:
-            _, replaced = self._values.pop(key, (None, 0))
-            self._values[key] = value, size
-            self._size += size - replaced
-            while self._size > self._capacity and self._values:
-                _, (_, dropped) = self._values.popitem(last=False)
-                self._size -= dropped
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRoot:
@@ -95,7 +64,7 @@ class Codec:
     _decoder: PieceDecoder | None = None
 
     def __init__(self, tokenizer: Any) -> None:
-        # Held weakly: the table of backends must not keep a tokenizer alive.
+        # Held weakly: the table of codecs must not keep a tokenizer alive.
         self._tokenizer = weakref.ref(tokenizer)
         self._rust = _rust_tokenizer(tokenizer)
         self._encodes_alike = self._decodes_alike = False
@@ -262,17 +231,17 @@ class _LiteralEncoder:
         return "".join(pieces)
 
 
-_backends: weakref.WeakKeyDictionary[Any, Codec] = weakref.WeakKeyDictionary()
+_codecs: weakref.WeakKeyDictionary[Any, Codec] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def codec_of(tokenizer: Any) -> Codec:
-    """The backend of a tokenizer; thousands of models share one tokenizer and one proof."""
+    """The codec of a tokenizer; thousands of models share one tokenizer and one proof."""
     with _lock:
         try:
-            found = _backends.get(tokenizer)
+            found = _codecs.get(tokenizer)
             if found is None or found.is_outdated:
-                found = _backends[tokenizer] = Codec(tokenizer)
+                found = _codecs[tokenizer] = Codec(tokenizer)
         except TypeError:  # no weak references, or not hashable
             return _Plain(tokenizer)
         return found

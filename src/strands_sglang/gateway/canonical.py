@@ -40,7 +40,7 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
 
 
 @dataclass(slots=True)
-class Placement:
+class MessagePlacement:
     """The places at which a chat template prints a message, asked once per pair of roles.
 
     `render` raises `TemplateError` for what the template refuses or loses.
@@ -100,7 +100,7 @@ class Arranged:
 
 def arrange(
     messages: Sequence[Message],
-    placement: Placement | None,
+    placement: MessagePlacement | None,
     call_ids: Mapping[str, str],
     *,
     after: Arranged | None = None,
@@ -156,14 +156,14 @@ def _add_results(out: Arranged, results: list[dict[str, Any]]) -> None:
         out.append({"role": "user", "content": results}, "tool")
 
 
-def _add_user(out: Arranged, content: list[dict[str, Any]], placement: Placement | None) -> None:
+def _add_user(out: Arranged, content: list[dict[str, Any]], placement: MessagePlacement | None) -> None:
     if placement is not None and out.messages and out.role == "user" and not placement.accepts("user", "user"):
         out.extend_last(content)
     else:
         out.append({"role": "user", "content": content}, "user")
 
 
-def _add_system(out: Arranged, message: Message, placement: Placement | None) -> None:
+def _add_system(out: Arranged, message: Message, placement: MessagePlacement | None) -> None:
     if placement is None or placement.accepts(out.role, "system"):
         out.append(message, "system")
         return
@@ -202,7 +202,7 @@ class Reading:
         self.items, self.parts = items, read
         return read
 
-    def arrange(self, messages: list[Any], placement: Placement, call_ids: dict[str, str]) -> Arranged:
+    def arrange(self, messages: list[Any], placement: MessagePlacement, call_ids: dict[str, str]) -> Arranged:
         """The canonical form of messages, continued from the last one where they begin with its messages."""
         count = len(self.messages)
         if count and messages[:count] == self.messages:

@@ -110,7 +110,7 @@ class QuietProtocol(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to bytes that are no request, and to an error that no handler caught."""
+        """The answer to bytes that are not a request, and to an error that no handler caught."""
         level = logging.DEBUG if isinstance(exc, ConnectionError) else logging.WARNING  # the client went away
         logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
         if request.writer.output_size > 0:

@@ -102,12 +102,14 @@ def host_of(address: str) -> str | None:
         return None
 
 
-def netloc_of(origin: str) -> str | None:
-    """Host and port of an origin, or None for one that is malformed."""
+def is_of_other_page(request: web.Request) -> bool:
+    """True for a request that a web page of another origin sends."""
+    origin = request.headers.get("Origin")
     try:
-        return urlsplit(origin).netloc
+        other = origin is not None and urlsplit(origin).netloc != request.host
     except ValueError:
-        return None
+        other = True
+    return other or request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
 
 
 def is_address(host: str) -> bool:

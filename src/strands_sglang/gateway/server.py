@@ -15,18 +15,17 @@ import time
 import traceback
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from ..backends.sglang.sampling import SAMPLING_KEYS
 from ..conversation import Conversation
-from ..conversation.options import DEFAULTS
-from ..exceptions import refuse_unknown
-from ..installation import install_command
+from ..conversation.options import DEFAULTS, SAMPLING_NAMES
+from ..exceptions import install_command, refuse_unknown
 from .canonical import VOLATILE_RULES
 from .delivery import Connection, QuietProtocol, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS
@@ -39,8 +38,8 @@ from .requests import (
     host_of,
     is_address,
     is_loopback,
+    is_of_other_page,
     key_digest,
-    netloc_of,
     origin_of,
     presented_key,
     printable,
@@ -51,9 +50,7 @@ from .session import GatewayPolicy, Session
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
-_REMEMBERED_KEYS = 10_000  # of sessions that are gone, so that their programs are told so
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_REMEMBERED_KEYS = 10_000  # of closed sessions, so that their programs get a clear refusal
 
 _AUTO_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 
@@ -117,7 +114,7 @@ class Gateway:
         ping_interval: float = 5.0,
         **options: Any,
     ) -> None:
-        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_KEYS)  # `Conversation` says where these go
+        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_NAMES)  # `Conversation` says where these go
         if host is None and unix_path is None and listener is None:
             raise ValueError("host=None leaves only a socket file to listen on; give unix_path")
         if not admin and (auto_sessions or admin_key is not None):
@@ -339,12 +336,10 @@ class Gateway:
             return response
 
     def _check_source(self, request: web.Request) -> None:
-        host, origin = host_of(f"//{request.host}"), request.headers.get("Origin")
+        host = host_of(f"//{request.host}")
         if host is None or (host not in self._hosts and not is_address(host)):
             raise Refused(f"host {label(host or request.host)} is not served here", status=403)
-        if (origin is not None and netloc_of(origin) != request.host) or request.headers.get("Sec-Fetch-Site") in (
-            "cross-site", "same-site",
-        ):  # fmt: skip
+        if is_of_other_page(request):
             raise Refused("requests of web pages are not served here", status=403)
 
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
@@ -462,7 +457,9 @@ class Gateway:
             session = self.open(**asked)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
-        urls = {"openai": session.base_url, "anthropic": session.anthropic_url, "google": session.google_url}
+        # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
+        address = f"{request.scheme}://{request.host}/s/{session.id}"
+        urls = {"openai": f"{address}/v1", "anthropic": address, "google": address}
         return _json({"id": session.id, "key": session.key, "base_urls": urls}, status=201)
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
@@ -486,13 +483,11 @@ class Gateway:
         return web.Response(body=data, content_type="application/vnd.apache.parquet")
 
     async def _close_session(self, request: web.Request) -> web.StreamResponse:
-        session = self._named(request)
-        await session.close()
+        await (session := self._named(request)).close()
         return _json(session.to_json())
 
     async def _delete_session(self, request: web.Request) -> web.StreamResponse:
-        session = self._named(request)
-        await self.delete(session)
+        await self.delete(session := self._named(request))
         return _json({"id": session.id, "deleted": True})
 
 

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,10 @@ from typing import Any
 import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
-from ..conversation.reply import MalformedCalls, ModelReply
+from ..conversation.options import MalformedCalls
 from ..trajectory import Trajectory, Turn, digest
-from .canonical import VOLATILE_RULES, Message, Placement, Readings, arrange, without_volatile
+from ..trajectory.recent import Recent
+from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arrange, without_volatile
 from .counters import Counters, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
@@ -107,12 +108,12 @@ class Session:
     _in_flight: dict[bytes, Answer] = field(default_factory=dict)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
     _owed: dict[bytes, Answer] = field(default_factory=dict)
-    _delivered: OrderedDict[bytes, Answer] = field(default_factory=OrderedDict)
+    _delivered: Recent[Answer] = field(default_factory=lambda: Recent(_REMEMBERED_ANSWERS))
     _answered: set[bytes] = field(default_factory=set)
-    _placements: dict[bytes, Placement] = field(default_factory=dict)
+    _placements: dict[bytes, MessagePlacement] = field(default_factory=dict)
     _histories: dict[str, tuple[Turn, list[Message]]] = field(default_factory=dict)
     _main_agents: dict[str, str | None] = field(default_factory=dict)
-    _responses: OrderedDict[str, list[Message]] = field(default_factory=OrderedDict)
+    _responses: Recent[list[Message]] = field(default_factory=lambda: Recent(_REMEMBERED_RESPONSES))
     _began: float | None = None
     _has_ended: bool = False
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
@@ -139,18 +140,16 @@ class Session:
 
         The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
-        last = self._last
-        return [] if last is None else list(last[1])
+        return list(self._last[1])
 
     @property
     def last_turn(self) -> Turn | None:
         """The turn that gave the last reply of `history`."""
-        last = self._last
-        return None if last is None else last[0]
+        return self._last[0]
 
     @property
-    def _last(self) -> tuple[Turn, list[Message]] | None:
-        return self._histories.get("main") or self._histories.get("aside")
+    def _last(self) -> tuple[Turn | None, list[Message]]:
+        return self._histories.get("main") or self._histories.get("aside") or (None, [])
 
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
@@ -205,9 +204,10 @@ class Session:
             (origin.agent or "").encode(),
             orjson.dumps([asked.params, asked.constraints, request.tool_choice], option=orjson.OPT_SORT_KEYS),
         )
+        missed = self._delivered.get(key) if origin.is_retry else None  # the client says that it did not get it
         if (answer := self._in_flight.get(key)) is not None:
             _count(counters, "joined")
-        elif (answer := self._again(key, origin)) is not None:
+        elif (answer := self._owed.pop(key, None) or missed) is not None:
             _count(counters, "replayed")
         else:
             if is_final := self._must_end(request, origin):
@@ -217,10 +217,6 @@ class Session:
         answer.waiters += 1
         return answer
 
-    def _again(self, key: bytes, origin: Origin) -> Answer | None:
-        """An answer to give again: one that is owed, or that the client says it did not get."""
-        return self._owed.pop(key, None) or (self._delivered.get(key) if origin.is_retry else None)
-
     def delivered(self, answer: Answer) -> None:
         """Record that the whole answer reached a client."""
         answer.waiters -= 1
@@ -228,9 +224,7 @@ class Session:
         if answer.turn is None:
             return
         self._land(answer)
-        self._delivered[answer.key] = answer
-        if len(self._delivered) > _REMEMBERED_ANSWERS:
-            self._delivered.popitem(last=False)
+        self._delivered.put(answer.key, answer)
         self._owed.pop(answer.key, None)
         if answer.is_discarded:
             self.conversation.forest.keep(answer.turn)
@@ -359,12 +353,12 @@ class Session:
             )
         return [*before, *request.messages]
 
-    def _placement(self, request: WireRequest) -> Placement:
+    def _placement(self, request: WireRequest) -> MessagePlacement:
         # Whether tools are there may change what a template prints; which ones does not.
         key = b"tools" if request.tools else b""
         if key not in self._placements:
             tools = request.tools[:1]
-            self._placements[key] = Placement(lambda chat: self.conversation.render(chat, tools))  # type: ignore[arg-type]
+            self._placements[key] = MessagePlacement(lambda chat: self.conversation.render(chat, tools))  # type: ignore[arg-type]
         return self._placements[key]
 
     def _params(self, request: WireRequest, *, is_final: bool) -> dict[str, Any]:
@@ -425,7 +419,9 @@ class Session:
         self.failure = None
         note(sampled.turn)
         if request.agent == main:
-            messages: list[Any] = [*request.messages, _message_of(sampled.reply)]
+            reply = sampled.reply
+            calls = [(call.id, call.name, call.input) for call in reply.calls]
+            messages: list[Any] = [*request.messages, _message_of(reply.text, calls, reply.reasoning)]
             self._histories[kind] = (sampled.turn, messages)
         return sampled
 
@@ -481,7 +477,8 @@ class Session:
         path = turn.path() if request.token_ids else []
         held = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if request.keeps_response:
-            self._remember_response(f"resp_{answer.id}", calls, reply.text, request)
+            said = _message_of(reply.text, [(f"call_{call.id}", call.name, call.arguments) for call in calls])
+            self._responses.put(f"resp_{answer.id}", [*self._whole_history(request), said])
         return WireReply(
             id=answer.id,
             created=answer.created,
@@ -510,26 +507,15 @@ class Session:
             for text, value in zip(texts, values, strict=True)
         ]
 
-    def _remember_response(self, name: str, calls: Sequence[WireCall], text: str, request: WireRequest) -> None:
-        blocks: list[dict[str, Any]] = [{"text": text}] if text else []
-        blocks += [
-            {"toolUse": {"toolUseId": f"call_{call.id}", "name": call.name, "input": call.arguments}} for call in calls
-        ]
-        self._responses[name] = [*self._whole_history(request), {"role": "assistant", "content": blocks}]
-        while len(self._responses) > _REMEMBERED_RESPONSES:
-            self._responses.popitem(last=False)
-
 
 def _count(counters: tuple[Counters, ...], name: str) -> None:
     for counts in counters:
         setattr(counts, name, getattr(counts, name) + 1)
 
 
-def _message_of(reply: ModelReply) -> Message:
-    blocks: list[dict[str, Any]] = []
-    if reply.reasoning:
-        blocks.append(reasoning_block(reply.reasoning))
-    if reply.text:
-        blocks.append({"text": reply.text})
-    blocks += [{"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.input}} for call in reply.calls]
+def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str = "") -> Message:
+    blocks: list[dict[str, Any]] = [reasoning_block(reasoning)] if reasoning else []
+    if text:
+        blocks.append({"text": text})
+    blocks += [{"toolUse": {"toolUseId": call_id, "name": name, "input": given}} for call_id, name, given in calls]
     return {"role": "assistant", "content": blocks}

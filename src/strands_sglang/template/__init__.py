@@ -17,7 +17,7 @@ from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
 from .reasoning import generation_opens_reasoning
 from .renderer import Delta, DeltaNote, DeltaRenderer
-from .report import Flag, Report, Shape, ShapeResult, Verdict
+from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .self_check import image_problem, probe_tools
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "Shape",
     "ShapeResult",
     "Span",
-    "Verdict",
+    "TemplateVerdict",
     "generation_opens_reasoning",
     "image_problem",
     "leading_system",

@@ -335,15 +335,11 @@ def _tojson(
     x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """Plain JSON; jinja's own filter escapes HTML characters."""
-    if isinstance(x, _PinnedDict | _PinnedList):
-        key = (ensure_ascii, repr(indent), repr(separators), sort_keys)
-        text = x._json.get(key)
-        if text is None:
-            text = x._json[key] = json.dumps(
-                x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-            )
-        return text
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    known: dict[Any, str] = x._json if isinstance(x, _PinnedDict | _PinnedList) else {}
+    key = (ensure_ascii, repr(indent), repr(separators), sort_keys)
+    if key not in known:
+        known[key] = json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return known[key]
 
 
 def _raise_exception(message: str) -> None:

@@ -104,12 +104,6 @@ def _pattern(tokens: Sequence[str]) -> re.Pattern[str]:
     return pattern_of(tuple(sorted({token for token in tokens if len(token.strip()) > 1})))
 
 
-def mark_messages(messages: Sequence[Message], controls: ControlTexts) -> Sequence[Message]:
-    """The messages with every spelled control token marked; the same object if there is none."""
-    marked = [mark(message, controls.of_role(message["role"])) for message in messages]
-    return messages if all(new is old for new, old in zip(marked, messages, strict=True)) else marked
-
-
 def mark(value: Any, pattern: re.Pattern[str]) -> Any:
     """Plain data with every control token in its texts marked; the same object if there is none."""
     if isinstance(value, str):
@@ -183,8 +177,8 @@ def render_marked(
     """
     if policy is ControlTokens.ALLOW:
         return Rendered(text=render(messages))
-    marked = mark_messages(messages, controls)
-    if marked is messages:
+    marked = [mark(message, controls.of_role(message["role"])) for message in messages]
+    if all(new is old for new, old in zip(marked, messages, strict=True)):
         text = render(messages)
         return unmark(text) if tools_spell else Rendered(text=text)
     if policy is ControlTokens.ERROR:

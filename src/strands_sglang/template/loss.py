@@ -156,36 +156,30 @@ def _said(text: str) -> str:
 
 def _require_texts(pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render) -> None:
     skeleton = _rendered(render, _with_markers(messages, pieces))
-    if skeleton is None:  # the template looks into the content: one at a time
-        places = _one_by_one
-    else:
+    if skeleton is not None:  # else the template looks into the content
         for piece in pieces:
             if piece.marker not in skeleton:
                 raise _lost(piece)
-        places = _aligned
-    lost = places(pieces, messages, text, render, skeleton or "")
-    if lost is not None and places is _aligned:
-        lost = _one_by_one(pieces, messages, text, render, "")
-    if lost is not None:
-        raise _lost(lost)
+        if _are_aligned(pieces, text, skeleton):
+            return
+    for piece in pieces:
+        if not _is_in_place(piece, messages, text, render):
+            raise _lost(piece)
 
 
-def _aligned(
-    pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render, skeleton: str
-) -> _Piece | None:
-    """Walk along text and skeleton together; the first piece that is not in its place."""
+def _are_aligned(pieces: list[_Piece], text: str, skeleton: str) -> bool:
+    """Walk along text and skeleton together; False if a piece is not in its place."""
     by_marker = {piece.marker: piece for piece in pieces}
     parts = _split_at(tuple(by_marker)).split(skeleton)
     if not text.startswith(parts[0]):
-        return pieces[0]
+        return False
     at = len(parts[0])
     for mark, after in zip(parts[1::2], parts[2::2], strict=True):
-        piece = by_marker[mark]
-        end = _end_of(piece.text, text, at, after, is_last=after is parts[-1])
+        end = _end_of(by_marker[mark].text, text, at, after, is_last=after is parts[-1])
         if end is None:
-            return piece
+            return False
         at = end + len(after)
-    return None
+    return True
 
 
 def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> int | None:
@@ -210,21 +204,15 @@ def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> i
     return None
 
 
-def _one_by_one(
-    pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render, skeleton: str
-) -> _Piece | None:
-    """Render once for each piece, with a marker in its place only; the first piece that is not in its place."""
-    for piece in pieces:
-        marked = _rendered(render, _with_markers(messages, [piece]))
-        at = -1 if marked is None else marked.find(piece.marker)
-        if marked is None or at < 0:
-            start, end = 0, len(text)
-        else:
-            start, after = common_prefix(marked[:at], text), marked[at + len(piece.marker) :]
-            end = len(text) - len(after) if text.endswith(after) else len(text)
-        if not survives(piece.text, text[start : max(start, end)]):
-            return piece
-    return None
+def _is_in_place(piece: _Piece, messages: Sequence[Message], text: str, render: Render) -> bool:
+    """Render with a marker in place of this piece only, and look for it there."""
+    marked = _rendered(render, _with_markers(messages, [piece])) or ""
+    before, _, after = marked.partition(piece.marker)
+    if len(before) == len(marked):  # not printed
+        return survives(piece.text, text)
+    start = common_prefix(before, text)
+    end = len(text) - len(after) if text.endswith(after) else len(text)
+    return survives(piece.text, text[start : max(start, end)])
 
 
 def _with_markers(messages: Sequence[Message], pieces: Sequence[_Piece]) -> list[Message]:

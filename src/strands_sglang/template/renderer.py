@@ -6,14 +6,12 @@ import copy
 import json
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..exceptions import LostContentError, TemplateError
-from ..fast_paths import FastPath
 from .chat_messages import Message, Path, calls_of, name_results, short_base
 from .chat_template import ChatTemplate, pin, plain
 from .compiled import CompiledDelta, Frame, compile_delta, frame_of
@@ -28,10 +26,9 @@ from .control_tokens import (
     unmark,
 )
 from .loss import DroppedContent, require_calls, require_content, separated
-from .reasoning import generation_opens_reasoning
 from .report import Flag, Report
-from .self_check import self_check
-from .step import Boundary, Forms, Plant, StepRenderer, Suffix, Vocabulary, describe, printed_call
+from .self_check import Knowledge, self_check
+from .step import Plant, StepRenderer, Suffix, Vocabulary, describe, printed_call
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +90,7 @@ class DeltaRenderer:
         control_texts: The tokens among `special_tokens` that are flagged special. Stop tokens count anyway, and so do
             special tokens that the template prints, except that only tool results may not spell its tags.
         dropped_content: Policy for a first prompt that would lose text or calls of past assistant turns.
+        compiles: Fill a step of a known shape into constant text; False renders each.
 
     Raises:
         TemplateError: The jinja text is not valid.
@@ -110,6 +108,7 @@ class DeltaRenderer:
         control_tokens: ControlTokens | Literal["split", "error", "allow"] = ControlTokens.SPLIT,
         control_texts: Sequence[str] = (),
         dropped_content: DroppedContent | Literal["separate", "error", "allow"] = DroppedContent.SEPARATE,
+        compiles: bool = True,
     ) -> None:
         if isinstance(template, ChatTemplate):
             if special_values is not None:
@@ -133,6 +132,7 @@ class DeltaRenderer:
             vocabulary=vocabulary,
         )
         self._knowledge: Knowledge | None = None
+        self._compiles = compiles
         self._compiled: dict[tuple[Any, ...], CompiledDelta | None] = {}
         self._checked = self._step
 
@@ -235,13 +235,15 @@ class DeltaRenderer:
         report = self._ready().report
         ready = self._checked
         if not truncated and emitted is not None and emitted not in self._step.vocabulary.stops:
-            ready = self._stopping_on(ready, emitted)
+            # The engine stopped on a token that was not announced: wherever it is printed, it ends a turn.
+            known = self._step.vocabulary
+            ready = replace(ready, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
         if report.path is Path.FULL:
             return self._render_delta(ready, history, new, Path.FULL, end)
         base = [*short_base(history), history[-1]]
         try:
             known_stop = ready.vocabulary is self._step.vocabulary
-            is_compilable = known_stop and len(base) > 1 and FastPath.COMPILED_DELTAS.is_on
+            is_compilable = known_stop and len(base) > 1 and self._compiles
             frame = frame_of(base, new) if is_compilable else None
             if frame is None:
                 return self._render_delta(ready, base, new, Path.COMPACT, end)
@@ -256,14 +258,12 @@ class DeltaRenderer:
     def _compiled_delta(self, frame: Frame, end: _SampledEnd) -> Delta | None:
         """The delta without rendering; None if the step is not compiled, or something about these contents matters."""
         compiled = self._compiled.get(frame.key)
-        text = None if compiled is None else compiled.text(frame.values)
-        if compiled is None or text is None:
+        if compiled is None or (text := compiled.text(frame.values)) is None:
             return None
         if self._control_tokens is not ControlTokens.ALLOW:
             spelled = self._controls.in_results.search
-            for slot in compiled.printed:
-                if spelled(frame.values[slot]):
-                    return None
+            if any(spelled(frame.values[slot]) for slot in compiled.printed):
+                return None
         text, note = _reconcile(Suffix(text=text, boundary=compiled.boundary), end)
         closer = compiled.boundary.closer
         return Delta(text=text, path=Path.COMPACT, closer=closer, notes=() if note is None else (note,))
@@ -303,15 +303,6 @@ class DeltaRenderer:
             notes=() if note is None else (note,),
         )
 
-    def _stopping_on(self, step: StepRenderer, emitted: str) -> StepRenderer:
-        """The engine stopped on a token that was not announced as a stop: wherever it is printed, it ends a turn."""
-        known = self._step.vocabulary
-        return replace(step, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
-
-    def opens_reasoning(self, prompt_text: str) -> bool:
-        """True if generation after this prompt or delta starts inside a reasoning block."""
-        return generation_opens_reasoning(prompt_text) is not None
-
     def printed_call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> str | None:
         """The text of one structured call in an assistant turn, between its header and the end of the turn.
 
@@ -320,14 +311,11 @@ class DeltaRenderer:
         """
         known = self._ready().printed_calls
         key = json.dumps([name, arguments, call_id, self.tools], default=repr)
-        try:
-            return known[key]
-        except KeyError:
-            printed = printed_call(self._checked, name, arguments, call_id)
-        if len(known) >= _MAX_PRINTED_CALLS:
-            known.clear()
-        known[key] = printed
-        return printed
+        if key not in known:
+            if len(known) >= _MAX_PRINTED_CALLS:
+                known.clear()
+            known[key] = printed_call(self._checked, name, arguments, call_id)
+        return known[key]
 
 
 class _SampledEnd(NamedTuple):
@@ -364,20 +352,8 @@ def _reconcile(suffix: Suffix, end: _SampledEnd) -> tuple[str, DeltaNote | None]
 # ---- what is known about templates, shared by all renderers of a process: thousands of models, one self-check
 
 
-_CAPACITY: Final = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
-    """Outcome of a self-check, and what was learned since: ends of turns (`boundaries`), verified at every use."""
-
-    report: Report
-    forms: Forms
-    boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
-    printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
-
-
-_known: OrderedDict[Hashable, Knowledge] = OrderedDict()
+_REMEMBERED = 1024
+_known: dict[Hashable, Knowledge] = {}
 _running: dict[Hashable, threading.Lock] = {}
 _lock = threading.Lock()
 
@@ -385,24 +361,19 @@ _lock = threading.Lock()
 def knowledge_for(step: StepRenderer) -> Knowledge:
     """Look up, or find out once: concurrent callers of the same template wait for one self-check."""
     key = _key(step)
+    if (known := _known.get(key)) is not None:
+        return known
     with _lock:
-        known = _known.get(key)
-        if known is not None:
-            _known.move_to_end(key)
-            return known
         mine = _running.setdefault(key, threading.Lock())
     with mine:
-        with _lock:
-            known = _known.get(key)
-        if known is None:
-            checked = self_check(step)
-            known = Knowledge(report=checked.report, forms=checked.forms)
+        if (known := _known.get(key)) is None:
+            known = self_check(step)
             with _lock:
+                if len(_known) >= _REMEMBERED:
+                    del _known[next(iter(_known))]  # the oldest
                 _known[key] = known
                 _running.pop(key, None)
-                if len(_known) > _CAPACITY:
-                    _known.popitem(last=False)
-        return known
+    return known
 
 
 def _key(step: StepRenderer) -> Hashable:

@@ -10,7 +10,7 @@ from typing import Any
 from .chat_messages import ArgumentForm, ContentForm, Path
 
 
-class Verdict(StrEnum):
+class TemplateVerdict(StrEnum):
     """The self-check's judgement: can deltas of this template be proved?"""
 
     EXACT = "EXACT"
@@ -98,7 +98,7 @@ class Report:
             where it keeps it anyway or has no such variable. Policy `append` adds them.
     """
 
-    verdict: Verdict
+    verdict: TemplateVerdict
     path: Path
     argument_form: ArgumentForm
     content_forms: Mapping[str, ContentForm]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ContentForm, Message, Path
 from .reasoning import keep_reasoning_candidates, opened_by
-from .report import Flag, Report, Shape, ShapeResult, Verdict
-from .step import CALL_ID, SENTINEL, Forms, Plant, StepRenderer, planted
+from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
+from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, planted
 
 SYSTEM_TEXT = "Sys5XQ."
 TOOL_TEXT = "Tool5XQ."
@@ -101,11 +101,13 @@ _MARK = "Part7XQ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Outcome of a self-check: the report, and the forms in which the template takes its input."""
+class Knowledge:
+    """Outcome of a self-check, and what was learned since: ends of turns (`boundaries`), verified at every use."""
 
     report: Report
     forms: Forms
+    boundaries: dict[tuple[Any, ...], Boundary] = field(default_factory=dict)
+    printed_calls: dict[Hashable, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ class _Measured:
         return (sum(not r.ok for r in results), sum(r.path is Path.FULL for r in results), self.length)
 
 
-def self_check(step: StepRenderer) -> Checked:
+def self_check(step: StepRenderer) -> Knowledge:
     """Check a template; `step` has the actual tools, the check itself uses one small tool in their place."""
     tools = None if step.tools is None else probe_tools(step.tools)
     step = replace(step, tools=tools, boundaries={})
@@ -141,11 +143,11 @@ def self_check(step: StepRenderer) -> Checked:
         content_forms=step.forms.content,
         shapes=measured.shapes,
         flags=frozenset(flags),
-        prints_tools=_prints_tools(step),
+        prints_tools=step.tools is None or TOOL_TEXT in (_try(step, [USER], generate=True) or TOOL_TEXT),
         opens_reasoning=_opens_reasoning(step),
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
     )
-    return Checked(report=report, forms=step.forms)
+    return Knowledge(report=report, forms=step.forms)
 
 
 def _with(step: StepRenderer, **forms: Any) -> StepRenderer:
@@ -283,16 +285,13 @@ def _numbers_media(step: StepRenderer) -> bool:
     return False
 
 
-def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> Verdict:
+def _verdict(shapes: Mapping[Shape, ShapeResult], path: Path) -> TemplateVerdict:
     needed = [shapes[shape] for shape in (Shape.TEXT_USER, Shape.CALL_TOOL) if shape in shapes]
     if not all(shape.ok for shape in needed):
-        return Verdict.UNSUPPORTED
+        return TemplateVerdict.UNSUPPORTED
     if all(shape.complete for shape in shapes.values()):
-        return Verdict.EXACT if path is Path.COMPACT else Verdict.EXACT_FULL
-    return Verdict.PARTIAL
-
-
-# ---- tools ----------------------------------------------------------------------------------------------------------
+        return TemplateVerdict.EXACT if path is Path.COMPACT else TemplateVerdict.EXACT_FULL
+    return TemplateVerdict.PARTIAL
 
 
 def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str | None:
@@ -300,11 +299,6 @@ def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str |
         return step.suffix(probe.history, probe.new, path).text
     except TemplateError:
         return None
-
-
-def _prints_tools(step: StepRenderer) -> bool:
-    printed = _try(step, [USER], generate=True)
-    return step.tools is None or printed is None or TOOL_TEXT in printed
 
 
 # ---- flags ----------------------------------------------------------------------------------------------------------
@@ -367,18 +361,18 @@ def _opens_reasoning(step: StepRenderer) -> str | None:
 
 
 _IMAGE = {"type": "image"}
-_MARK = "Img{}XQ"
+_IMAGE_MARK = "Img{}XQ"
 
 
 def _parts(*marks: int | None) -> list[dict[str, str]]:
     """Content with texts and, for None, images."""
-    return [_IMAGE if mark is None else {"type": "text", "text": _MARK.format(mark)} for mark in marks]
+    return [_IMAGE if mark is None else {"type": "text", "text": _IMAGE_MARK.format(mark)} for mark in marks]
 
 
 _IMAGE_PROBES: dict[str, list[Message]] = {
     "user": [
         {"role": "user", "content": _parts(0, None, 1, None, 2)},
-        text(_MARK.format(3)),
+        text(_IMAGE_MARK.format(3)),
         {"role": "user", "content": _parts(None, 4)},
     ],
     "tool": [
@@ -405,7 +399,7 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
         return f"refuses images in messages with role {role!r} ({error})"
     found = [
         None if match[0] == placeholder else match[0]
-        for match in re.finditer(rf"{re.escape(placeholder)}|{_MARK.format('[0-9]')}", printed)
+        for match in re.finditer(rf"{re.escape(placeholder)}|{_IMAGE_MARK.format('[0-9]')}", printed)
     ]
     if found in _orders(probe):
         return None
@@ -427,4 +421,4 @@ def _marks(message: Message) -> list[str | None]:
     content = message["content"]
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [None if part is _IMAGE else part["text"] for part in parts]
-    return [mark for mark in texts if mark is None or re.fullmatch(_MARK.format("[0-9]"), mark)]
+    return [mark for mark in texts if mark is None or re.fullmatch(_IMAGE_MARK.format("[0-9]"), mark)]

@@ -6,11 +6,12 @@ Each function returns a `Fault`; a server's script is a list of them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 
 import orjson
 from aiohttp import web
@@ -18,7 +19,8 @@ from aiohttp import web
 from .replies import Reply, build_answer, hash_reply
 from .vllm_protocol import to_vllm
 
-Shape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
+P = ParamSpec("P")
+ErrorShape = Literal["a", "b", "c", "d", "e", "f", "g", "h"]
 
 
 class ServerState(Protocol):
@@ -66,58 +68,58 @@ Fault = Callable[[ServerCall], Awaitable[web.StreamResponse]]
 """Answers, or breaks, one request."""
 
 
+def _fault(serve: Callable[Concatenate[ServerCall, P], Awaitable[web.StreamResponse]]) -> Callable[P, Fault]:
+    """Make a function of the call and its options one of the options that returns the fault."""
+
+    @functools.wraps(serve)
+    def make(*args: P.args, **options: P.kwargs) -> Fault:
+        return lambda call: serve(call, *args, **options)
+
+    return make
+
+
 def _json(payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.Response(body=orjson.dumps(payload), status=status, headers=headers, content_type="application/json")
 
 
-def answer(reply: Reply | None = None, *, headers: Mapping[str, str] | None = None) -> Fault:
+@_fault
+async def answer(
+    call: ServerCall, reply: Reply | None = None, *, headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
     """A good answer (after the reply's delay; an abort ends the wait)."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        made = reply
-        if made is not None and made.delay:
-            try:
-                await asyncio.wait_for(call.aborted.wait(), made.delay)
-                made = Reply(ids=[], finish="abort")
-            except TimeoutError:
-                pass
-        return _json(call.answer(made), headers=headers)
-
-    return fault
+    if reply is not None and reply.delay:
+        try:
+            await asyncio.wait_for(call.aborted.wait(), reply.delay)
+            reply = Reply(ids=[], finish="abort")
+        except TimeoutError:
+            pass
+    return _json(call.answer(reply), headers=headers)
 
 
-def raw_answer(payload: Any, *, headers: Mapping[str, str] | None = None) -> Fault:
+@_fault
+async def raw_answer(call: ServerCall, payload: Any, *, headers: Mapping[str, str] | None = None) -> web.StreamResponse:
     """Exactly this body with status 200: bytes verbatim, anything else as JSON."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        if isinstance(payload, bytes):
-            return web.Response(body=payload, headers=headers, content_type="application/json")
-        return _json(payload, headers=headers)
-
-    return fault
+    if isinstance(payload, bytes):
+        return web.Response(body=payload, headers=headers, content_type="application/json")
+    return _json(payload, headers=headers)
 
 
-def status(code: int, body: Any = "", *, headers: Mapping[str, str] | None = None) -> Fault:
+@_fault
+async def status(
+    call: ServerCall, code: int, body: Any = "", *, headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
     """An error status with any body: text verbatim, anything else as JSON."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        if isinstance(body, str):
-            return web.Response(text=body, status=code, headers=headers)
-        return _json(body, code, headers)
-
-    return fault
+    return (
+        web.Response(text=body, status=code, headers=headers) if isinstance(body, str) else _json(body, code, headers)
+    )
 
 
-def error(shape: Shape, message: str = "something is wrong", code: int = 400) -> Fault:
+def error(shape: ErrorShape, message: str = "something is wrong", code: int = 400) -> Fault:
     """An error in one of the dialects of SGLang (a to f) and its routers (g, h); f comes with status 200."""
     if shape == "f":
         event = {"error": {"message": message, "type": "invalid_request_error", "code": code, "retryable": False}}
-
-        async def stream(call: ServerCall) -> web.StreamResponse:
-            text = f"data: {orjson.dumps(event).decode()}\n\ndata: [DONE]\n\n"
-            return web.Response(text=text, content_type="text/event-stream")
-
-        return stream
+        stream = f"data: {orjson.dumps(event).decode()}\n\ndata: [DONE]\n\n"
+        return status(200, stream, headers={"Content-Type": "text/event-stream"})
     bodies: dict[str, Any] = {
         "a": {"error": {"message": message}},
         "b": {"error": message},
@@ -154,79 +156,66 @@ def _reset(call: ServerCall) -> web.StreamResponse:
     return web.Response()
 
 
-def reset() -> Fault:
+@_fault
+async def reset(call: ServerCall) -> web.StreamResponse:
     """The connection is reset before an answer begins."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        return _reset(call)
-
-    return fault
+    return _reset(call)
 
 
-def reset_if_reused() -> Fault:
+@_fault
+async def reset_if_reused(call: ServerCall) -> web.StreamResponse:
     """A reset on a kept-alive connection, as when the server's idle timer fires while the request is on its way."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        return _reset(call) if call.reused else _json(call.answer())
-
-    return fault
+    return _reset(call) if call.reused else _json(call.answer())
 
 
-def close() -> Fault:
+@_fault
+async def close(call: ServerCall) -> web.StreamResponse:
     """The connection is closed without an answer."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        if call.request.transport is not None:
-            call.request.transport.close()
-        return web.Response()
-
-    return fault
+    if call.request.transport is not None:
+        call.request.transport.close()
+    return web.Response()
 
 
-def half_written(fraction: float = 0.5, *, framed: bool = True, code: int = 200) -> Fault:
+@_fault
+async def half_written(
+    call: ServerCall, fraction: float = 0.5, *, framed: bool = True, code: int = 200
+) -> web.StreamResponse:
     """Half of an answer: cut off by a closed connection, or (`framed=False`) as a whole HTTP message."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        payload = orjson.dumps(call.answer())
-        part = payload[: int(len(payload) * fraction)]
-        if not framed:
-            return web.Response(body=part, status=code, content_type="application/json")
-        response = web.StreamResponse(status=code, headers={"Content-Length": str(len(payload))})
-        response.content_type = "application/json"
-        await response.prepare(call.request)
-        await response.write(part)
-        if call.request.transport is not None:
-            call.request.transport.close()
-        return response
-
-    return fault
+    payload = orjson.dumps(call.answer())
+    part = payload[: int(len(payload) * fraction)]
+    if not framed:
+        return web.Response(body=part, status=code, content_type="application/json")
+    response = await _begun(call, len(payload), code)
+    await response.write(part)
+    if call.request.transport is not None:
+        call.request.transport.close()
+    return response
 
 
-def slow(seconds: float, pieces: int = 10) -> Fault:
+@_fault
+async def slow(call: ServerCall, seconds: float, pieces: int = 10) -> web.StreamResponse:
     """A good answer that takes this long to arrive, piece by piece."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        payload = orjson.dumps(call.answer())
-        response = web.StreamResponse(headers={"Content-Length": str(len(payload))})
-        response.content_type = "application/json"
-        await response.prepare(call.request)
-        step = max(1, -(-len(payload) // pieces))
-        for start in range(0, len(payload), step):
-            await asyncio.sleep(seconds / pieces)
-            await response.write(payload[start : start + step])
-        return response
-
-    return fault
+    payload = orjson.dumps(call.answer())
+    response = await _begun(call, len(payload))
+    step = max(1, -(-len(payload) // pieces))
+    for start in range(0, len(payload), step):
+        await asyncio.sleep(seconds / pieces)
+        await response.write(payload[start : start + step])
+    return response
 
 
-def hang() -> Fault:
+async def _begun(call: ServerCall, length: int, code: int = 200) -> web.StreamResponse:
+    response = web.StreamResponse(status=code, headers={"Content-Length": str(length)})
+    response.content_type = "application/json"
+    await response.prepare(call.request)
+    return response
+
+
+@_fault
+async def hang(call: ServerCall) -> web.StreamResponse:
     """No answer, until the request is aborted (then an abort with nothing sampled) or the client goes away."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        await call.aborted.wait()
-        return _json(call.answer(Reply(ids=[], finish="abort")))
-
-    return fault
+    await call.aborted.wait()
+    return _json(call.answer(Reply(ids=[], finish="abort")))
 
 
 def aborted(ids: tuple[int, ...] = (), message: str = "Aborted") -> Fault:
@@ -234,36 +223,26 @@ def aborted(ids: tuple[int, ...] = (), message: str = "Aborted") -> Fault:
     return answer(Reply(ids=ids, finish="abort", message=message))
 
 
-def aborted_partway(fraction: float = 0.5) -> Fault:
+@_fault
+async def aborted_partway(call: ServerCall, fraction: float = 0.5) -> web.StreamResponse:
     """An abort after this part of the good answer: the rest comes when the request is resumed."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        ids = call.sampled()
-        sampled = ids[: int(len(ids) * fraction)]
-        return _json(call.answer(Reply(ids=sampled, finish="abort", weight_version=call.server.weight_version)))
-
-    return fault
+    ids = call.sampled()
+    sampled = ids[: int(len(ids) * fraction)]
+    return _json(call.answer(Reply(ids=sampled, finish="abort", weight_version=call.server.weight_version)))
 
 
-def close_after() -> Fault:
+@_fault
+async def close_after(call: ServerCall) -> web.StreamResponse:
     """A good answer on a connection that is closed right after it, without a word."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        transport = call.request.transport
-        if transport is not None:
-            asyncio.get_running_loop().call_later(0.01, transport.close)
-        return _json(call.answer())
-
-    return fault
+    if (transport := call.request.transport) is not None:
+        asyncio.get_running_loop().call_later(0.01, transport.close)
+    return _json(call.answer())
 
 
-def not_http(data: bytes = b"\x00\x01 this is not HTTP\r\n\r\n") -> Fault:
+@_fault
+async def not_http(call: ServerCall, data: bytes = b"\x00\x01 this is not HTTP\r\n\r\n") -> web.StreamResponse:
     """Bytes that are not an HTTP answer."""
-
-    async def fault(call: ServerCall) -> web.StreamResponse:
-        if call.request.transport is not None:
-            call.request.transport.write(data)
-            call.request.transport.close()
-        return web.Response()
-
-    return fault
+    if call.request.transport is not None:
+        call.request.transport.write(data)
+        call.request.transport.close()
+    return web.Response()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Finish = Literal["stop", "length", "abort"]
+FinishName = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Reply:
     text: str | None = None
     ids: Sequence[int] | None = None
     logprobs: Sequence[float | None] | None = None
-    finish: Finish = "stop"
+    finish: FinishName = "stop"
     matched: int | str | None = None
     message: str = "Aborted"
     delay: float = 0.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends import PromptIds
-from ..backends.sglang.request import WireRequest
+from ..backends.sglang.request import checked_fields
 from .replies import Reply, build_answer
 
-Entry = Reply | str | Sequence[int] | Mapping[str, Any] | BaseException | Callable[..., Any]
+ScriptEntry = Reply | str | Sequence[int] | Mapping[str, Any] | BaseException | Callable[..., Any]
 """A reply; its text; its ids; a whole answer; an exception to raise; or a function of `(input_ids, fields)`
 that returns one of these."""
 
@@ -34,7 +34,7 @@ class ScriptedClient:
     """Speaks the generate contract from a script. Requests are checked as the HTTP client checks them.
 
     Args:
-        script: Replies in the order of the calls; see `Entry`. A function instead of a list answers every call.
+        script: Replies in the order of the calls; see `ScriptEntry`. A function instead of a list answers every call.
         tokenizer: Encodes text replies (Hugging Face style).
         eos_token_id: End of sequence; the tokenizer's by default.
         vocab_size: Prompt ids of this or above are refused.
@@ -49,7 +49,7 @@ class ScriptedClient:
 
     def __init__(
         self,
-        script: Iterable[Entry] | Callable[..., Any],
+        script: Iterable[ScriptEntry] | Callable[..., Any],
         *,
         tokenizer: Any = None,
         eos_token_id: int | None = None,
@@ -70,9 +70,8 @@ class ScriptedClient:
 
     async def generate(self, input_ids: Sequence[int], **fields: Any) -> dict[str, Any]:
         """The next reply of the script as a server's answer, or its exception."""
-        request = WireRequest.checked(PromptIds.of(input_ids), fields, vocab_size=self._vocab_size)
-        checked = request.keywords()
-        rid = request.rid or uuid.uuid4().hex
+        checked = checked_fields(PromptIds.of(input_ids), fields, vocab_size=self._vocab_size)
+        rid = checked.get("rid") or uuid.uuid4().hex
         prompt = list(input_ids)
         self.requests.append(ScriptedRequest(input_ids=prompt, fields=checked, rid=rid))
         entry = self._next_entry()

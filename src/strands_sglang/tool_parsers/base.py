@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ..exceptions import ToolParserError, did_you_mean
 from . import reasoning
@@ -49,6 +49,11 @@ class ToolParseResult:
     error: str | None = None
     model_id: str | None = None
     span: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def from_parse_error(cls, id: str, raw: str, name: str | None = None) -> Self:
+        """A malformed call, for parsers written for upstream."""
+        return cls(id=id, name=name or UNKNOWN_TOOL_NAME, input={}, raw=raw)
 
     @property
     def is_error(self) -> bool:
@@ -107,6 +112,11 @@ class Block(NamedTuple):
     end: int
     drafts: tuple[Draft, ...]
 
+    @classmethod
+    def around(cls, drafts: Sequence[Draft], start: int, end: int) -> Block:
+        """The block `[start, end)` of these calls; an only one owns its markers."""
+        return cls(end, (replace(drafts[0], span=(start, end)),) if len(drafts) == 1 else tuple(drafts))
+
 
 class ToolParser(ABC):
     """Reads the tool calls in sampled text.
@@ -129,8 +139,6 @@ class ToolParser(ABC):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
     DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
-    message_separator: ClassVar[str] = ""
-    """The text that the family prints between messages. Informative: the model learns it from the chat template."""
 
     def __init__(
         self,
@@ -227,27 +235,17 @@ class ToolParser(ABC):
             return block.end if block else None
 
         segments = self.cut(text, read, in_reasoning=in_reasoning)
-        drafts: list[Draft] = []
-        visible: list[str] = []
-        thoughts: list[str] = []
-        unclosed: str | None = None
-        for segment in segments:
-            if segment.kind is SegmentKind.BLOCK:
-                drafts += blocks[segment.start].drafts
-            elif segment.kind is SegmentKind.TEXT:
-                visible.append(text[segment.start : segment.end])
-            elif segment.kind is SegmentKind.REASONING:
-                thoughts.append(text[segment.start : segment.end])
-            elif segment.kind is SegmentKind.UNCLOSED:
-                unclosed = text[segment.start : segment.end]
+        drafts = [draft for each in segments if each.kind is SegmentKind.BLOCK for draft in blocks[each.start].drafts]
         calls = tuple([_result(index, draft) for index, draft in enumerate(drafts)])
+        split = reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
+        unclosed = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None
         return ParseOutput(
             calls=calls,
-            text="".join(visible),
-            reasoning="\n".join(thoughts),
+            text=split.text,
+            reasoning=split.reasoning,
             unclosed=unclosed,
             unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
-            ends_in_reasoning=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),
+            ends_in_reasoning=split.is_open,
             segments=tuple(segments),
         )
 
@@ -268,11 +266,7 @@ class ToolParser(ABC):
     def split(self, text: str, *, in_reasoning: bool = False) -> ReasoningSplit:
         """Split text into what the user sees and what the model thought; calls are not looked for."""
         segments = self.cut(text, None, in_reasoning=in_reasoning)
-        return ReasoningSplit(
-            text=reasoning.join(text, segments, SegmentKind.TEXT),
-            reasoning=reasoning.join(text, segments, SegmentKind.REASONING, separator="\n"),
-            is_open=reasoning.ends_in_reasoning(text, segments, self.think_tokens, in_reasoning=in_reasoning),
-        )
+        return reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
 
     def parse(
         self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None

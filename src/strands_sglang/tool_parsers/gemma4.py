@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """`<|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>`, strings between `<|"|>`, keys without quotes: Gemma 4."""
 
 from __future__ import annotations
@@ -32,20 +33,19 @@ class Gemma4ToolParser(ToolParser):
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel>thought", "<channel|>")
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read one call and the end marker behind it."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         head = _NAME.match(text, inner)
         reached, name = inner, ""
         try:
             if head is None or not is_name(head.group(1)):
-                raise _SyntaxError(f"{PREFIX}NAME{{ was expected", inner)
+                raise TagError(f"{PREFIX}NAME{{ was expected", "", inner)
             reached, name = head.end(), head.group(1)
             arguments, reached = _read_object(text, reached, _MAX_DEPTH)
             close = skip_space(text, reached)
             if not text.startswith(end_marker, close):
-                raise _SyntaxError(f"found {text[close : close + 40]!r} where {end_marker} was expected", reached)
-        except _SyntaxError as error:
+                raise TagError(f"found {text[close : close + 40]!r} where {end_marker} was expected", "", reached)
+        except TagError as error:
             close = text.find(end_marker, error.position)
             if close < 0:
                 return None
@@ -56,22 +56,12 @@ class Gemma4ToolParser(ToolParser):
         return Block(end=end, drafts=(Draft(name=name, input=arguments, span=(start, end)),))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write one block."""
         begin, end = self.tool_call_tokens
         return f"{begin}{PREFIX}{name}{_write(arguments)}{end}"
 
     def guess_name(self, markup: str) -> str:
-        """The text after `call:`."""
         match = _NAME.match(markup)
         return match.group(1) if match and is_name(match.group(1)) else ""
-
-
-class _SyntaxError(TagError):
-    """The text is not of the format; `position` is how far it was read."""
-
-    def __init__(self, message: str, position: int) -> None:
-        super().__init__(message)
-        self.position = position
 
 
 def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
@@ -79,7 +69,7 @@ def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
         start = position + len(QUOTE)
         end = text.find(QUOTE, start)
         if end < 0:
-            raise _SyntaxError(f"a string is not closed by {QUOTE}", start)
+            raise TagError(f"a string is not closed by {QUOTE}", "", start)
         return text[start:end], end + len(QUOTE)
     if text.startswith("{", position):
         return _read_object(text, position, depth - 1)
@@ -92,7 +82,7 @@ def _read_value(text: str, position: int, depth: int) -> tuple[Any, int]:
         return load_json(match.group() if match else ""), match.end() if match else position
     except JSONError:
         found = text[position : position + 40]
-        raise _SyntaxError(f"found {found!r} where a value was expected", position) from None
+        raise TagError(f"found {found!r} where a value was expected", "", position) from None
 
 
 def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
@@ -101,12 +91,12 @@ def _read_object(text: str, position: int, depth: int) -> tuple[dict[str, Any], 
     while not (text.startswith("}", position) and not values):
         match = _KEY.match(text, position)
         if match is None:
-            raise _SyntaxError(f"found {text[position : position + 40]!r} where a key was expected", position)
+            raise TagError(f"found {text[position : position + 40]!r} where a key was expected", "", position)
         key, colon = match.group(), skip_space(text, match.end())
         if not text.startswith(":", colon):
-            raise _SyntaxError(f"the key {key!r} has no colon behind it", position)
+            raise TagError(f"the key {key!r} has no colon behind it", "", position)
         if key in values:
-            raise _SyntaxError(f"the key {key!r} is given twice", position)
+            raise TagError(f"the key {key!r} is given twice", "", position)
         values[key], position = _read_value(text, skip_space(text, colon + 1), depth)
         position, is_last = _next(text, position, "}")
         if is_last:
@@ -128,9 +118,9 @@ def _read_list(text: str, position: int, depth: int) -> tuple[list[Any], int]:
 
 def _open(text: str, position: int, bracket: str, depth: int) -> int:
     if not text.startswith(bracket, position):
-        raise _SyntaxError(f"found {text[position : position + 40]!r} where {bracket} was expected", position)
+        raise TagError(f"found {text[position : position + 40]!r} where {bracket} was expected", "", position)
     if depth <= 0:
-        raise _SyntaxError("nested too deeply", position)
+        raise TagError("nested too deeply", "", position)
     return skip_space(text, position + 1)
 
 
@@ -141,7 +131,7 @@ def _next(text: str, position: int, closing: str) -> tuple[int, bool]:
         return position + 1, True
     if text.startswith(",", position):
         return skip_space(text, position + 1), False
-    raise _SyntaxError(f"found {text[position : position + 40]!r} where , or {closing} was expected", position)
+    raise TagError(f"found {text[position : position + 40]!r} where , or {closing} was expected", "", position)
 
 
 def _write(value: Any) -> str:

@@ -1,9 +1,10 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM 4.5 to 5, newlines optional."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
@@ -24,14 +25,11 @@ class GLMToolParser(ToolParser):
         newlines: `render` puts each part on its own line (GLM 4.5, 4.6) or, if False, writes no newlines (4.7, 5).
     """
 
-    message_separator: ClassVar[str] = ""
-
     def __init__(self, *, newlines: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.newlines = newlines
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read a name and its pairs, up to the first end marker."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = text.find(end_marker, inner)
@@ -41,7 +39,6 @@ class GLMToolParser(ToolParser):
         return Block(end=end, drafts=(self._draft(text[inner:close], (start, end), types),))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write strings bare and the rest as JSON."""
         begin, end = self.tool_call_tokens
         newline = "\n" if self.newlines else ""
         parts = [begin, name, newline]
@@ -50,7 +47,6 @@ class GLMToolParser(ToolParser):
         return "".join(parts) + end
 
     def guess_name(self, markup: str) -> str:
-        """First line before the first key."""
         name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
         return name if is_name(name) else ""
 

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """`<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>`: gpt-oss (harmony)."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import Any, ClassVar
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
 from .reasoning import BlockReader, SegmentKind, TextSegment
-from .values import JSONError, ParameterTypes, is_name, json_end, load_json, skip_space
+from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 _START = "<|start|>assistant"
 _HEADER = re.compile(
@@ -90,7 +91,6 @@ class GptOssToolParser(ToolParser):
         return segments
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read one message to a function, from its header to its end."""
         header = _HEADER.match(text, start)
         if header is None:
             return self._read_broken(text, start)
@@ -108,27 +108,19 @@ class GptOssToolParser(ToolParser):
         recipient = _recipient(header) or ""
         raw, name = text[body:close].strip(), recipient.removeprefix(_RECIPIENT)
         error = _wrong_header(header) or (None if is_closed else f"{end_marker} is missing")
-        arguments: Any = {}
-        if error is None:
-            try:
-                arguments = load_json(raw)
-            except JSONError as problem:
-                error = f"the arguments are not valid JSON: {problem}"
-            else:
-                error = None if isinstance(arguments, dict) else "the arguments are not a JSON object"
-        span = (start, end)
-        draft = Draft(name=name, input=arguments, span=span)
-        if error is not None:
-            draft = Draft(name=name, raw=raw, error=error, span=span)
+        try:
+            if error is not None:
+                raise JSONError(error)
+            draft = Draft(name=name, input=load_arguments(raw), span=(start, end))
+        except JSONError as problem:
+            draft = Draft(name=name, raw=raw, error=str(problem), span=(start, end))
         return Block(end=end, drafts=(draft,))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a message in the commentary channel."""
         begin, end = self.tool_call_tokens
         return f"{begin}{name} <|constrain|>json<|message|>{dump_json(arguments)}{end}"
 
     def guess_name(self, markup: str) -> str:
-        """The recipient."""
         match = re.match(r"[^\s<={]{1,256}(?=[\s<{]|$)", markup) or _NAME.search(markup)
         return match.group() if match else ""
 

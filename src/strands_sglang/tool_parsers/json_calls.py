@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """Calls written as JSON objects: one behind a marker (Hermes), a list (Command), or the whole answer (Llama)."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from .values import JSONError, ParameterTypes, json_end, load_json, skip_blank, skip_space
+from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_blank, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,6 @@ class JSONListToolParser(ToolParser):
     KEYS: ClassVar[CallKeys] = CallKeys()
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read one list and the end marker behind it."""
         end_marker = self.tool_end_token
         inner = self.list_start(start)
         if end_marker:
@@ -87,10 +87,7 @@ class JSONListToolParser(ToolParser):
             if value_end is None and close == len(text) and text.startswith("[", skip_blank(text, inner)):
                 return None
         end = close + len(end_marker)
-        drafts = self.read_list(text, inner, close)
-        if len(drafts) == 1:  # the only call owns the markers
-            drafts = [replace(drafts[0], span=(start, end))]
-        return Block(end=end, drafts=tuple(drafts))
+        return Block.around(self.read_list(text, inner, close), start, end)
 
     def list_start(self, start: int) -> int:
         """Offset of what follows the begin marker at `start`."""
@@ -129,7 +126,6 @@ class JSONListToolParser(ToolParser):
         return self.KEYS.write(name, arguments, model_id)
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a list of one call."""
         begin, end = self.tool_call_tokens
         return f"{begin}[{self.write_item(name, arguments, model_id)}]{end}"
 
@@ -172,10 +168,8 @@ class HermesToolParser(ToolParser):
     """
 
     KEYS: ClassVar[CallKeys] = CallKeys()
-    message_separator: ClassVar[str] = "\n"
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read one JSON object and the end marker behind it."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = find_json_close(text, inner, end_marker)
@@ -189,7 +183,6 @@ class HermesToolParser(ToolParser):
         return Block(end=end, drafts=(draft,))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write one JSON object on its own line."""
         begin, end = self.tool_call_tokens
         return f"{begin}\n{self.KEYS.write(name, arguments)}\n{end}"
 
@@ -262,7 +255,6 @@ class CommandToolParser(JSONListToolParser):
         return replace(super().read_item(raw, span), model_id=None)
 
     def guess_name(self, markup: str) -> str:
-        """Value of the first `tool_name`."""
         match = _TOOL_NAME.search(markup)
         return match.group(1) if match else ""
 
@@ -285,25 +277,24 @@ class ApertusToolParser(JSONListToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tools_prefix|>", "<|tools_suffix|>")
 
     def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
-        """Read an object whose only key is the name."""
+        name = self.guess_name(raw)
         try:
             call = load_json(raw)
+            if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
+                raise TagError('the call is not an object with one key; expected {"NAME": {...}}')
+            ((name, arguments),) = call.items()
+            if not isinstance(arguments, dict):
+                raise TagError("the arguments are not a JSON object")
         except JSONError as problem:
-            return Draft(name=self.guess_name(raw), raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
-        if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
-            error = 'the call is not an object with one key; expected {"NAME": {...}}'
-            return Draft(name=self.guess_name(raw), raw=raw, error=error, span=span)
-        ((name, arguments),) = call.items()
-        if not isinstance(arguments, dict):
-            return Draft(name=name, raw=raw, error="the arguments are not a JSON object", span=span)
+            return Draft(name=name, raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
+        except TagError as problem:
+            return Draft(name=name, raw=raw, error=str(problem), span=span)
         return Draft(name=name, input=arguments, span=span)
 
     def write_item(self, name: str, arguments: Mapping[str, Any], model_id: str | None) -> str:
-        """Write an object whose only key is the name."""
         return f"{{{dump_json(name)}: {dump_json(arguments)}}}"
 
     def guess_name(self, markup: str) -> str:
-        """First key."""
         match = _FIRST_KEY.search(markup)
         return match.group(1) if match else ""
 
@@ -333,7 +324,6 @@ class MiniMaxM1ToolParser(JSONListToolParser):
         return drafts
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a block of one line."""
         begin, end = self.tool_call_tokens
         return f"{begin}\n{self.write_item(name, arguments, model_id)}\n{end}"
 
@@ -394,7 +384,6 @@ class LlamaJSONToolParser(BareToolParser):
     )
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read one object, up to the end of the turn."""
         inner = start + len(self.tool_start_token) if text.startswith(self.tool_start_token, start) else start
         last = json_end(text, inner)
         end = self.end_of_turn(text, last or inner)
@@ -405,7 +394,6 @@ class LlamaJSONToolParser(BareToolParser):
         return Block(end=end, drafts=(draft,))
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write the object alone, as the template does."""
         return self.KEYS.write(name, arguments)
 
 
@@ -424,5 +412,4 @@ class XLAMToolParser(BareToolParser, JSONListToolParser):
         return start
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write the list alone."""
         return f"[{self.write_item(name, arguments, model_id)}]"

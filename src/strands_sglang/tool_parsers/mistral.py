@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """`[TOOL_CALLS]NAME[ARGS]{...}` and, before that, `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`: Mistral."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import Any, ClassVar
 
 from .base import Block, Draft, dump_json, register_tool_parser
 from .json_calls import CallKeys, JSONListToolParser
-from .values import JSONError, ParameterTypes, is_name, json_end, load_json, skip_space
+from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
@@ -38,7 +39,6 @@ class MistralToolParser(JSONListToolParser):
         self.as_list = as_list
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read a list, or one call of the newer form."""
         begin = self.tool_start_token
         inner = start + len(begin)
         first = skip_space(text, inner)
@@ -64,11 +64,9 @@ class MistralToolParser(JSONListToolParser):
         if CALL_ID in text[inner:separator] and not _ID.fullmatch(model_id):
             return self._malformed(text, name, None, where, _WRONG_ID.format(model_id))
         try:
-            arguments = load_json(text[arguments_at:end].strip())
+            arguments = load_arguments(text[arguments_at:end].strip())
         except JSONError as error:
-            return self._malformed(text, name, model_id or None, where, f"the arguments are not valid JSON: {error}")
-        if not isinstance(arguments, dict):
-            return self._malformed(text, name, model_id or None, where, "the arguments are not a JSON object")
+            return self._malformed(text, name, model_id or None, where, str(error))
         draft = Draft(name=name, input=arguments, model_id=model_id or None, span=(start, end))
         return Block(end=end, drafts=(draft,))
 
@@ -80,7 +78,6 @@ class MistralToolParser(JSONListToolParser):
         return draft
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write one call in the form of `as_list`."""
         if self.as_list:
             return super().write(name, arguments, model_id, types)
         printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"

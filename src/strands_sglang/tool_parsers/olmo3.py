@@ -1,10 +1,10 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """`<function_calls>NAME(KEY=JSON, ...)</function_calls>`, one call a line: OLMo 3."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
@@ -25,68 +25,50 @@ class Olmo3ToolParser(ToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<function_calls>", "</function_calls>")
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read the calls of one block; an end marker inside a JSON string belongs to the string."""
         begin, end_marker = self.tool_call_tokens
         drafts: list[Draft] = []
         position = skip_space(text, start + len(begin))
         while True:
             if drafts and text.startswith(end_marker, position):
-                return _block(drafts, start, position + len(end_marker))
+                return Block.around(drafts, start, position + len(end_marker))
             call_start = position
             try:
                 draft, position = _read_call(text, position)
-            except _SyntaxError as error:
+            except TagError as error:
                 close = text.find(end_marker, error.position)
                 if close < 0:
                     return None
                 end = close + len(end_marker)
                 raw = text[call_start:close].strip()
                 drafts.append(Draft(name=error.name, raw=raw, error=str(error), span=(call_start, end)))
-                return _block(drafts, start, end)
+                return Block.around(drafts, start, end)
             drafts.append(draft)
             position = skip_space(text, position)
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a block of one call."""
         begin, end = self.tool_call_tokens
         printed = ", ".join(f"{key}={dump_json(value)}" for key, value in arguments.items())
         return f"{begin}{name}({printed}){end}"
 
     def guess_name(self, markup: str) -> str:
-        """The text before the first bracket."""
         match = _NAME.match(markup.lstrip())
         return match.group() if match else ""
-
-
-class _SyntaxError(TagError):
-    """The text is not a call; `position` is how far it was read."""
-
-    def __init__(self, message: str, name: str, position: int) -> None:
-        super().__init__(message, name)
-        self.position = position
-
-
-def _block(drafts: list[Draft], start: int, end: int) -> Block:
-    """The block; its only call owns its markers."""
-    if len(drafts) == 1:
-        drafts = [replace(drafts[0], span=(start, end))]
-    return Block(end=end, drafts=tuple(drafts))
 
 
 def _read_call(text: str, start: int) -> tuple[Draft, int]:
     head = _NAME.match(text, start)
     if head is None:
-        raise _SyntaxError(f"found {text[start : start + 40]!r} where NAME( was expected", "", start)
+        raise TagError(f"found {text[start : start + 40]!r} where NAME( was expected", "", start)
     name, position = head.group(), skip_space(text, head.end() + 1)
     arguments: dict[str, Any] = {}
     while not (text.startswith(")", position) and not arguments):
         match = _KEY.match(text, position)
         if match is None:
             found = text[position : position + 40]
-            raise _SyntaxError(f"found {found!r} where KEY= was expected", name, position)
+            raise TagError(f"found {found!r} where KEY= was expected", name, position)
         key, value_at = match.group(), match.end() + 1
         if key in arguments:
-            raise _SyntaxError(f"the argument {key!r} is given twice", name, position)
+            raise TagError(f"the argument {key!r} is given twice", name, position)
         value_end = json_end(text, value_at)
         try:
             if value_end is None:
@@ -94,12 +76,12 @@ def _read_call(text: str, start: int) -> tuple[Draft, int]:
             arguments[key] = load_json(text[value_at:value_end].strip())
         except JSONError as error:
             position = value_end or value_at
-            raise _SyntaxError(f"the value of {key!r} is not valid JSON: {error}", name, position) from None
+            raise TagError(f"the value of {key!r} is not valid JSON: {error}", name, position) from None
         position = skip_space(text, value_end or value_at)
         if text.startswith(")", position):
             break
         if not text.startswith(",", position):
             found = text[position : position + 40]
-            raise _SyntaxError(f"found {found!r} where , or ) was expected", name, position)
+            raise TagError(f"found {found!r} where , or ) was expected", name, position)
         position = skip_space(text, position + 1)
     return Draft(name=name, input=arguments, span=(start, position + 1)), position + 1

@@ -45,12 +45,9 @@ class TextSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningSplit:
-    """Sampled text, split.
+    """Sampled text, split: visible text as sampled, and reasoning, its blocks joined by a newline; tags are removed.
 
-    Attributes:
-        text: The visible text, tags removed, otherwise as sampled.
-        reasoning: The reasoning, tags removed; several blocks are joined by a newline.
-        is_open: The text ends inside a reasoning block.
+    `is_open`: the text ends inside a reasoning block.
     """
 
     text: str
@@ -149,10 +146,17 @@ def split_reasoning(
     """Split sampled text into visible text and reasoning; arguments as for `scan`."""
     check_think_tokens(think_tokens)
     segments = scan(text, think_tokens=think_tokens, in_reasoning=in_reasoning)
+    return split_segments(text, segments, think_tokens, in_reasoning=in_reasoning)
+
+
+def split_segments(
+    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
+) -> ReasoningSplit:
+    """The split that the segments of a text make; blocks of calls belong to neither part."""
     return ReasoningSplit(
         text=join(text, segments, SegmentKind.TEXT),
         reasoning=join(text, segments, SegmentKind.REASONING, separator="\n"),
-        is_open=ends_in_reasoning(text, segments, think_tokens, in_reasoning=in_reasoning),
+        is_open=_ends_in_reasoning(text, segments, think_tokens, in_reasoning),
     )
 
 
@@ -161,10 +165,9 @@ def join(text: str, segments: list[TextSegment], kind: SegmentKind, *, separator
     return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
 
 
-def ends_in_reasoning(
-    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, *, in_reasoning: bool
+def _ends_in_reasoning(
+    text: str, segments: list[TextSegment], think_tokens: ThinkTokens | None, in_reasoning: bool
 ) -> bool:
-    """True if `text` stops before its reasoning block does."""
     if not think_tokens:
         return False
     if not segments:

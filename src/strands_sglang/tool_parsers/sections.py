@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """Calls in a section of special tokens: section begin, then `begin HEADER separator JSON end` for each call.
 
 Kimi K2 and K2.5; DeepSeek V3, R1 and V3.1.
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
-from .values import JSONError, ParameterTypes, json_end, load_json, skip_space
+from .values import JSONError, ParameterTypes, json_end, load_arguments, skip_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,6 @@ class SectionToolParser(ToolParser):
         return find_begin
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read the calls of one section, or the call that stands in none."""
         begin, section_end = self.tool_call_tokens
         if not text.startswith(begin, start):
             return self._read_outside(text, start)
@@ -85,14 +85,12 @@ class SectionToolParser(ToolParser):
             position = found.span[1]
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a section of one call."""
         begin, end = self.tool_call_tokens
         header = self.write_header(name, model_id)
         call = f"{self.CALL.begin}{header}{self.CALL.separator}{dump_json(arguments)}{self.CALL.end}"
         return f"{begin}{call}{end}"
 
     def guess_name(self, markup: str) -> str:
-        """Name in the header of the first call."""
         behind = markup.split(self.CALL.begin, 1)
         if len(behind) < 2 or self.CALL.separator not in behind[1]:
             return ""
@@ -118,13 +116,9 @@ class SectionToolParser(ToolParser):
         if not header.name:
             return self._malformed(text, "", header.model_id, (start, inner, close), "the call has no tool name")
         try:
-            arguments = load_json(text[arguments_at:close].strip())
+            arguments = load_arguments(text[arguments_at:close].strip())
         except JSONError as error:
-            message = f"the arguments are not valid JSON: {error}"
-            return self._malformed(text, header.name, header.model_id, where, message)
-        if not isinstance(arguments, dict):
-            message = "the arguments are not a JSON object"
-            return self._malformed(text, header.name, header.model_id, where, message)
+            return self._malformed(text, header.name, header.model_id, where, str(error))
         span = (start, close + len(self.CALL.end))
         return Draft(name=header.name, input=arguments, model_id=header.model_id, span=span)
 
@@ -162,14 +156,14 @@ def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:
     return match.start() if match else None
 
 
-_KIMI_ID = re.compile(r"functions\.(.+?)(?::\d+)?", re.DOTALL)
+_KIMI_ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
 
 
 @register_tool_parser("kimi_k2")
 class KimiK2ToolParser(SectionToolParser):
     """Calls in one section, each with the id the model counts itself (`functions.add:0`).
 
-    The id holds the name; an id of another form is taken as the name whole.
+    The id holds the name; an id without `functions.` is the name, and its count.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
@@ -178,7 +172,6 @@ class KimiK2ToolParser(SectionToolParser):
     )
 
     def read_header(self, header: str) -> Header:
-        """Take the name out of the printed id."""
         match = _KIMI_ID.fullmatch(header)
         return Header(name=match.group(1) if match else header, model_id=header or None)
 
@@ -200,11 +193,9 @@ class DeepSeekV31ToolParser(SectionToolParser):
     )
 
     def read_header(self, header: str) -> Header:
-        """The header is the name."""
         return Header(name=header)
 
     def write_header(self, name: str, model_id: str | None) -> str:
-        """The header is the name."""
         return name
 
 
@@ -217,6 +208,5 @@ class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
     )
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a section of one call, the fences on their own lines."""
         begin, end = self.tool_call_tokens
         return f"{begin}{self.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{self.CALL.end}{end}"

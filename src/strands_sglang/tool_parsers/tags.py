@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """Calls written as tags: `<function=NAME><parameter=KEY>VALUE</parameter></function>` and its relatives.
 
 Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2, DeepSeek V3.2.
@@ -116,36 +117,24 @@ class TaggedToolParser(ToolParser):
         return value if isinstance(value, str) else dump_json(value)
 
     def write_parameter(self, key: str, value: Any) -> str:
-        """Write one parameter."""
         before, behind = self.GRAMMAR.parameter
         return f"{before}{key}{behind}{self.write_value(value)}{self.GRAMMAR.parameter_close}"
 
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write what stands between the markers of a block, each parameter on a line of its own."""
-        before, behind = self.GRAMMAR.call
-        lines = [f"{self.write_parameter(key, value)}\n" for key, value in arguments.items()]
-        return f"{before}{name}{behind}\n{''.join(lines)}{self.GRAMMAR.call_close}"
-
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        """Read the tagged calls up to the first end marker."""
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
         close = text.find(end_marker, inner)
         if close < 0:
             return None
         end = close + len(end_marker)
-        drafts = self._drafts(text[inner:close], inner, types)
-        if len(drafts) == 1:
-            drafts = [self._widened(drafts[0], (start, end))]
-        return Block(end=end, drafts=tuple(drafts))
+        return Block.around(self._drafts(text[inner:close], inner, types), start, end)
 
     def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a block of one call."""
-        begin, end = self.tool_call_tokens
-        return f"{begin}\n{self.write_call(name, arguments)}\n{end}"
+        (begin, end), (before, behind) = self.tool_call_tokens, self.GRAMMAR.call
+        lines = [f"{self.write_parameter(key, value)}\n" for key, value in arguments.items()]
+        return f"{begin}\n{before}{name}{behind}\n{''.join(lines)}{self.GRAMMAR.call_close}\n{end}"
 
     def guess_name(self, markup: str) -> str:
-        """Name in the first tag that opens a call."""
         before, behind = map(re.escape, self.GRAMMAR.call)
         match = re.search(rf"{before}([^<>\s]{{1,256}}?){behind}", markup)
         return match.group(1) if match else ""
@@ -170,11 +159,6 @@ class TaggedToolParser(ToolParser):
             position = skip_space(block, call.end)
         return drafts
 
-    @staticmethod
-    def _widened(draft: Draft, span: tuple[int, int]) -> Draft:
-        """The only call of a block owns its markers."""
-        return Draft(name=draft.name, input=draft.input, raw=draft.raw, error=draft.error, span=span)
-
 
 _GRAMMAR = TagGrammar(
     call=("<function=", ">"),
@@ -196,17 +180,14 @@ class QwenXMLToolParser(TaggedToolParser):
     """
 
     GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
-    message_separator: ClassVar[str] = "\n"
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
-        """Take off the layout, then decode by the declared type."""
         value = printed.removeprefix("\n").removesuffix("\n")
         if value == printed and "\n" not in value and not types:
             value = value.strip()
         return decode_printed(value, types)
 
     def write_value(self, value: Any) -> str:
-        """Write every value on its own lines."""
         return f"\n{super().write_value(value)}\n"
 
 
@@ -241,7 +222,6 @@ class MiniMaxM2ToolParser(TaggedToolParser):
         parameter=('<parameter name="', '">'),
         parameter_close="</parameter>",
     )
-    message_separator: ClassVar[str] = "\n"
 
 
 _STRING = '" string="true'
@@ -266,7 +246,6 @@ class DeepSeekV32ToolParser(TaggedToolParser):
     )
 
     def read_arguments(self, call: TaggedCall, types: ParameterTypes) -> dict[str, Any]:
-        """Read every value by what its tag says."""
         arguments: dict[str, Any] = {}
         for key, printed in call.values.items():
             try:
@@ -277,5 +256,4 @@ class DeepSeekV32ToolParser(TaggedToolParser):
         return arguments
 
     def write_parameter(self, key: str, value: Any) -> str:
-        """Write a parameter that says what its value is."""
         return super().write_parameter(f"{key}{_STRING if isinstance(value, str) else _JSON}", value)

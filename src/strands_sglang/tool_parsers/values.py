@@ -30,11 +30,11 @@ _MOST_REFERENCES = 8  # a schema may refer to itself
 
 
 class TagError(ValueError):
-    """The text is not a call of the format; `name` is the tool name where it could be read, else empty."""
+    """The text is not a call of the format, read up to `position`; `name` is the tool name if that was, else empty."""
 
-    def __init__(self, message: str, name: str = "") -> None:
-        super().__init__(message, name)
-        self.name = name
+    def __init__(self, message: str, name: str = "", position: int = 0) -> None:
+        super().__init__(message, name, position)
+        self.name, self.position = name, position
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -79,6 +79,17 @@ def load_json(text: str) -> Any:
         raise JSONError(_TOO_DEEP)
     if _SURROGATE.search(text) and _has_lone_surrogate(value):
         raise JSONError("a \\u escape is half of a surrogate pair")
+    return value
+
+
+def load_arguments(text: str) -> dict[str, Any]:
+    """Decode the arguments of a call; `JSONError`, a sentence about them, if they are not a JSON object."""
+    try:
+        value = load_json(text)
+    except JSONError as error:
+        raise JSONError(f"the arguments are not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise JSONError("the arguments are not a JSON object")
     return value
 
 

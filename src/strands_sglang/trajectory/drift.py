@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -68,8 +68,8 @@ class DriftExample:
     name: str
     start: int
     kind: DriftKind
-    sampled: tuple[str, ...]
-    retokenized: tuple[str, ...]
+    sampled: list[str]
+    retokenized: list[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,13 +105,9 @@ class DriftTotals:
         return spans
 
     def _example(self, name: str, span: DriftSpan, ids: Sequence[int]) -> DriftExample:
-        return DriftExample(
-            name=name,
-            start=span.start,
-            kind=span.kind,
-            sampled=tuple(_decode(self.tokenizer, [token]) for token in ids[span.start : span.end][:8]),
-            retokenized=tuple(_decode(self.tokenizer, [token]) for token in span.retokenized_ids[:8]),
-        )
+        sampled, again = ids[span.start : span.end], span.retokenized_ids
+        texts = [[_decode(self.tokenizer, [token]) for token in tokens[:8]] for tokens in (sampled, again)]
+        return DriftExample(name=name, start=span.start, kind=span.kind, sampled=texts[0], retokenized=texts[1])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -121,16 +117,7 @@ class DriftTotals:
             "sampled_tokens": self.sampled_tokens,
             "changed_tokens": self.changed_tokens,
             "kinds": dict(self.kinds.most_common()),
-            "examples": [
-                {
-                    "name": example.name,
-                    "start": example.start,
-                    "kind": example.kind.value,
-                    "sampled": list(example.sampled),
-                    "retokenized": list(example.retokenized),
-                }
-                for example in self.examples
-            ],
+            "examples": [asdict(example) for example in self.examples],
         }
 
 

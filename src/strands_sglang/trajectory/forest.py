@@ -39,7 +39,6 @@ from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
 
 from ..exceptions import TrajectoryError
-from ..fast_paths import FastPath
 from .fingerprint import ReplyPrint, digest, digest_after
 from .history import HistoryMemory, RootReason, Walk
 from .media import Medium, media_growth
@@ -108,7 +107,7 @@ class _Records:
     call_count: int = 0
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
-    memory: HistoryMemory = field(default_factory=HistoryMemory)
+    memory: HistoryMemory | None = None
 
     def with_reply(self, observed: ReplyPrint) -> list[Turn]:
         """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
@@ -119,12 +118,17 @@ class _Records:
 
 
 class TrajectoryForest:
-    """All turns of one conversation, in order of commit."""
+    """All turns of one conversation, in order of commit.
 
-    def __init__(self) -> None:
+    Args:
+        has_memory: Follow a history from where its last call ended; False follows each from its start.
+    """
+
+    def __init__(self, *, has_memory: bool = True) -> None:
         self._lock = threading.RLock()
         self._epoch = 0
-        self._records = _Records()
+        self._has_memory = has_memory
+        self._records = self._no_records()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -135,8 +139,11 @@ class TrajectoryForest:
     def reset(self) -> None:
         """Forget every turn. Call ids start over."""
         with self._lock:
-            self._records = _Records()
+            self._records = self._no_records()
             self._epoch += 1
+
+    def _no_records(self) -> _Records:
+        return _Records(memory=HistoryMemory() if self._has_memory else None)
 
     @property
     def epoch(self) -> int:
@@ -380,9 +387,9 @@ class _Follower:
 
     def follow_from_memory(self, caller: Hashable, messages: Sequence[Mapping[str, Any]]) -> Walk:
         """Follow a history from where the last one of `caller` ended."""
-        if not FastPath.HISTORY_MEMORY.is_on:
-            return self.follow(Walk(key=self.context), messages, 0)
         memory, history = self.records.memory, list(messages)
+        if memory is None:
+            return self.follow(Walk(key=self.context), history, 0)
         known = memory.recall(caller, history)
         before, done = (known.walk, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
         walk = self.follow(before, history, done)
@@ -439,7 +446,7 @@ class _Follower:
         )
 
     def _reason(self, key: bytes, message: Mapping[str, Any]) -> RootReason:
-        """The reason an assistant message is no turn at its place; marks a sample of its agent found in it as used."""
+        """Why an assistant message is not a turn at its place; marks a sample of its agent found in it as used."""
         observed = ReplyPrint.observed(message)
         known = [] if observed is None else self.records.with_reply(observed)
         own = [turn for turn in known if observed is not None and turn.reply.is_seen_in(observed)]
@@ -461,13 +468,7 @@ def _export(
     """One trajectory for every path of used turns, then one for every discarded turn that nothing follows.
 
     Each turn is trained in the first trajectory that holds it. A used turn is always held by a path of used turns, so
-    leaving the discarded trajectories out loses none of its tokens.
-
-    Args:
-        turns: All turns, parents before children.
-        discarded: Indices of the turns that were thrown away.
-        recalled: Indices of the turns that another forest trains.
-        current: The end of the episode so far.
+    leaving the discarded trajectories out loses none of its tokens. Turns in `recalled` are trained by another forest.
     """
     followed: set[int] = set()
     followed_by_used: set[int] = set()

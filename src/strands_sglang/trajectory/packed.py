@@ -44,12 +44,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSpan:
-    """Tokens `[start, end)` were sampled with weights of this version.
+    """Tokens `[start, end)`, of the output inside a turn, of the whole sequence elsewhere, and their weights' version.
 
-    Attributes:
-        version: The server's weight version, or None where it reports none.
-        start: Index of the first token. Relative to the output inside a turn, to the whole sequence elsewhere.
-        end: Index after the last token.
+    `version` is None where the server reports none.
     """
 
     version: str | None

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -30,14 +30,7 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A run of tokens of one kind.
-
-    Attributes:
-        is_output: True when the model sampled the tokens.
-        start: Index of the first token.
-        end: Index after the last token.
-        turn: Index of the model call the tokens belong to; a prompt belongs to the call it prepares.
-    """
+    """The tokens `[start, end)`, sampled or not, of the model call `turn`; a prompt belongs to the call it prepares."""
 
     is_output: bool
     start: int
@@ -260,10 +253,9 @@ class TokenSequence:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TokenSequence:
-        """The sequence that `to_dict` wrote; `token_ids`, `prompt_length`, `loss_mask`, `logprobs` suffice.
+        """The sequence that `to_dict` wrote; `ValueError` for an unknown key, or lengths that contradict each other.
 
-        Raises:
-            ValueError: A key is unknown or two lengths contradict each other.
+        `token_ids`, `prompt_length`, `loss_mask` and `logprobs` suffice.
         """
         if unknown := sorted(set(data) - _FIELDS):
             raise ValueError(f"unknown keys {unknown!r} of a token sequence; known are {sorted(_FIELDS)!r}")
@@ -308,9 +300,7 @@ class TokenSequence:
         return {
             "segment_info": [list(pair) for pair in self.segment_info],
             "segment_turns": [segment.turn for segment in self._segments],
-            "weight_versions": [
-                {"version": span.version, "start": span.start, "end": span.end} for span in self._weights
-            ],
+            "weight_versions": [asdict(span) for span in self._weights],
         }
 
     def __len__(self) -> int:
@@ -351,8 +341,12 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def _raw(values: Iterable[Any], dtype: Any = None) -> NDArray[Any]:
+    return np.array(values if isinstance(values, Sequence | np.ndarray) else list(values), dtype=dtype)
+
+
 def _int_array(values: Iterable[int]) -> NDArray[np.int32]:
-    raw = np.array(values if isinstance(values, Sequence | np.ndarray) else list(values))
+    raw = _raw(values)
     if raw.size == 0:
         return _frozen(np.zeros(0, dtype=np.int32))
     if raw.dtype.kind not in "iu" or raw.ndim != 1:
@@ -363,7 +357,7 @@ def _int_array(values: Iterable[int]) -> NDArray[np.int32]:
 
 
 def _mask_array(values: Iterable[int], count: int) -> NDArray[np.uint8]:
-    raw = np.array(values if isinstance(values, Sequence | np.ndarray) else list(values))
+    raw = _raw(values)
     if raw.size == 0:
         return _frozen(np.zeros(count, dtype=np.uint8))
     if len(raw) != count:
@@ -374,14 +368,12 @@ def _mask_array(values: Iterable[int], count: int) -> NDArray[np.uint8]:
 
 
 def _logprob_array(values: Iterable[float | None], count: int) -> NDArray[np.float64]:
-    if not isinstance(values, np.ndarray):
-        listed = values if isinstance(values, Sequence) else list(values)
-        values = np.array(listed, dtype=np.float64)  # None becomes NaN
-    if values.size == 0:
+    raw = _raw(values, np.float64)  # None becomes NaN
+    if raw.size == 0:
         return _frozen(np.full(count, np.nan))
-    if len(values) != count:
-        raise ValueError(f"logprobs has {len(values)} values for {count} tokens")
-    return _frozen(values.astype(np.float64))
+    if len(raw) != count:
+        raise ValueError(f"logprobs has {len(raw)} values for {count} tokens")
+    return _frozen(raw)
 
 
 def _int_list(values: NDArray[Any]) -> list[int]:

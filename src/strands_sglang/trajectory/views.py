@@ -149,19 +149,9 @@ class Trajectory(TokenView):
     def media(self) -> list[PlacedMedium]:
         """All images in order, with their places in `token_ids`."""
         placed, growth = [], 0
-        for turn in self.turns:
-            for medium in turn.media:
-                placed.append(
-                    PlacedMedium(
-                        data=medium.data,
-                        digest=medium.digest,
-                        processor=medium.processor,
-                        grid=medium.grid,
-                        offset=turn.start + medium.position + growth,
-                        length=len(medium.span),
-                    )
-                )
-                growth += medium.growth
+        for start, medium in ((turn.start, medium) for turn in self.turns for medium in turn.media):
+            placed.append(medium.placed(start + growth))
+            growth += medium.growth
         return placed
 
     @cached_property
@@ -232,11 +222,7 @@ class Trajectory(TokenView):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trajectory:
-        """The trajectory of `to_dict`, or of `facts` with `tokens` and `routed_experts` (bytes).
-
-        Raises:
-            ValueError: A key is unknown, or the tokens contradict themselves.
-        """
+        """The trajectory of `to_dict`, or of `facts` with `tokens` and `routed_experts` (bytes); else `ValueError`."""
         from .tokens import TokenSequence
 
         if unknown := sorted(set(data) - _FIELDS):
@@ -392,10 +378,7 @@ class TokenManager(TokenView):
             return
         if is_output and not self._own:
             raise RuntimeError("First segment must be a prompt: call add_prompt before add_response")
-        turn = 0
-        if self._own:
-            last = self._own[-1]
-            turn = last.turn + int(last.is_output and not is_output)
+        turn = self._own[-1].turn + (self._own[-1].is_output and not is_output) if self._own else 0
         spans = (WeightSpan(version=weight_version, start=0, end=len(ids)),) if is_output else ()
         self._sequence = None
         self._own.append(

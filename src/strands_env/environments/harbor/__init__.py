@@ -7,7 +7,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from strands_sglang.installation import install_command
+from strands_sglang.compat import old_names
+from strands_sglang.exceptions import install_command
 
 if TYPE_CHECKING:
     from .backend import BubblewrapEnvironment
@@ -70,7 +71,7 @@ def create_env_factory(model_factory: Any, **options: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return old_names(__name__)(name)
     if _HOMES[name] != "results":
         check_harbor()
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

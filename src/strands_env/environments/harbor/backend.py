@@ -1,4 +1,4 @@
-"""A Harbor environment without a daemon: `ImageSandbox` behind Harbor's contract.
+"""Harbor environments: `ImageSandbox` behind Harbor's contract, which needs no daemon; docker and podman.
 
     harbor run --environment-import-path strands_env.environments.harbor.backend:BubblewrapEnvironment ...
 
@@ -8,6 +8,7 @@ The image is the task's `docker_image`. Where a task has a Dockerfile alone, it 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +17,9 @@ from typing import Any
 
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.environments.podman import PodmanEnvironment
+from harbor.models.task.config import NetworkPolicy
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import ExecResult as SandboxResult
@@ -25,17 +29,49 @@ from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, ImageSandbox, Image
 from strands_env.sandbox.images.pool import ImagePool
 
 MIB = 1 << 20
+_NO_NETWORK = Path(__file__).with_name("no-network.yaml")
 _OUTPUT_BYTES = 4 * MIB
 """Kept of each stream of a command: Harbor hands them on whole."""
+_REWARD_BYTES = MIB
 
 
-class BubblewrapEnvironment(BaseEnvironment):
+class _Closable(BaseEnvironment):
+    """A backend with the option `network`: "task" follows the task; "none" always means no network."""
+
+    def __init__(self, *args: Any, network: str = "task", **kwargs: Any) -> None:
+        if network not in ("task", "none"):
+            raise ValueError(f"network must be 'task' or 'none', got {network!r}")
+        self._closed = network == "none"
+        super().__init__(*args, **kwargs)
+
+    def validate_network_policy_support(self, network_policy: NetworkPolicy | None = None) -> None:
+        """Refuse what the backend cannot keep; without a network every policy is kept."""
+        if self._closed:
+            return
+        try:
+            super().validate_network_policy_support(network_policy)
+        except ValueError as error:
+            asked = (network_policy or self.network_policy).network_mode.value
+            raise ValueError(
+                f"it asks for network_mode={asked!r}, which the backend {str(self.type())!r} cannot keep here: try "
+                "another backend, or backend_options={'network': 'none'}, which gives it no network at all"
+            ) from error
+
+    async def set_network_policy(self, network_policy: NetworkPolicy) -> None:
+        """Change the network from one phase to the next."""
+        if self._closed:
+            self._network_policy = network_policy
+        else:
+            await super().set_network_policy(network_policy)
+
+
+class BubblewrapEnvironment(_Closable):
     """The container of a task as an `ImageSandbox`.
 
     Args:
         image: Image in place of the task's: a name in the store, or a folder with an unpacked root.
         binds: Folders of this machine to show, read-only, by their path inside.
-        network: "task" does as the task says; "none" gives none, whatever it says.
+        network: "task" follows the task; "none" always means no network.
         snapshot: Folder of a snapshot to start from.
     """
 
@@ -44,13 +80,10 @@ class BubblewrapEnvironment(BaseEnvironment):
         *args: Any,
         image: str | None = None,
         binds: Mapping[str, str] | None = None,
-        network: str = "task",
         snapshot: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if network not in ("task", "none"):
-            raise ValueError(f"network must be 'task' or 'none', got {network!r}")
-        self._image, self._binds, self._network, self._snapshot = image, dict(binds or {}), network, snapshot
+        self._image, self._binds, self._snapshot = image, dict(binds or {}), snapshot
         self._sandbox: ImageSandbox | None = None
         super().__init__(*args, **kwargs)
 
@@ -62,13 +95,13 @@ class BubblewrapEnvironment(BaseEnvironment):
     @property
     def capabilities(self) -> EnvironmentCapabilities:
         """Tasks without a network; no list of allowed hosts."""
-        return EnvironmentCapabilities(disable_internet=True)
+        return EnvironmentCapabilities(disable_internet=True, dynamic_network_policy=self._closed)
 
     def _validate_definition(self) -> None:
         if self.extra_docker_compose_paths or (Path(self.environment_dir) / "docker-compose.yaml").exists():
             raise ValueError(
                 f"the task {self.environment_name!r} has several containers (docker-compose.yaml), and the backend "
-                "'bubblewrap' runs one: use environment 'docker' or 'podman'"
+                "'bubblewrap' runs one: use the backend 'docker' or 'podman'"
             )
 
     @property
@@ -92,9 +125,12 @@ class BubblewrapEnvironment(BaseEnvironment):
     async def start(self, force_build: bool) -> None:
         """Start it; folders that Harbor expects are there afterwards."""
         image = await default_threads.run(ImageStore().find, self.image)
-        config, memory = self.task_env_config, self._effective_memory_mb
-        limits = DEFAULT_IMAGE_LIMITS if not memory else replace(DEFAULT_IMAGE_LIMITS, memory_bytes=memory * MIB)
-        shares = self._network == "task" and self._network_is_public
+        config, limits = self.task_env_config, DEFAULT_IMAGE_LIMITS
+        if memory := self._effective_memory_mb:
+            limits = replace(limits, memory_bytes=memory * MIB)
+        if storage := self._effective_storage_mb:
+            limits = replace(limits, disk_bytes=storage * MIB, file_bytes=storage * MIB)
+        shares = self._network_is_public and not self._closed
         self._sandbox = await ImagePool.of_this_loop().take(
             image,
             limits=limits,
@@ -172,6 +208,38 @@ class BubblewrapEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a folder of the sandbox to this machine."""
         await self.sandbox.read_folder(source_dir, target_dir)
+        for name in ("reward.json", "reward.txt"):  # which Harbor reads whole
+            place = Path(target_dir, name)
+            if place.is_file() and place.stat().st_size > _REWARD_BYTES:
+                raise OSError(errno.EFBIG, f"a reward of more than {_REWARD_BYTES} bytes", f"{source_dir}/{name}")
+
+
+class Docker(_Closable, DockerEnvironment):
+    """Harbor's backend `docker`, whose commands have no terminal: one would end what they leave running.
+
+    With the option `network="none"` it needs neither a sidecar, which a hub would have to send, nor a bridge.
+    """
+
+    def _requires_egress_control(self, **policies: Any) -> bool:
+        return not self._closed and super()._requires_egress_control(**policies)
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        """As Harbor's; without a network the policy may change, which changes nothing."""
+        return super().capabilities.model_copy(update={"dynamic_network_policy": True} if self._closed else {})
+
+    @property
+    def _docker_compose_paths(self) -> list[Path]:
+        return [*super()._docker_compose_paths, *([_NO_NETWORK] if self._closed else [])]
+
+    async def _run_docker_compose_command(self, command: list[str], *args: Any, **kwargs: Any) -> ExecResult:
+        if command[0] == "exec" and "-T" not in command:
+            command = ["exec", "-T", *command[1:]]
+        return await super()._run_docker_compose_command(command, *args, **kwargs)
+
+
+class Podman(Docker, PodmanEnvironment):
+    """Harbor's backend `podman`, likewise."""
 
 
 def built_image(task: str) -> str:
@@ -193,4 +261,10 @@ def _with_note(done: SandboxResult) -> str:
     return f"{done.stderr}\n[{done.note}]".lstrip("\n") if done.note else done.stderr
 
 
-__all__ = ["BubblewrapEnvironment", "SandboxUnavailableError", "built_image"]
+__all__ = [
+    "BubblewrapEnvironment",
+    "Docker",
+    "Podman",
+    "SandboxUnavailableError",
+    "built_image",
+]

@@ -24,12 +24,13 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.core.termination import TaskTimeLimitReachedError
-from strands_env.environments.harness import Harness, ProgramRun
+from strands_env.environments.harness import Harness, HarnessFailedError, ProgramRun
 from strands_env.sandbox.images import ImagePool
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
 
 from .checkpoints import Checkpoint, CheckpointError
+from .named import NamedAgentRun
 from .sandbox import HarborSandbox
 from .trial import Part, TaskTrial
 
@@ -57,7 +58,10 @@ class HarborEnv(Environment):
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.
-        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for the next three.
+        harness: A program to do the task, in the container; see `HarnessEnvironment`, also for `score_failures`,
+            `environment` and `gateway_options`.
+        agent: An agent of Harbor's to do the task, by its name, such as `terminus-2`, or as `module:Class`.
+        agent_options: Its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
         session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
             as `max_requests`.
         spare: Started containers that wait for episodes of the same image (backend `bubblewrap`); see `ImagePool`.
@@ -87,6 +91,8 @@ class HarborEnv(Environment):
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
         command_seconds: float = 180.0,
         harness: Harness | Callable[[Action], Harness] | None = None,
+        agent: str | None = None,
+        agent_options: Mapping[str, Any] | None = None,
         session_limits: Mapping[str, Any] | None = None,
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
@@ -99,12 +105,14 @@ class HarborEnv(Environment):
     ) -> None:
         if verifier not in ("task", "separate"):
             raise ValueError(f"verifier must be 'task' or 'separate', got {verifier!r}")
-        if harness is not None:
+        if harness is not None and agent is not None:
+            raise ValueError("give a harness or an agent of Harbor's, not both")
+        if harness is not None or agent is not None:
             options = {"system_prompt": "", **options}
         options = {"reward_fn": _VerifierReward(self), "tool_timeout": None, "cleanup_timeout": 300.0, **options}
         super().__init__(**options)
         keeps = checkpoints is not None or start_from is not None
-        if keeps and (backend != "bubblewrap" or harness is not None):
+        if keeps and (backend != "bubblewrap" or harness is not None or agent is not None):
             raise ValueError(
                 "episodes are kept and continued with our own agent on the backend 'bubblewrap': no other has snapshots"
             )
@@ -124,15 +132,13 @@ class HarborEnv(Environment):
             "keep_processes": keep_processes,
             "restore_programs": restore_programs,
         }
-        self.program = None
-        if harness is not None:
-            self.program = ProgramRun(
-                harness,
-                limits=session_limits,
-                score_failures=score_failures,
-                environment=environment,
-                gateway_options=gateway_options,
-            )
+        session: dict[str, Any] = {"limits": session_limits, "score_failures": score_failures}
+        session |= {"environment": environment, "gateway_options": gateway_options}
+        self.program: ProgramRun | None = None
+        if agent is not None:
+            self.program = NamedAgentRun(agent, agent_options, **session)
+        elif harness is not None:
+            self.program = ProgramRun(harness, **session)
         self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self._tools = ContainerTools(self.sandbox, max_output_chars=max_output_chars, command_seconds=command_seconds)
         self.trial: TaskTrial | None = None
@@ -231,6 +237,11 @@ class HarborEnv(Environment):
                 return work.result()
             work.cancel()
             await asyncio.wait({work})
+            if self.program is not None and self.program.ended is not None and not self.program.ended["sampled"]:
+                raise HarnessFailedError(
+                    "the program made no model call in the task's time: run its command in the container by hand, and "
+                    "see what it waits for"
+                )
             raise TaskTimeLimitReachedError("the task's time for the agent is over")
         finally:
             for future in (work, clock):
@@ -244,6 +255,8 @@ class HarborEnv(Environment):
             return await self.invoke(agent, None)
         if self.program is None:
             return await self.invoke(agent, part.instruction)
+        if isinstance(self.program, NamedAgentRun):
+            self.program.part = part
         action = Action(message=part.instruction, task_context=self._context)
         home = (await self.sandbox.exec('printf %s "$HOME"')).stdout or "/"
         return await self.program.run(agent, action, self.sandbox, prompt=part.instruction, home=home)
@@ -269,7 +282,8 @@ class _VerifierReward(RewardFunction):
         trial = self._env.trial
         assert trial is not None
         rewards = await trial.reward()
-        return RewardResult(reward=rewards.value(self._env.reward_key), info={"rewards": dict(rewards.rewards)})
+        info = {"rewards": dict(rewards.rewards), **({"restored": trial.restored} if trial.restored else {})}
+        return RewardResult(reward=rewards.value(self._env.reward_key), info=info)
 
 
 class _Keeper:

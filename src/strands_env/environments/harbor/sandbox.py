@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from strands_env.sandbox import Capabilities, ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxError
+from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
 from strands_env.sandbox.contract import MAX_FILE_BYTES
 
 from .backend import BubblewrapEnvironment
@@ -36,15 +36,15 @@ class HarborSandbox:
         self._own = environment if isinstance(environment, BubblewrapEnvironment) else None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """Background processes live on."""
         if self._own is not None:
             return self._own.sandbox.capabilities
         network = Network.LOOPBACK if self.gateway_host else Network.NONE
         if self.environment is None:
-            return Capabilities(work="/", background=True, network=network)
+            return SandboxCapabilities(work="/", background=True, network=network)
         work = self.environment.task_env_config.workdir or "/"
-        return Capabilities(work=work, background=True, network=network)
+        return SandboxCapabilities(work=work, background=True, network=network)
 
     async def exec(
         self,
@@ -116,7 +116,7 @@ class HarborSandbox:
         """Nothing: Harbor ends it."""
 
     def sibling(self) -> Sandbox:
-        """There is none."""
+        """Not supported: the container has no sibling."""
         raise SandboxError("a container of a task has no sibling")
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -21,19 +22,24 @@ from typing import Any, ClassVar
 
 from harbor.agents.base import BaseAgent
 from harbor.environments.base import BaseEnvironment
+from harbor.environments.factory import EnvironmentFactory
 from harbor.models.agent.context import AgentContext
+from harbor.models.environment_type import EnvironmentType
 from harbor.models.task.config import VerifierEnvironmentMode
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.trial import Trial
 
-from .guard import guard
+from strands_sglang.exceptions import did_you_mean
+
+from .guard import guard, running_processes
 from .results import NotMeasuredError, TaskFailedError, TaskReward
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = {"bubblewrap": "strands_env.environments.harbor.backend:BubblewrapEnvironment"}
-"""Backends of ours, by name; all others are Harbor's."""
+_OURS = {"bubblewrap": "BubblewrapEnvironment", "docker": "Docker", "podman": "Podman"}
+BACKENDS = {name: f"strands_env.environments.harbor.backend:{kind}" for name, kind in _OURS.items()}
+"""Backends with a class of ours, by name; all others are Harbor's alone."""
 logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor logs every step of a trial as debugging
 
 
@@ -130,10 +136,12 @@ class TaskTrial:
         self.keep_processes, self.restore_programs = keep_processes, restore_programs
         self.parts: asyncio.Queue[Part | None] = asyncio.Queue()
         self.steps = 1
-        self.timing: dict[str, float] = {}
+        self.restored: list[str] = []
+        """Programs that run tests and were not the image's own after the agent."""
         self._own_folder = folder is None
         self._folder = None if folder is None else Path(folder)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._spared: frozenset[str] = frozenset()
         self._trial: Trial | None = None
         self._running: asyncio.Task[Any] | None = None
         self._begun = asyncio.Event()
@@ -149,6 +157,7 @@ class TaskTrial:
         if self._folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="strands-harbor-")
             self._folder = Path(self._temporary.name)
+        await asyncio.to_thread(check_backend, self.backend)
         OutsideAgent.trials[name] = self
         try:
             self._trial = await Trial.create(self._config(name))
@@ -179,6 +188,9 @@ class TaskTrial:
             self.parts.put_nowait(None)
 
     async def _agent_starts(self, _: Any) -> None:
+        assert self._trial is not None
+        if not self.keep_processes:
+            self._spared = await running_processes(self._trial.agent_environment)
         self._ready.set()
         if self.agent is None:
             await self._begun.wait()
@@ -186,9 +198,9 @@ class TaskTrial:
     async def _verification_starts(self, _: Any) -> None:
         assert self._trial is not None
         if not self._trial._is_agent_environment_stopped:
-            await guard(
+            self.restored += await guard(
                 self._trial.agent_environment,
-                keep_processes=self.keep_processes,
+                spared=None if self.keep_processes else self._spared,
                 restore_programs=self.restore_programs,
             )
 
@@ -245,11 +257,15 @@ class TaskTrial:
         return None if self._trial is None else self._trial.paths.trial_dir
 
     def _config(self, name: str) -> TrialConfig:
+        options = dict(self.backend_options)
+        if self.backend == "bubblewrap":
+            options = {"kwargs": options}
+        elif self.backend in BACKENDS and "network" in options:
+            options["kwargs"] = {"network": options.pop("network"), **options.get("kwargs", {})}
+        if self.backend == "podman":  # podman-compose removes the task's own image with its container
+            options.setdefault("delete", False)
         path = BACKENDS.get(self.backend)
-        if path is not None:
-            environment = EnvironmentConfig(import_path=path, kwargs=self.backend_options)
-        else:
-            environment = EnvironmentConfig(type=self.backend, **self.backend_options)
+        environment = EnvironmentConfig(type=None if path else self.backend, import_path=path, **options)
         if self.agent is None:
             agent = AgentConfig(import_path=f"{__name__}:OutsideAgent", kwargs={"trial": name})
         else:
@@ -261,6 +277,23 @@ class TaskTrial:
             agent=agent,
             environment=environment,
         )
+
+
+@functools.cache
+def check_backend(name: str) -> None:
+    """Check that a backend can be used here.
+
+    Raises:
+        TaskFailedError: There is none of that name, or its program, service or key is missing.
+    """
+    known = {kind.value: kind for kind in EnvironmentType}
+    if name not in BACKENDS and name not in known:
+        names = [*BACKENDS, *known]
+        raise TaskFailedError(f"there is no backend {name!r}{did_you_mean(name, names)}: Harbor has {sorted(known)}")
+    try:
+        EnvironmentFactory.run_preflight(known.get(name), BACKENDS.get(name))
+    except (Exception, SystemExit) as error:
+        raise TaskFailedError(f"the backend {name!r} cannot be used here: {error}") from error
 
 
 def read_reward(trial: Trial) -> TaskReward:

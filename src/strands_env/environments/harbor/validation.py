@@ -21,7 +21,7 @@ CHEATS: Mapping[str, str] = {
 """Ways to a reward that have nothing to do with the task, as scripts of an agent."""
 
 
-class Verdict(StrEnum):
+class TaskVerdict(StrEnum):
     """The use of a task for training."""
 
     SOUND = "sound"
@@ -58,19 +58,19 @@ class TaskReport:
         return [kind for kind, rewards in tried.items() if any((reward or 0.0) > 0.0 for reward in rewards)]
 
     @property
-    def verdict(self) -> Verdict:
-        """The first complaint, from the top; a cheat that was not measured is none."""
+    def verdict(self) -> TaskVerdict:
+        """The first complaint, from the top; a cheat that was not measured is not one."""
         honest = [reward for kind in ("oracle", "nop") for reward in self.rewards.get(kind, [])]
         oracle, nop = self.rewards.get("oracle", []), self.rewards.get("nop", [])
         if not honest or None in honest:
-            return Verdict.BROKEN
+            return TaskVerdict.BROKEN
         if len(set(oracle)) > 1 or len(set(nop)) > 1:
-            return Verdict.FLAKY
+            return TaskVerdict.FLAKY
         if any((reward or 0.0) < 1.0 for reward in oracle):
-            return Verdict.UNSOLVED
+            return TaskVerdict.UNSOLVED
         if any((reward or 0.0) > 0.0 for reward in nop):
-            return Verdict.FREE
-        return Verdict.HACKABLE if self.cheats else Verdict.SOUND
+            return TaskVerdict.FREE
+        return TaskVerdict.HACKABLE if self.cheats else TaskVerdict.SOUND
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -83,7 +83,7 @@ class HarnessEnvironment(Environment):
         gateway_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        foreign = ("system_prompt", "max_tool_iters", "max_tool_calls", "max_parallel_tool_calls")
+        foreign = ("system_prompt", "max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_messages")
         if given := [name for name in foreign if options.get(name) is not None]:
             raise ValueError(f"{', '.join(given)}: the program has its own prompt and tools; max_requests bounds it")
         super().__init__(**options)

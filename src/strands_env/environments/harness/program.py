@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -58,7 +59,7 @@ class ProgramRun:
     The other arguments are those of `HarnessEnvironment`.
 
     Attributes:
-        ended: How the last run ended, with the session's counters.
+        ended: End of the last run, with the session's counters.
     """
 
     def __init__(
@@ -98,9 +99,16 @@ class ProgramRun:
         seen = len(conversation.forest.turns)
         async with self._gateway(conversation, sandbox) as (gateway, origin, path):
             session = gateway.open(conversation=conversation, limits=self.limits)
-            done = await self._launch(session, action, sandbox, prompt, home, origin, path)
+            try:
+                done = await self._launch(session, action, sandbox, prompt, home, origin, path)
+            except asyncio.CancelledError:  # the episode's time is over
+                await session.drop()
+                self._take_over(agent, session, seen)
+                self.ended = {"outcome": "cancelled", **session.counters.to_json()}
+                raise
             await session.close()
-        return self._conclude(agent, session, done, seen)
+        self._take_over(agent, session, seen)
+        return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
     async def _gateway(
@@ -126,6 +134,12 @@ class ProgramRun:
                 origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
             yield gateway, origin, path
 
+    @staticmethod
+    def _addresses(session: Session, origin: str | None) -> dict[str, str]:
+        """Placeholders for the session's addresses and key, as they are inside the sandbox."""
+        url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
+        return {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
+
     async def _launch(
         self,
         session: Session,
@@ -137,13 +151,9 @@ class ProgramRun:
         socket_path: str | None,
     ) -> ExecResult:
         """Write the harness' files and run its command."""
-        url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
         work = None if home else (await sandbox.exec("pwd")).stdout.strip()
         place = home or str(work)
-        values = {
-            "prompt": prompt, "base_url": f"{url}/v1", "anthropic_url": url, "google_url": url,
-            "key": session.key, "home": place,
-        }  # fmt: skip
+        values = {**self._addresses(session, origin), "prompt": prompt, "home": place}
         harness = (self.harness(action) if callable(self.harness) else self.harness).filled(values)
         for name, text in harness.files.items():
             await sandbox.write_file(os.path.join(place, name), text)
@@ -158,7 +168,8 @@ class ProgramRun:
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 
-    def _conclude(self, agent: Agent, session: Session, done: ExecResult, seen: int) -> AgentResult:
+    def _take_over(self, agent: Agent, session: Session, seen: int) -> None:
+        """Give the agent the session's messages, tokens used, and counts."""
         agent.messages.extend(session.history)  # type: ignore[arg-type]
         if session.last_turn is not None:  # titles and sub-agents may have come after it
             session.conversation.forest.show(session.last_turn)
@@ -168,6 +179,8 @@ class ProgramRun:
             for name, tokens in (("inputTokens", prompt), ("outputTokens", sampled), ("totalTokens", prompt + sampled)):
                 metrics.accumulated_usage[name] += tokens  # type: ignore[literal-required]
         metrics.cycle_count += session.counters.sampled
+
+    def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
         self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
         failed = done.outcome is not Outcome.OK
         if failed:

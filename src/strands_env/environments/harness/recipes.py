@@ -138,7 +138,10 @@ def opencode(
 def mini_swe_agent(
     program: Program = "mini", *, model: str = "policy", step_limit: int = 30, arguments: Sequence[str] = ()
 ) -> Harness:
-    """mini-swe-agent (PyPI `mini-swe-agent`), with at most `step_limit` model calls."""
+    """mini-swe-agent (PyPI `mini-swe-agent mcp`), with at most `step_limit` model calls.
+
+    Without `mcp` litellm makes no call at all, and mini-swe-agent tries it ten times, with waits of up to a minute.
+    """
     return Harness(
         command=(
             *_words(program), "--yolo", "--exit-immediately", "--model", "openai/{model}", "--task", "{prompt}",
@@ -153,6 +156,7 @@ def mini_swe_agent(
             "MSWEA_CONFIGURED": "true",
             "MSWEA_COST_TRACKING": "ignore_errors",
             "MSWEA_GLOBAL_CONFIG_DIR": "{home}/.config/mini-swe-agent",
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "2",  # the gateway tries again itself
         },
         model=model,
     )  # fmt: skip

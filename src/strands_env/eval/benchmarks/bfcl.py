@@ -13,14 +13,14 @@ The data come with the package bfcl-eval. It pins old versions of what others ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from strands.types._events import ToolResultEvent
-from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+from strands.tools import PythonAgentTool
+from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.errors import DatasetError
@@ -45,39 +45,23 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 _functions: ContextVar[list[dict[str, Any]]] = ContextVar("functions of the running task")
 
 
-class DeclaredTool(AgentTool):
-    """A tool that is only declared: a call of it is noted, and does nothing.
+def as_tool(function: Mapping[str, Any], answer: Callable[[ToolUse], Awaitable[str]]) -> PythonAgentTool:
+    """A tool for one of the leaderboard's functions (`name`, `description`, `parameters`), answered by `answer`."""
 
-    `function` has `name`, `description` and `parameters`.
-    """
+    async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
+        content = [{"text": await answer(tool_use)}]
+        return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": content}  # type: ignore[typeddict-item]
 
-    def __init__(self, function: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._spec: ToolSpec = {
-            "name": tool_name(function["name"]),
-            "description": function["description"] + SYNTAX,
-            "inputSchema": {"json": json_schema(function["parameters"])},
-        }
+    spec: ToolSpec = {
+        "name": tool_name(function["name"]),
+        "description": function["description"] + SYNTAX,
+        "inputSchema": {"json": json_schema(function["parameters"])},
+    }
+    return PythonAgentTool(spec["name"], spec, run)
 
-    @property
-    def tool_name(self) -> str:
-        """The name, with underscores for dots."""
-        return self._spec["name"]
 
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """The declaration."""
-        return self._spec
-
-    @property
-    def tool_type(self) -> str:
-        """`declared`."""
-        return "declared"
-
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Note the call."""
-        content = [{"text": "The call was noted."}]
-        yield ToolResultEvent({"toolUseId": tool_use["toolUseId"], "status": "success", "content": content})  # type: ignore[typeddict-item]
+async def _noted(tool_use: ToolUse) -> str:
+    return "The call was noted."
 
 
 def tool_name(function: str) -> str:
@@ -111,7 +95,7 @@ class FunctionCallEnv(Environment):
 
     def get_tools(self) -> list[Any]:
         """The functions of the task."""
-        return [DeclaredTool(function) for function in _functions.get()]
+        return [as_tool(function, _noted) for function in _functions.get()]
 
 
 class FunctionCallReward(RewardFunction):
@@ -126,11 +110,11 @@ class FunctionCallReward(RewardFunction):
         return RewardResult(reward=float(reason is None), info={"category": context["category"], "reason": reason})
 
 
-Call = tuple[str, Any]
+FunctionCall = tuple[str, Any]
 
 
 def mismatch(
-    category: str, functions: list[dict[str, Any]], calls: list[Call], accepted: list[dict[str, Any]]
+    category: str, functions: list[dict[str, Any]], calls: list[FunctionCall], accepted: list[dict[str, Any]]
 ) -> str | None:
     """The reason the calls are not the accepted ones; None if they are.
 
@@ -155,7 +139,9 @@ def mismatch(
     return None
 
 
-def _call_mismatch(call: Call, name: str, parameters: Mapping[str, Any], accepted: Mapping[str, Any]) -> str | None:
+def _call_mismatch(
+    call: FunctionCall, name: str, parameters: Mapping[str, Any], accepted: Mapping[str, Any]
+) -> str | None:
     called, given = call
     if called != tool_name(name):
         return f"called {called}, expected {tool_name(name)}"
@@ -218,11 +204,7 @@ def _plain(value: Any) -> Any:
 
 
 def data_folder(data_path: str | Path | None, install: str) -> Path:
-    """The folder of the leaderboard's data: the one given (--data), or the installed package's.
-
-    Raises:
-        DatasetError: Nothing is given and nothing installed; it names `install`, the line that installs the package.
-    """
+    """The folder of the leaderboard's data: the one given (--data), or that of the package that `install` installs."""
     if data_path is not None:
         return Path(data_path)
     spec = util.find_spec("bfcl_eval")
@@ -246,11 +228,7 @@ class BFCLEvaluator(Benchmark):
         return lambda: FunctionCallEnv(model_factory=model_factory, **options)
 
     def rows(self) -> Iterator[Row]:
-        """The questions of all categories that the folder has, each with its accepted calls.
-
-        Raises:
-            DatasetError: There is no such folder, or it has none of the files.
-        """
+        """The questions of all categories that the folder has, each with its accepted calls."""
         folder = data_folder(self.data_path, "pip install --no-deps bfcl-eval")
         found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
         if not found:

@@ -25,12 +25,11 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
 from strands.tools.executors import SequentialToolExecutor
-from strands.types._events import ToolResultEvent
-from strands.types.tools import ToolGenerator, ToolUse
+from strands.types.tools import ToolUse
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import default_threads
-from strands_env.eval.benchmarks.bfcl import DeclaredTool, data_folder
+from strands_env.eval.benchmarks.bfcl import as_tool, data_folder
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, read_lines
 from strands_sglang import MaxToolIterationsReachedError
@@ -70,10 +69,6 @@ class _World:
         )
         return str(results[0])
 
-    def close(self) -> None:
-        """Forget the simulators."""
-        _forget(self.name)
-
 
 def _forget(name: str) -> None:
     kept = vars(_package("eval_checker.multi_turn_eval.multi_turn_utils"))
@@ -94,19 +89,13 @@ def as_python(name: str, arguments: Any, functions: Sequence[Mapping[str, Any]])
     return f"{name}({','.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-class SimulatorTool(DeclaredTool):
-    """A function of the simulators."""
-
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Run the call."""
-        world = _world.get()
-        call = as_python(self.tool_name, tool_use["input"], _functions(world.entry))
-        if call is None:
-            text = "Error during execution: the names of the arguments are not valid"
-        else:
-            text = await default_threads.run(world.run, call)
-        result: Any = {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": text}]}
-        yield ToolResultEvent(result)
+async def _simulated(tool_use: ToolUse) -> str:
+    """Run a call on the simulators of the episode."""
+    world = _world.get()
+    call = as_python(tool_use["name"], tool_use["input"], _functions(world.entry))
+    if call is None:
+        return "Error during execution: the names of the arguments are not valid"
+    return await default_threads.run(world.run, call)
 
 
 class _Limit(HookProvider):
@@ -130,7 +119,7 @@ class _Limit(HookProvider):
         if event.selected_tool is None:
             name = event.tool_use["name"]
             found = next((item for item in _functions(self._world.entry) if item["name"] == name), None)
-            event.selected_tool = None if found is None else SimulatorTool(found)
+            event.selected_tool = None if found is None else as_tool(found, _simulated)
 
 
 class MultiTurnEnv(Environment):
@@ -143,12 +132,11 @@ class MultiTurnEnv(Environment):
         try:
             return await super().step(action, **options)
         finally:
-            world.close()
+            _forget(world.name)
 
     def get_tools(self) -> list[Any]:
         """The functions that are not held back."""
-        entry = _world.get().entry
-        return [SimulatorTool(function) for function in entry["function"]]
+        return [as_tool(function, _simulated) for function in _world.get().entry["function"]]
 
     def get_hooks(self) -> list[Any]:
         """The limit of replies to one request."""
@@ -162,7 +150,7 @@ class MultiTurnEnv(Environment):
         held_back = world.entry.get("missed_function", {})
         for turn, messages in enumerate(world.entry["question"]):
             for function in held_back.get(str(turn), ()):
-                agent.tool_registry.register_tool(self._limited(SimulatorTool(function)))
+                agent.tool_registry.register_tool(self._limited(as_tool(function, _simulated)))
             prompt = "\n\n".join(message["content"] for message in messages)
             world.replies = 0
             result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
@@ -239,11 +227,7 @@ class BFCLMultiTurnEvaluator(Benchmark):
         return lambda: MultiTurnEnv(model_factory=model_factory, **options)
 
     def rows(self) -> Iterator[Row]:
-        """The tasks of all categories that the folder has, with their functions and expected calls.
-
-        Raises:
-            DatasetError: There is no such folder, or it has none of the files.
-        """
+        """The tasks of all categories that the folder has, with their functions and expected calls."""
         folder = data_folder(self.data_path, INSTALL)
         found = [name for name in CATEGORIES if (folder / f"BFCL_v4_{name}.json").is_file()]
         if not found:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, published
+from strands_env.eval.benchmarks.grading import MATCH, judged, published
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_rows
+from strands_sglang.compat import old_names
 
 URL = "https://openaipublic.blob.core.windows.net/simple-evals/browse_comp_test_set.csv"
 QUESTIONS = 1266
@@ -38,17 +39,8 @@ class BrowseCompEvaluator(Benchmark):
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """Tools for search where a provider is given, graded by a judge.
-
-        Options: `judge_model`, by default the evaluated model; `search`, a `SearchProvider`; those of the environment.
-        """
-        judge, search = options.pop("judge_model", model_factory), options.pop("search", None)
-        options = {"reward_fn": GradedAnswerReward(judge, MATCH), **options}
-        if search is None:
-            return lambda: Environment(model_factory=model_factory, **options)
-        from strands_env.environments import SearchEnv
-
-        return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)
+        """Tools for search where a provider is given, graded by a judge: see `judged`."""
+        return judged(model_factory, MATCH, **options)
 
     def count(self) -> int | None:
         """The limit, or the number of questions."""
@@ -87,10 +79,9 @@ class BrowseCompEvaluator(Benchmark):
 
 
 def decrypted(text: str, password: str) -> str:
-    """The text whose base64 form was combined, byte by byte, with the repeated SHA-256 of a password.
-
-    Raises:
-        ValueError: It is not such a text.
-    """
+    """The text whose base64 form was combined, byte by byte, with the repeated SHA-256 of a password."""
     key = itertools.cycle(hashlib.sha256(password.encode()).digest())
     return bytes(byte ^ mask for byte, mask in zip(base64.b64decode(text), key, strict=False)).decode()
+
+
+__getattr__ = old_names(__name__)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, GradedAnswerReward, Grading
-from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.core import Environment, ModelFactory
+from strands_env.eval.benchmarks.grading import FACTS, FACTS_VERIFIED, Grading, judged
+from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
 
 FRAMES_GRADING = Grading(
     own="""Does the predicted answer agree with the ground truth answer to the question? Compare meaning, not wording or
@@ -26,38 +26,15 @@ Ground truth answer: {truth}""",
 )
 
 
-class FactsBenchmark(Benchmark):
+class FactsBenchmark(QuestionBenchmark):
     """Questions with one expected answer; a subclass names its data set, its columns and its grading."""
 
     grading: ClassVar[Grading] = FACTS
-    question_fields: ClassVar[tuple[str, ...]] = ("problem", "question")
-    answer_fields: ClassVar[tuple[str, ...]] = ("answer",)
-    id_fields: ClassVar[tuple[str, ...]] = ("id",)
-    kept_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
-        """A conversation, with tools for search where a provider is given, graded by a judge.
-
-        Options: `judge_model`, by default the evaluated model; `search`, a `SearchProvider`; those of the environment.
-        """
-        judge, search = options.pop("judge_model", model_factory), options.pop("search", None)
-        options = {"reward_fn": GradedAnswerReward(judge, cls.grading), **options}
-        if search is None:
-            return lambda: Environment(model_factory=model_factory, **options)
-        from strands_env.environments import SearchEnv
-
-        return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)
-
-    def action(self, row: Row, index: int) -> Action | None:
-        """The question with its expected answer."""
-        question, answer = field(row, *self.question_fields), field(row, *self.answer_fields)
-        if question is None or answer is None:
-            return None
-        name = field(row, *self.id_fields) or str(index)
-        kept = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
-        return Action(message=question, task_context=context)
+        """A conversation, with tools for search where a provider is given, graded by a judge: see `judged`."""
+        return judged(model_factory, cls.grading, **options)
 
 
 class SimpleQAVerifiedEvaluator(FactsBenchmark):

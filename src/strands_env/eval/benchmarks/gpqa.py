@@ -9,6 +9,7 @@ from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_sglang.compat import old_names
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
@@ -73,3 +74,13 @@ class GPQAMainEvaluator(GPQAEvaluator):
 
     benchmark_name = "gpqa-main"
     dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_main", split="train", size=448)
+
+
+class GPQAExtendedEvaluator(GPQAEvaluator):
+    """GPQA Extended: 546 graduate-level questions (licence on the hub)."""
+
+    benchmark_name = "gpqa-extended"
+    dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_extended", split="train", size=546)
+
+
+__getattr__ = old_names(__name__)

@@ -17,10 +17,10 @@ from typing import Any
 
 from strands.models import Model
 
-from strands_env.core import Action, RewardResult, StepResult
+from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
 from strands_env.rewards import LLMJudgeReward
 from strands_env.rewards.llm_judge_reward import tagged
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -160,11 +160,7 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         return self._prompt.format(**texts)
 
     async def get_reward(self, judgment: str) -> float | None:
-        """The reward of the last verdict in the judge's text.
-
-        Raises:
-            ValueError: There is none.
-        """
+        """The reward of the last verdict in the judge's text."""
         verdict = self._verdict(judgment)
         if verdict is None:
             raise ValueError(f"the judge gave no verdict: {judgment[-200:]!r}")
@@ -174,3 +170,18 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         flags = re.IGNORECASE if "yes" in self.grading.rewards else re.NOFLAG
         found = re.findall(self.grading.verdict, judgment, flags)
         return found[-1].lower() if found else None
+
+
+def judged(
+    model_factory: ModelFactory, grading: Grading, *, judge_model: Any = None, search: Any = None, **options: Any
+) -> Callable[[], Environment]:
+    """Environments whose answers are graded by `judge_model` (the evaluated model itself if not given).
+
+    `search`, a `SearchProvider`, gives them tools for search.
+    """
+    options = {"reward_fn": GradedAnswerReward(judge_model or model_factory, grading), **options}
+    if search is None:
+        return lambda: Environment(model_factory=model_factory, **options)
+    from strands_env.environments import SearchEnv
+
+    return lambda: SearchEnv(model_factory=model_factory, provider=search, **options)

@@ -18,7 +18,7 @@ from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample
-from strands_sglang.installation import cache_folder
+from strands_sglang.cache import cache_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,7 @@ class TaskRepository:
     folder: str = ""
 
     def fetch(self, name: str) -> Path:
-        """The folder with the tasks, in the cache of this package; fetched with git where it is not there yet.
-
-        Raises:
-            DatasetError: It cannot be fetched.
-        """
+        """The folder with the tasks, in the cache of this package; fetched with git where it is not there yet."""
         place = cache_folder() / "tasks" / name
         if not place.exists():
             unfinished = place.with_name(f"{name}.part")
@@ -66,7 +62,7 @@ class HarborEvaluator(Benchmark):
     benchmark_name = "harbor"
     has_local_rows = True
     repository: ClassVar[TaskRepository | None] = None
-    """Where the tasks are, if no folder is given."""
+    """Repository of the tasks, if no folder is given."""
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[..., Environment]:
@@ -80,11 +76,7 @@ class HarborEvaluator(Benchmark):
         return factory
 
     def rows(self) -> Iterator[Row]:
-        """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself.
-
-        Raises:
-            DatasetError: There is no such folder, or a task in it is incomplete.
-        """
+        """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself."""
         for folder in task_folders(self._root()):
             yield _row(folder)
 
@@ -133,11 +125,7 @@ class SWEBenchVerifiedEvaluator(HarborEvaluator):
 
 
 def task_folders(root: Path) -> list[Path]:
-    """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself.
-
-    Raises:
-        DatasetError: There is none.
-    """
+    """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself."""
     if (root / "task.toml").is_file():
         return [root]
     folder = root / "tasks" if (root / "tasks").is_dir() else root

@@ -1,21 +1,25 @@
-"""Humanity's Last Exam (Phan et al. 2025), its questions without pictures, graded by a judge model."""
+"""Humanity's Last Exam (Phan et al. 2025) and its verified part, graded by a judge model."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable, Iterable
 from importlib import util
 from typing import Any
 
-from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult, TaskContext
+from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
 from strands_env.eval.benchmarks.grading import MATCH, GradedAnswerReward, published
-from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row
 
 SYSTEM_PROMPT = """Answer in this form:
 Explanation: why you chose your answer
 Answer: your answer
 Confidence: how sure you are, from 0% to 100%"""
 
+_PICTURE = re.compile(r"data:image/(png|jpe?g|gif|webp);base64,(.*)", re.IGNORECASE | re.DOTALL)
 _CONFIDENCE = re.compile(r"confidence\W{0,8}(\d{1,3})", re.IGNORECASE)
 
 
@@ -30,11 +34,13 @@ class HLEReward(GradedAnswerReward):
         return result.model_copy(update={"info": {**result.info, "confidence": confidence}})
 
 
-class HLEEvaluator(Benchmark):
+class HLEEvaluator(QuestionBenchmark):
     """HLE: the questions of Humanity's Last Exam without pictures (asks for a licence on the hub); needs a judge."""
 
     benchmark_name = "hle"
     dataset = HubDataset(path="cais/hle", split="test")
+    question_fields = ("question",)
+    kept_fields = ("category", "raw_subject", "answer_type")
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
@@ -49,12 +55,46 @@ class HLEEvaluator(Benchmark):
         """The rows without a picture."""
         return (row for row in super().rows() if not row.get("image"))
 
-    def action(self, row: Row, index: int) -> Action | None:
-        """The question with its answer."""
-        question, answer = field(row, "question"), field(row, "answer")
-        if question is None or answer is None:
-            return None
-        kept = {key: row[key] for key in ("category", "raw_subject", "answer_type") if row.get(key) is not None}
-        name = field(row, "id") or str(index)
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
-        return Action(message=question, task_context=context)
+    def message(self, row: Row, question: str) -> str | list[dict[str, Any]]:
+        """The question, and its pictures."""
+        pictures = self.pictures(row)
+        return [{"text": question}, *pictures] if pictures else question
+
+    def pictures(self, row: Row) -> list[dict[str, Any]]:
+        """The content blocks beside the question: none, as `rows` leaves questions with a picture out."""
+        return []
+
+
+class HLEVerifiedGoldEvaluator(HLEEvaluator):
+    """HLE-Verified, gold: 668 checked questions of Humanity's Last Exam, some with a picture; needs a judge."""
+
+    benchmark_name = "hle-verified-gold"
+    dataset = HubDataset(path="skylenage-ai/HLE-Verified", split="train")
+
+    def rows(self) -> Iterable[Row]:
+        """The rows of the gold subset, each with the fields of the original record that it holds as JSON."""
+        for row in super(HLEEvaluator, self).rows():
+            if row.get("Verified_Classes") == "Gold subset":
+                record = row.get("json") or {}
+                yield {**(json.loads(record) if isinstance(record, str) else record), **row}
+
+    def pictures(self, row: Row) -> list[dict[str, Any]]:
+        """The picture of the question, which is a data URL."""
+        address = row.get("image")
+        if not address:
+            return []
+        found = _PICTURE.fullmatch(address)
+        if found is None:
+            raise DatasetError(f"question {row.get('id')!r} has an image that is not a data URL: {address[:60]!r}")
+        kind = "jpeg" if found[1].lower() == "jpg" else found[1].lower()
+        return [{"image": {"format": kind, "source": {"bytes": base64.b64decode(found[2])}}}]
+
+
+class HLEVerifiedGoldTextEvaluator(HLEVerifiedGoldEvaluator):
+    """HLE-Verified, gold, without pictures: 575 checked questions of Humanity's Last Exam; needs a judge."""
+
+    benchmark_name = "hle-verified-gold-text"
+
+    def rows(self) -> Iterable[Row]:
+        """The rows without a picture."""
+        return (row for row in super().rows() if not row.get("image"))

@@ -20,13 +20,11 @@ from typing import Any
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_sglang.installation import install_command
+from strands_sglang.compat import old_names
+from strands_sglang.exceptions import install_command
 
 Arguments = Mapping[str, Any]
-Check = Callable[[str, Arguments], bool]
-
-CHECKS: dict[str, Check] = {}
-"""Checks by instruction id: does the text follow the instruction with these arguments? All take linear time."""
+InstructionCheck = Callable[[str, Arguments], bool]
 
 _MAX_LANGUAGE_CHARS = 100_000
 """langdetect looks at 10,000 characters, after it has left out addresses."""
@@ -43,83 +41,20 @@ _CONTRACTION = re.compile(r"(?<=.)['’](?:S|M|D|RE|VE|LL)$|N['’]T$")
 _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
-def check(name: str) -> Callable[[Check], Check]:
-    """Register the check of an instruction."""
-
-    def register(function: Check) -> Check:
-        CHECKS[name] = function
-        return function
-
-    return register
-
-
 def _holds(count: int, relation: str | None, bound: int) -> bool:
     if relation not in ("less than", "at least"):
         raise ValueError(f"a relation is 'less than' or 'at least', got {relation!r}")
     return count < bound if relation == "less than" else count >= bound
 
 
-# ---- words ---------------------------------------------------------------------------------------------------------
-
-
-@check("keywords:existence")
-def _keywords(text: str, given: Arguments) -> bool:
-    return all(re.search(re.escape(word), text, re.IGNORECASE) for word in given["keywords"])
-
-
-@check("keywords:frequency")
-def _keyword_frequency(text: str, given: Arguments) -> bool:
-    count = len(re.findall(re.escape(given["keyword"].strip()), text, re.IGNORECASE))
-    return _holds(count, given["relation"], given["frequency"])
-
-
-@check("keywords:forbidden_words")
-def _forbidden_words(text: str, given: Arguments) -> bool:
-    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in given["forbidden_words"])
-
-
-@check("keywords:letter_frequency")
-def _letter_frequency(text: str, given: Arguments) -> bool:
-    return _holds(text.lower().count(given["letter"].strip().lower()), given["let_relation"], given["let_frequency"])
-
-
-@check("length_constraints:number_words")
-def _number_words(text: str, given: Arguments) -> bool:
-    return _holds(len(re.findall(r"\w+", text)), given["relation"], given["num_words"])
-
-
-@check("punctuation:no_comma")
-def _no_comma(text: str, given: Arguments) -> bool:
-    return "," not in text
-
-
-@check("change_case:capital_word_frequency")
-def _capital_words(text: str, given: Arguments) -> bool:
-    return _holds(count_capital_words(text), given["capital_relation"], given["capital_frequency"])
+def _found(pattern: str, text: str) -> int:
+    return len(re.findall(pattern, text, re.IGNORECASE))
 
 
 def count_capital_words(text: str) -> int:
     """Words without lower-case letters. Hyphens, full stops and slashes join; contractions are two words."""
     words = re.split(r"[\s,:;!?()\[\]{}<>\"“”…@#$%&]", text)
     return sum(word.isupper() + bool(_CONTRACTION.search(word) and word.isupper()) for word in words)
-
-
-# ---- language and case ---------------------------------------------------------------------------------------------
-
-
-@check("language:response_language")
-def _language(text: str, given: Arguments) -> bool:
-    return _is_language(text, given["language"])
-
-
-@check("change_case:english_capital")
-def _capital(text: str, given: Arguments) -> bool:
-    return text.isupper() and _is_language(text, "en")
-
-
-@check("change_case:english_lowercase")
-def _lowercase(text: str, given: Arguments) -> bool:
-    return text.islower() and _is_language(text, "en")
 
 
 def _is_language(text: str, expected: str) -> bool:
@@ -144,14 +79,6 @@ def _detectors() -> Any:
     return factory
 
 
-# ---- sentences, paragraphs, sections -------------------------------------------------------------------------------
-
-
-@check("length_constraints:number_sentences")
-def _number_sentences(text: str, given: Arguments) -> bool:
-    return _holds(count_sentences(text), given["relation"], given["num_sentences"])
-
-
 def count_sentences(text: str) -> int:
     """Sentences end at `?`, `!`, or a full stop that is not one of an abbreviation, an initial, or an ellipsis."""
     count, is_open = 0, False
@@ -173,13 +100,11 @@ def _ends_sentence(word: str, following: str) -> bool:
     return True
 
 
-@check("length_constraints:number_paragraphs")
 def _paragraphs(text: str, given: Arguments) -> bool:
     parts = [bool(part.strip()) for part in re.split(r"\s?\*\*\*\s?", text)]
     return all(parts[1:-1]) and sum(parts) == int(given["num_paragraphs"])
 
 
-@check("length_constraints:nth_paragraph_first_word")
 def _first_word(text: str, given: Arguments) -> bool:
     parts = text.split("\n\n")
     count, place = sum(bool(part.strip()) for part in parts), int(given["nth_paragraph"])
@@ -190,25 +115,10 @@ def _first_word(text: str, given: Arguments) -> bool:
     return bool(count == int(given["num_paragraphs"]) and first == given["first_word"].lower())
 
 
-@check("detectable_format:multiple_sections")
-def _sections(text: str, given: Arguments) -> bool:
-    found = re.findall(rf"\s?{re.escape(given['section_spliter'].strip())}\s?\d+\s?", text)
-    return len(found) >= int(given["num_sections"])
-
-
-@check("combination:two_responses")
 def _two_responses(text: str, given: Arguments) -> bool:
     parts = [part.strip() for part in text.split("******")]
     answers = [part for part in parts if part]
     return all(parts[1:-1]) and len(answers) == 2 and answers[0] != answers[1]
-
-
-# ---- format --------------------------------------------------------------------------------------------------------
-
-
-@check("detectable_format:number_bullet_lists")
-def _bullets(text: str, given: Arguments) -> bool:
-    return count_bullets(text) == int(given["num_bullets"])
 
 
 def count_bullets(text: str) -> int:
@@ -228,14 +138,12 @@ def count_bullets(text: str) -> int:
     return dashes + stars
 
 
-@check("detectable_format:number_highlighted_sections")
 def _highlights(text: str, given: Arguments) -> bool:
     single = [part for part in re.findall(r"\*[^\n*]*+\*", text) if part.strip("*").strip()]
     double = [part for part in re.findall(r"\*\*[^\n*]*+\*\*", text) if part[2:-2].strip()]
     return len(single) + len(double) >= int(given["num_highlights"])
 
 
-@check("detectable_format:title")
 def _title(text: str, given: Arguments) -> bool:
     for line in text.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
@@ -244,7 +152,6 @@ def _title(text: str, given: Arguments) -> bool:
     return False
 
 
-@check("detectable_format:json_format")
 def _json(text: str, given: Arguments) -> bool:
     text = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
@@ -256,44 +163,64 @@ def _json(text: str, given: Arguments) -> bool:
     return True
 
 
-@check("detectable_format:constrained_response")
-def _constrained(text: str, given: Arguments) -> bool:
-    return any(option in text for option in _CONSTRAINED)
-
-
-@check("detectable_content:number_placeholders")
 def _placeholders(text: str, given: Arguments) -> bool:
     lines = (line[: line.rfind("]") + 1] for line in text.split("\n"))
-    return sum(len(re.findall(r"\[[^\]]*+\]", line)) for line in lines) >= int(given["num_placeholders"])
+    return sum(_found(r"\[[^\]]*+\]", line) for line in lines) >= int(given["num_placeholders"])
 
 
-@check("detectable_content:postscript")
 def _postscript(text: str, given: Arguments) -> bool:
     marker = given["postscript_marker"].strip()
     known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
     return bool(re.search(known.get(marker, re.escape(marker.lower())), text.lower()))
 
 
-# ---- beginning and end ---------------------------------------------------------------------------------------------
-
-
-@check("combination:repeat_prompt")
-def _repeat_prompt(text: str, given: Arguments) -> bool:
-    return text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
-
-
-@check("startend:end_checker")
-def _end(text: str, given: Arguments) -> bool:
-    return text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
-
-
-@check("startend:quotation")
-def _quotation(text: str, given: Arguments) -> bool:
-    text = text.strip()
-    return len(text) > 1 and text.startswith('"') and text.endswith('"')
-
-
-# ---- the reward ----------------------------------------------------------------------------------------------------
+CHECKS: dict[str, InstructionCheck] = {
+    "keywords:existence": lambda text, given: all(_found(re.escape(word), text) for word in given["keywords"]),
+    "keywords:frequency": lambda text, given: _holds(
+        _found(re.escape(given["keyword"].strip()), text), given["relation"], given["frequency"]
+    ),
+    "keywords:forbidden_words": lambda text, given: (
+        not any(_found(rf"\b{re.escape(word)}\b", text) for word in given["forbidden_words"])
+    ),
+    "keywords:letter_frequency": lambda text, given: _holds(
+        text.lower().count(given["letter"].strip().lower()), given["let_relation"], given["let_frequency"]
+    ),
+    "language:response_language": lambda text, given: _is_language(text, given["language"]),
+    "length_constraints:number_sentences": lambda text, given: _holds(
+        count_sentences(text), given["relation"], given["num_sentences"]
+    ),
+    "length_constraints:number_words": lambda text, given: _holds(
+        _found(r"\w+", text), given["relation"], given["num_words"]
+    ),
+    "length_constraints:number_paragraphs": _paragraphs,
+    "length_constraints:nth_paragraph_first_word": _first_word,
+    "detectable_content:number_placeholders": _placeholders,
+    "detectable_content:postscript": _postscript,
+    "detectable_format:number_bullet_lists": lambda text, given: count_bullets(text) == int(given["num_bullets"]),
+    "detectable_format:number_highlighted_sections": _highlights,
+    "detectable_format:multiple_sections": lambda text, given: (
+        len(re.findall(rf"\s?{re.escape(given['section_spliter'].strip())}\s?\d+\s?", text))
+        >= int(given["num_sections"])
+    ),
+    "detectable_format:constrained_response": lambda text, given: any(option in text for option in _CONSTRAINED),
+    "detectable_format:json_format": _json,
+    "detectable_format:title": _title,
+    "combination:two_responses": _two_responses,
+    "combination:repeat_prompt": lambda text, given: (
+        text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
+    ),
+    "startend:end_checker": lambda text, given: (
+        text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
+    ),
+    "startend:quotation": lambda text, given: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"',
+    "punctuation:no_comma": lambda text, given: "," not in text,
+    "change_case:capital_word_frequency": lambda text, given: _holds(
+        count_capital_words(text), given["capital_relation"], given["capital_frequency"]
+    ),
+    "change_case:english_capital": lambda text, given: text.isupper() and _is_language(text, "en"),
+    "change_case:english_lowercase": lambda text, given: text.islower() and _is_language(text, "en"),
+}
+"""Checks by instruction id: does the text follow the instruction with these arguments? All take linear time."""
 
 
 def loosened(text: str) -> list[str]:
@@ -375,3 +302,6 @@ class IFEvalEvaluator(Benchmark):
         rules = {"instructions": list(names), "arguments": arguments}
         context = TaskContext(id=f"{self.benchmark_name}_{name}", **rules)
         return Action(message=prompt, task_context=context)
+
+
+__getattr__ = old_names(__name__)

@@ -126,11 +126,7 @@ def last_program(text: str) -> str | None:
 
 
 def all_tests(public: str, private: str) -> list[dict[str, str]]:
-    """Public and private tests: `input`, `output`. Private ones may be packed: base64 of zlib of a pickled text.
-
-    Raises:
-        ValueError: They are not in this form. Nothing but a text is unpickled.
-    """
+    """Public and private tests: `input`, `output`. Private ones may be packed: base64 of zlib of a pickled text."""
     tests = json.loads(public)
     if private:
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from strands_env.core import Action, Environment, ModelFactory, TaskContext
-from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+from strands_env.core import Environment, ModelFactory
+from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
 from strands_env.eval.run.tasks import Tasks
 
 _AIME = {
@@ -18,12 +18,8 @@ _AIME = {
 SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}."
 
 
-class MathBenchmark(Benchmark):
+class MathBenchmark(QuestionBenchmark):
     """Problems with one final answer; a subclass names its data set and its fields."""
-
-    id_fields: ClassVar[tuple[str, ...]] = ("id",)
-    problem_fields: ClassVar[tuple[str, ...]] = ("problem", "question")
-    kept_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
@@ -32,20 +28,6 @@ class MathBenchmark(Benchmark):
 
         options = {"system_prompt": SYSTEM_PROMPT, "reward_fn": MathRewardFunction(), **options}
         return lambda: Environment(model_factory=model_factory, **options)
-
-    def answer(self, row: Row) -> str | None:
-        """The final answer of a row."""
-        return field(row, "answer")
-
-    def action(self, row: Row, index: int) -> Action | None:
-        """The problem with its answer."""
-        problem, answer = field(row, *self.problem_fields), self.answer(row)
-        if problem is None or answer is None:
-            return None
-        name = field(row, *self.id_fields) or str(index)
-        kept = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
-        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
-        return Action(message=problem, task_context=context)
 
 
 class AIMEEvaluator(MathBenchmark):

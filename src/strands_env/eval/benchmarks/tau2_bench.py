@@ -21,9 +21,9 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 from strands.agent.conversation_manager import NullConversationManager
 from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry, MessageAddedEvent
+from strands.tools import PythonAgentTool
 from strands.tools.executors import SequentialToolExecutor
-from strands.types._events import ToolResultEvent
-from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+from strands.types.tools import ToolResult, ToolSpec, ToolUse
 
 from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
@@ -32,6 +32,7 @@ from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang import MaxToolIterationsReachedError
+from strands_sglang.compat import old_names
 from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
@@ -63,43 +64,6 @@ def _tau2(module: str) -> Any:
         ) from error
 
 
-class DomainTool(AgentTool):
-    """A tool of the episode's database, called by the agent (`assistant`) or by the user.
-
-    Args:
-        name: A name that the database does not know is answered with the package's own error.
-        spec: Its declaration for the model; None for a name that was not offered.
-    """
-
-    def __init__(self, episode: Tau2Episode, name: str, spec: ToolSpec | None, requestor: str) -> None:
-        super().__init__()
-        self._episode = episode
-        self._name = name
-        self._spec: ToolSpec = spec or {"name": name, "description": name, "inputSchema": {"json": {}}}
-        self._requestor = requestor
-
-    @property
-    def tool_name(self) -> str:
-        """The name."""
-        return self._name
-
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """The declaration."""
-        return self._spec
-
-    @property
-    def tool_type(self) -> str:
-        """`tau2`."""
-        return "tau2"
-
-    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
-        """Run the call. Its error is the text that the package writes, and is shown as any other result."""
-        text = self._episode.run(self._name, tool_use, self._requestor)
-        result: Any = {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": text}]}
-        yield ToolResultEvent(result)
-
-
 class Tau2Episode:
     """One conversation: the database, and the messages in the package's form.
 
@@ -129,7 +93,7 @@ class Tau2Episode:
         self._results: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
 
-    def tools(self, requestor: str) -> list[DomainTool]:
+    def tools(self, requestor: str) -> list[PythonAgentTool]:
         """The tools of the agent (`assistant`) or of the user."""
         if requestor == "assistant":
             offered = self.database.get_tools()
@@ -137,7 +101,16 @@ class Tau2Episode:
             return []
         else:
             offered = self.database.get_user_tools(include=self.task.user_tools)
-        return [DomainTool(self, tool.name, _spec(tool.openai_schema["function"]), requestor) for tool in offered]
+        return [self.tool(tool.name, requestor, _spec(tool.openai_schema["function"])) for tool in offered]
+
+    def tool(self, name: str, requestor: str, spec: ToolSpec | None = None) -> PythonAgentTool:
+        """A tool of the database, or of a name that was not offered: both answer with the text of the package."""
+
+        async def run(tool_use: ToolUse, **state: Any) -> ToolResult:
+            content: Any = [{"text": self.run(name, tool_use, requestor)}]
+            return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": content}
+
+        return PythonAgentTool(name, spec or {"name": name, "description": name, "inputSchema": {"json": {}}}, run)
 
     def run(self, name: str, tool_use: ToolUse, requestor: str) -> str:
         """Run a call in the database."""
@@ -225,7 +198,7 @@ class _Listener(HookProvider):
 
     def _before_tool_call(self, event: BeforeToolCallEvent[Any]) -> None:
         if event.selected_tool is None and MALFORMED_KEY not in (event.tool_use.get("input") or {}):
-            event.selected_tool = DomainTool(self._episode, event.tool_use["name"], None, self._requestor)
+            event.selected_tool = self._episode.tool(event.tool_use["name"], self._requestor)
 
 
 class Tau2Env(Environment):
@@ -473,3 +446,6 @@ class Tau2MockEvaluator(Tau2Evaluator):
 
     benchmark_name = "tau2-mock"
     domain = "mock"
+
+
+__getattr__ = old_names(__name__)

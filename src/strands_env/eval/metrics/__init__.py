@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from strands_env.compat import METRICS
 from strands_sglang.compat import old_names
 
 from .comparison import Comparison, compare, sign_flip_test
@@ -33,4 +32,4 @@ __all__ = [
     "summarize",
 ]
 
-__getattr__ = old_names(__name__, METRICS)
+__getattr__ = old_names(__name__)

@@ -19,7 +19,7 @@ EXACT_LIMIT = 14
 _CELLS = 4_000_000
 """Values drawn at a time, to bound memory."""
 _MANY = 10_000
-"""Above so many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
+"""Above this many prompts, how often each distinct value is drawn is drawn instead of the values one by one."""
 _FEW = 256
 """Distinct values up to which that is done."""
 

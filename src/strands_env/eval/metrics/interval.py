@@ -1,6 +1,6 @@
 """Confidence intervals of means over prompts, of bounded values, that hold from ten prompts on.
 
-`benchmarks/interval_coverage.py` measures how often they hold.
+`tests/unit/test_eval_metrics.py` counts how often they hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate over so many prompts, with its confidence interval; all NaN when nothing was scored."""
+    """An estimate over `prompts` prompts, with its confidence interval; all NaN when nothing was scored."""
 
     value: float
     low: float

@@ -120,17 +120,19 @@ def flat_metrics(table: ScoreTable, *, n: int, reward_threshold: float) -> dict[
     scores = table.by_prompt(reward_threshold)
     mean = mean_interval([score.mean for score in scores])
     scored = int((~np.isnan(table.rewards)).sum())
-    metrics = _means("pass@", scores, range(1, n + 1), pass_at_k)
-    metrics |= _means("pass^", scores, range(1, n + 1), pass_hat_k)
-    metrics |= {"mean_reward": mean.value, "mean_reward_low": mean.low, "mean_reward_high": mean.high}
-    metrics |= {
+    metrics = {
+        **_means("pass@", scores, range(1, n + 1), pass_at_k),
+        **_means("pass^", scores, range(1, n + 1), pass_hat_k),
+        "mean_reward": mean.value,
+        "mean_reward_low": mean.low,
+        "mean_reward_high": mean.high,
         "prompts": len(scores) - len(table.left_out),
         "left_out": len(table.left_out),
         "samples": len(table),
         "scored": scored,
         "unscored": len(table) - scored,
+        "aborted": table.aborted,
     }
-    metrics |= {"aborted": table.aborted}
     for name in ("input_tokens", "output_tokens", "tool_calls"):
         metrics[f"{name}_per_sample"] = table.totals[name] / len(table) if len(table) else math.nan
     return metrics

@@ -153,11 +153,7 @@ class ScoreTable:
 
 
 def check_tables(function: str, *tables: object) -> None:
-    """Refuse anything but score tables, such as the path of a run.
-
-    Raises:
-        TypeError: One is something else.
-    """
+    """Refuse anything but score tables, such as the path of a run, with a `TypeError`."""
     for table in tables:
         if not isinstance(table, ScoreTable):
             hint = f"read_scores({str(table)!r})" if isinstance(table, str | PurePath) else "read_scores(path)"

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from strands_env.core import Action, Environment, ModelFactory
+from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.evaluator import Evaluator
 from strands_env.eval.run.tasks import Tasks, contained
 from strands_sglang.backends.engine.own_models import is_offline_mode, why_no_hub
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -292,6 +292,40 @@ class Benchmark(Evaluator):
     @property
     def _name(self) -> str:
         return self.benchmark_name or type(self).__name__
+
+
+class QuestionBenchmark(Benchmark):
+    """Questions with one expected answer; a subclass names its data set and its columns.
+
+    Attributes:
+        question_fields: Columns that may hold the question, the first that is not empty.
+        answer_fields: The same for the expected answer.
+        id_fields: The same for the id, by default the number of the row.
+        kept_fields: Further columns that the task context keeps.
+    """
+
+    question_fields: ClassVar[tuple[str, ...]] = ("problem", "question")
+    answer_fields: ClassVar[tuple[str, ...]] = ("answer",)
+    id_fields: ClassVar[tuple[str, ...]] = ("id",)
+    kept_fields: ClassVar[tuple[str, ...]] = ()
+
+    def answer(self, row: Row) -> str | None:
+        """The expected answer of a row."""
+        return field(row, *self.answer_fields)
+
+    def message(self, row: Row, question: str) -> str | list[dict[str, Any]]:
+        """The user message that asks the question of a row."""
+        return question
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The question with its expected answer."""
+        question, answer = field(row, *self.question_fields), self.answer(row)
+        if question is None or answer is None:
+            return None
+        name = field(row, *self.id_fields) or str(index)
+        kept = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
+        context = TaskContext(id=f"{self.benchmark_name}_{name}", ground_truth=answer, **kept)
+        return Action(message=self.message(row, question), task_context=context)
 
 
 def _why(error: Exception) -> str:

@@ -14,7 +14,7 @@ from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
 from strands_env.eval.run.groups import Grouping, GroupPolicy
 from strands_env.eval.run.progress import Progress
-from strands_env.eval.run.run import Results, Run, RunOptions
+from strands_env.eval.run.run import CollectedResults, Run, RunOptions
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, contained
 from strands_env.eval.sample import EvalSample
@@ -43,7 +43,7 @@ class Evaluator:
             and of `sglang_model_factory(seeded=True)`. None leaves sampling to chance.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
-        max_same_failures: The run is given up when its first so many samples all fail in the same way, as with an
+        max_same_failures: The run is given up when this many first samples all fail in the same way, as with an
             environment that cannot be set up or a reward function that raises; None never.
         sample_timeout: Seconds for one rollout up to its cleanup, beside the environment's own deadlines. A rollout cut
             off so has no tokens; prefer `step_timeout` of the environment.
@@ -134,7 +134,7 @@ class Evaluator:
         self.keep_results = keep_results
         self.fsync_interval = fsync_interval
         self.progress = progress
-        self.results: Results = {}
+        self.results: CollectedResults = {}
         self.lost = 0
         self.last_loss: str | None = None
         self._run: Run | None = None
@@ -151,7 +151,7 @@ class Evaluator:
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
-    async def run(self, actions: Tasks | None = None) -> Results:
+    async def run(self, actions: Tasks | None = None) -> CollectedResults:
         """Evaluate tasks (`load_dataset()` by default), `n_samples_per_prompt` times each; all samples by prompt id.
 
         Samples that are in the results file already are taken from there. When the calling task is cancelled, running
@@ -227,7 +227,7 @@ class Evaluator:
     def _grouping(self) -> Grouping:
         return Grouping(policy=self.group_policy, n_samples=self.n_samples_per_prompt)
 
-    def load_results(self) -> Results:
+    def load_results(self) -> CollectedResults:
         """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`."""
         if self.paths is None or not self.paths.results.exists():
             return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -38,11 +38,7 @@ class Grouping:
 
     @classmethod
     def of(cls, document: Mapping[str, Any] | None) -> Grouping:
-        """The one of a saved run; without a document, or of a run that did not save it, `keep`.
-
-        Raises:
-            StoreCorruptError: It has another format.
-        """
+        """The one of a saved run; without a document, or of a run that did not save it, `keep`."""
         about = (document or {}).get("about") or {}
         policy, n_samples = about.get("group_policy", "keep"), about.get("n_samples_per_prompt", 1)
         if policy not in list(GroupPolicy) or not isinstance(n_samples, int):
@@ -64,10 +60,6 @@ class Grouping:
             return dict(results)
         left_out = self.apply(ScoreTable.from_results(results)).left_out
         return {name: samples for name, samples in results.items() if samples and name not in left_out}
-
-    def table(self, samples: Iterable[EvalSample]) -> ScoreTable:
-        """The scores of samples, without what does not count."""
-        return self.apply(ScoreTable.from_samples((sample.prompt_id, sample) for sample in samples))
 
 
 def read_scores(output_path: str | Path) -> ScoreTable:

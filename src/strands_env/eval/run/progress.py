@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from strands_env.eval.sample import EvalSample
 
@@ -92,19 +92,8 @@ class GuardedProgress:
         self._progress = progress
         self._broken = False
 
-    def start(self, state: ProgressState) -> None:
-        """The run begins."""
-        self._call("start", state)
-
-    def update(self, state: ProgressState) -> None:
-        """Something changed."""
-        self._call("update", state)
-
-    def finish(self, state: ProgressState) -> None:
-        """The run ended; a broken display is closed too, so that it can restore the terminal."""
-        self._call("finish", state)
-
-    def _call(self, name: str, state: ProgressState) -> None:
+    def __call__(self, name: Literal["start", "update", "finish"], state: ProgressState) -> None:
+        """Call this method of the display; a broken one still gets `end`, so that it can restore the terminal."""
         if self._progress is None or (self._broken and name != "finish"):
             return
         try:

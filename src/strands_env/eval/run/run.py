@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, MutableSequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.core.jsonable import changed
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
-from strands_env.eval.run.sampling import SampleRunner, failure_of, fixed_seed
+from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import RecordFile, ResultLog, ResultWriter, RunConfig, StoredSamples, StorePaths
@@ -28,7 +30,7 @@ PASSED_AT_ONCE = 64
 """Finished samples that a resumed run passes over before it lets others have the event loop."""
 
 
-Results: TypeAlias = dict[str, MutableSequence[EvalSample]]
+CollectedResults: TypeAlias = dict[str, MutableSequence[EvalSample]]
 """Samples by prompt id."""
 
 
@@ -95,14 +97,14 @@ class Run:
             self._reader_stopped = True
         self._show()
 
-    async def run(self, sampler: SampleRunner) -> Results:
+    async def run(self, sampler: SampleRunner) -> CollectedResults:
         """Run everything that is not done yet; all samples by prompt id."""
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
-            ending.callback(self._progress.finish, self._state)
+            ending.callback(self._progress, "finish", self._state)
             ending.push_async_callback(self._close)
             ending.enter_context(rare_collections())
             await self._open()
-            self._progress.start(self._state)
+            self._progress("start", self._state)
             jobs = await ending.enter_async_context(aclosing(self._jobs()))
             total = self._state.total
             most = self._options.max_concurrency
@@ -110,10 +112,10 @@ class Run:
             await _all([self._work(jobs, sampler) for _ in range(workers)])
         return self._collected()
 
-    def _collected(self) -> Results:
+    def _collected(self) -> CollectedResults:
         paths = self._options.paths
         records = None if paths is None else RecordFile(paths)
-        collected: Results = {}
+        collected: CollectedResults = {}
         for prompt_id, items in self._results.items():
             found = [item for item in items if item is not None]
             if any(isinstance(item, int) for item in found):
@@ -243,20 +245,13 @@ class Run:
                 self._reader_stopped = False
 
     async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
-        task, seed = job.prompt.action, self._options.sampling_seed
-        changes: dict[str, Any] = {"id": f"{job.prompt.id}_{job.index}"}
+        prompt, seed = job.prompt, self._options.sampling_seed
+        changes: dict[str, Any] = {"id": f"{prompt.id}_{job.index}"}
         if seed is not None:
-            changes[SEED_FIELD] = sample_seed(seed, job.prompt, job.index)
-        action = changed(task, {"task_context": changed(task.task_context, changes)})
-        prompt = job.prompt
-        identity = {
-            "id": job.id,
-            "index": job.index,
-            "prompt_id": prompt.id,
-            "task_digest": prompt.digest,
-            "place": prompt.place,
-        }
-        return await sampler.sample(action, self._retried, **identity)
+            changes[SEED_FIELD] = sample_seed(seed, prompt, job.index)
+        action = changed(prompt.action, {"task_context": changed(prompt.action.task_context, changes)})
+        identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
+        return await sampler.sample(action, self._retried, id=job.id, index=job.index, **identity)
 
     def _retried(self) -> None:
         self._state.retries += 1
@@ -276,13 +271,11 @@ class Run:
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
             self.failures += 1
-            error, words = sample.step_result.error, sample.step_result.termination_reason.value
-            self.last_failure = words if error is None else f"{words} ({error.type}: {error.message})"
+            self.last_failure = in_one_line(sample.step_result)
             limit = self._options.max_failures
             if limit is not None and self.failures > limit:
                 raise TooManyFailuresError(self.failures, limit, self.last_failure)
-
-        self._count_same(sample)
+        self._count_same(sample.step_result)
 
     async def _save_time(self) -> None:
         """Save the time spent now and then: a killed run does not get to its end."""
@@ -305,24 +298,26 @@ class Run:
                 sample.prompt_id,
             )
 
-    def _count_same(self, sample: EvalSample) -> None:
+    def _count_same(self, result: StepResult) -> None:
         limit = self._options.max_same_failures
         if limit is None or self._same_failures is None:
             return
-        failure, (known, times) = failure_of(sample), self._same_failures
-        self._same_failures = None
-        if failure is None or (times and failure.kind != known):
+        (known, times), self._same_failures = self._same_failures, None
+        reason, text = result.termination_reason, in_one_line(result)
+        kind = re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text)  # without what differs from sample to sample
+        # A deadline depends on the sampled text.
+        if not reason.is_failure or reason is TerminationReason.TIMEOUT or (times and kind != known):
             return
-        self._same_failures = (failure.kind, times + 1)
+        self._same_failures = (kind, times + 1)
         if times + 1 >= limit:
-            raise SameFailureError(times + 1, failure.text)
+            raise SameFailureError(times + 1, text)
 
     def _saved(self, samples: list[EvalSample]) -> None:
         self._state.done += len(samples)
         self._show()
 
     def _show(self) -> None:
-        self._progress.update(self._state)
+        self._progress("update", self._state)
 
 
 async def _all(work: list[Any]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import random
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ async def rollout_within(executor: Executor, action: Action, timeout: float | No
 
     Raises:
         EpisodeTimeoutError: They passed.
-        ConnectionError: What keeps the deadline did not answer: a worker is lost, and the rollout may be run again.
+        ConnectionError: The executor missed its deadline: a worker is lost, and the rollout may be run again.
     """
     if isinstance(executor, LocalExecutor):
         return await executor.rollout(action, timeout=timeout)
@@ -91,6 +90,7 @@ INFRASTRUCTURE = frozenset(
     {
         TerminationReason.ABORTED,
         TerminationReason.THROTTLED,
+        TerminationReason.AUTH_ERROR,
         TerminationReason.CONNECTION_ERROR,
         TerminationReason.MODEL_ERROR,
         TerminationReason.SETUP_ERROR,
@@ -112,26 +112,10 @@ def is_infrastructure(result: StepResult) -> bool:
     return reason in INFRASTRUCTURE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFailure:
-    """The failure of a sample.
-
-    `kind` is the same for failures of the same cause: the error without what differs from sample to sample. `text` is
-    the error in one line.
-    """
-
-    kind: str
-    text: str
-
-
-def failure_of(sample: EvalSample) -> SampleFailure | None:
-    """The failure of a sample; None without one, and for a deadline, which depends on the sampled text."""
-    result = sample.step_result
-    reason, error = result.termination_reason, result.error
-    if not reason.is_failure or reason is TerminationReason.TIMEOUT:
-        return None
-    text = reason.value if error is None else f"{reason.value} ({error.type}: {error.message})"
-    return SampleFailure(kind=re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text), text=text)
+def in_one_line(result: StepResult) -> str:
+    """The end of a rollout: its termination reason, and its error."""
+    reason, error = result.termination_reason.value, result.error
+    return reason if error is None else f"{reason} ({error.type}: {error.message})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +143,7 @@ class RetryPolicy:
             raise ValueError(f"jitter must be between 0 and 1, got {self.jitter!r}")
 
     def pause(self, attempts: int) -> float:
-        """Seconds to wait after so many failed attempts."""
+        """Seconds to wait after the given number of failed attempts."""
         full = min(self.max_delay, self.delay * 2.0 ** min(attempts - 1, 60))
         return full * (1 - self.jitter * random.random())
 

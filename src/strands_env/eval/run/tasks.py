@@ -35,12 +35,7 @@ def count(tasks: Tasks) -> int | None:
 
 
 async def stream(tasks: Tasks) -> AsyncGenerator[Action, None]:
-    """The tasks in order, each as soon as it is there. Closing it leaves a blocked iterable behind.
-
-    Raises:
-        TypeError: An item is no `Action`.
-        DatasetError: The iterable raised what would end the program, such as `SystemExit`.
-    """
+    """The tasks in order, each as soon as it is there. Closing it leaves a blocked iterable behind."""
     if isinstance(tasks, AsyncIterable):
         items = aiter(tasks)
         while True:
@@ -156,11 +151,7 @@ def _checked(action: object) -> Action:
 
 
 def task_digest(action: Action) -> str:
-    """Hash of a task's content. An id the user did not give is random, and so left out.
-
-    Raises:
-        DatasetError: The task holds something without content, such as an open file.
-    """
+    """Hash of a task's content. An id the user did not give is random, and so left out."""
     try:
         return digest(_content(action))
     except (TypeError, ValueError, RecursionError) as error:
@@ -171,11 +162,7 @@ def task_digest(action: Action) -> str:
 
 
 def copy_of(action: Action) -> Action:
-    """A deep copy of a task.
-
-    Raises:
-        DatasetError: The task holds something that cannot be copied, such as a lock.
-    """
+    """A deep copy of a task."""
     try:
         context = action.task_context
         fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
@@ -231,11 +218,7 @@ class TaskNamer:
         self._next: dict[str, int] = {}
 
     def name(self, action: Action) -> NamedTask:
-        """Name the next task.
-
-        Raises:
-            DatasetError: The task holds something without content, or its id holds half a surrogate pair.
-        """
+        """Name the next task; `DatasetError` where it, or its id, cannot be stored."""
         content = task_digest(action)
         given = action.task_context.id if _is_named(action) else content
         try:

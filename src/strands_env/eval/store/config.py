@@ -7,8 +7,9 @@ import hashlib
 import platform
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
 from strands_env.eval.store import files
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
-_MISSING = object()
 _LONGEST, _SHORT = 120, 60
 
 
@@ -81,22 +81,14 @@ class RunConfig:
         self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
 
     def compare(self, saved: Mapping[str, Any] | None = None) -> None:
-        """Compare with the saved configuration, if there is one; `saved` is one read already. Blocks; writes nothing.
-
-        Raises:
-            ConfigMismatchError: The saved one is another.
-        """
+        """Compare with the saved configuration (`saved`, where it was read already), if there is one. Blocks."""
         if saved is None and self.path is not None:
             saved = load_run(self.path)
         if saved is not None and (lines := differences(saved["config"], self.config)):
             raise ConfigMismatchError(str(self.path), lines)
 
     def check_environment(self, description: Mapping[str, Any]) -> None:
-        """Compare the first environment of this run with the one of the saved results, or save it. Blocks.
-
-        Raises:
-            ConfigMismatchError: It is another.
-        """
+        """Compare the first environment of this run with the one of the saved results, or save it. Blocks."""
         found: dict[str, Any] = orjson.loads(canonical(dict(description)))
         if self.environment is not None:
             if lines := differences(self.environment, found, "environment."):
@@ -127,12 +119,7 @@ class RunConfig:
 
 
 def load_run(path: Path) -> dict[str, Any] | None:
-    """The saved document of a run, None where there is none. `config` and `about` are objects.
-
-    Raises:
-        StoreCorruptError: It has another format.
-        StoreError: It cannot be read.
-    """
+    """The saved document of a run, None where there is none. `config` and `about` are objects."""
     try:
         with files.naming_errors("read", path):
             document = orjson.loads(files.read_whole(path))
@@ -178,35 +165,29 @@ def digest(*parts: bytes) -> str:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Differences between two configurations, a line for each: `model.temperature: 0.7 in the file, now 1.0`."""
     lines: list[str] = []
-    for key in sorted({*old, *new}):
-        name = f"{prefix}{key}"
-        before, after = old.get(key, _MISSING), new.get(key, _MISSING)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            lines += differences(before, after, f"{name}.")
-        elif before != after:
-            old_text, new_text = _shown(before), _shown(after)
-            same = next(
-                (at for at, (one, other) in enumerate(zip(old_text, new_text, strict=False)) if one != other), 0
-            )
-            lines.append(f"{name}: {_part(old_text, same)} in the file, now {_part(new_text, same)}")
+    for name, before, after in _changes(old, new, prefix):
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        lines.append(f"{name}: {_part(before, same)} in the file, now {_part(after, same)}")
     return lines
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Differences between the configurations of two runs, each in a few words: `model.temperature (0.7, 1.0)`."""
-    found: list[str] = []
-    for key in sorted({*first, *second}):
-        one, other = first.get(key, _MISSING), second.get(key, _MISSING)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differing(one, other, f"{prefix}{key}.")
-        elif one != other:
-            shown = [f"{text[:_SHORT]}..." if len(text) > _SHORT else text for text in map(_shown, (one, other))]
-            found.append(f"{prefix}{key} ({', '.join(shown)})")
-    return found
+
+    def short(text: str) -> str:
+        return f"{text[:_SHORT]}..." if len(text) > _SHORT else text
+
+    return [f"{name} ({short(one)}, {short(other)})" for name, one, other in _changes(first, second)]
 
 
-def _shown(value: Any) -> str:
-    return "absent" if value is _MISSING else repr(value)
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, old text and new text of every field in which two configurations differ."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _changes(before, after, f"{prefix}{key}.")
+        elif before != after or (key in old) != (key in new):
+            yield f"{prefix}{key}", *(repr(it[key]) if key in it else "absent" for it in (old, new))  # type: ignore[misc]
 
 
 def _part(text: str, start: int) -> str:

@@ -40,11 +40,7 @@ class StorePaths:
 
 @contextmanager
 def naming_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn system errors into `StoreError`s that name the file; to readers a missing file stays a `FileNotFoundError`.
-
-    Raises:
-        StoreError: The system refused.
-    """
+    """Turn system errors into `StoreError`s that name the file; a missing file to read stays a `FileNotFoundError`."""
     try:
         yield
     except OSError as error:
@@ -130,11 +126,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def lock(fd: int, path: Path) -> None:
-    """Take the writer's lock of a file; it ends with the process, however that ends.
-
-    Raises:
-        StoreLockedError: Another process has it.
-    """
+    """Take the writer's lock of a file; it ends with the process, however that ends."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -158,11 +150,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that it is always either the old or the new one.
-
-    Raises:
-        StoreError: The system refused; the old file is as it was.
-    """
+    """Replace a file so that it is always either the old or the new one; `StoreError` where the system refuses."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with naming_errors("write", path):
         os.makedirs(path.parent, exist_ok=True)

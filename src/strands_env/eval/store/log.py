@@ -14,7 +14,7 @@ from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import files
 from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.records import Line, LineError, encode, head_of, is_torn, lines_of
+from strands_env.eval.store.records import LineError, encode, lines_of
 from strands_env.eval.store.tokens import FrameWriter, may_be_ours
 
 logger = logging.getLogger(__name__)
@@ -132,11 +132,7 @@ class ResultLog:
         self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Sync and close; a second call does nothing.
-
-        Raises:
-            StoreError: The device refused.
-        """
+        """Sync and close; a second call does nothing."""
         try:
             with files.naming_errors("write to", self.paths.results):
                 self.sync()
@@ -162,13 +158,18 @@ class ResultLog:
     def _scan(self) -> None:
         tokens_size = files.size_of(self.paths.tokens)
         for line in lines_of(self._fd):
-            if not line.is_whole:
-                self._check_tail(line)
-                break
             try:
-                head = head_of(line.data)
+                head = line.head()
             except LineError as error:
-                self._check_damage(line, error)
+                if not error.is_residue:
+                    raise line.damaged(self.paths.results, error) from error
+                if line.data.strip():
+                    logger.warning(
+                        "path=<%s>, line=<%d>, bytes=<%d> | passing over the end of an interrupted write",
+                        self.paths.results,
+                        line.number,
+                        len(line.data),
+                    )
                 continue
             if head.tokens_end > tokens_size:
                 raise StoreCorruptError(
@@ -180,27 +181,6 @@ class ResultLog:
             self._length = line.offset + len(line.data)
             self._tokens_length = max(self._tokens_length, head.tokens_end)
             self._note(head.id, head.prompt_id, head.task, head.aborted, head.reward, line.offset)
-
-    def _check_damage(self, line: Line, error: LineError) -> None:
-        """Pass over what a power cut left and over blank lines; anything else is refused."""
-        if error.is_residue or not line.data.strip():
-            if line.data.strip():
-                logger.warning(
-                    "path=<%s>, line=<%d> | passing over a line that was being written when the machine stopped",
-                    self.paths.results,
-                    line.number,
-                )
-            return
-        raise line.damaged(self.paths.results, error)
-
-    def _check_tail(self, line: Line) -> None:
-        if not is_torn(line.data):
-            raise line.damaged(self.paths.results, LineError("it has no end", is_foreign=True))
-        logger.warning(
-            "path=<%s>, bytes=<%d> | the end of an interrupted write will be cut off",
-            self.paths.results,
-            len(line.data),
-        )
 
     def _check_tokens(self, results_existed: bool) -> None:
         """Refuse a side file that is not ours: without a record it would be written over."""
@@ -282,11 +262,7 @@ class ResultWriter:
         self._failure: BaseException | None = None
 
     async def append(self, sample: EvalSample) -> None:
-        """Give a sample to the writer; waits only when it is far behind.
-
-        Raises:
-            StoreError: An earlier batch could not be written.
-        """
+        """Give a sample to the writer, or raise why an earlier one was not written; waits only when far behind."""
         if self._failure is not None:
             raise self._failure
         self._pending.append(sample)
@@ -300,11 +276,7 @@ class ResultWriter:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def flush(self) -> None:
-        """Wait until everything given so far is in the file.
-
-        Raises:
-            StoreError: It could not be written.
-        """
+        """Wait until everything given so far is in the file, or raise why it is not."""
         while self._flush is not None:
             await asyncio.shield(self._flush)
         if self._failure is not None:
@@ -337,17 +309,16 @@ class ResultWriter:
             while self._pending and self._failure is None:
                 batch, self._pending = self._pending, []
                 await self.run(lambda batch=batch: self.log.append(batch))  # type: ignore[misc]
-                self._tell(batch)
+                self._report(batch)
         except BaseException as error:
             self._failure = error
         finally:
             self._flush = None
 
-    def _tell(self, batch: list[EvalSample]) -> None:
-        if self._on_saved is None:
-            return
+    def _report(self, batch: list[EvalSample]) -> None:
         try:
-            self._on_saved(batch)
+            if self._on_saved is not None:
+                self._on_saved(batch)
         except Exception:
             logger.exception("samples=<%d> | callback for saved samples raised", len(batch))
             self._on_saved = None

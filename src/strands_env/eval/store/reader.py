@@ -6,9 +6,8 @@ import logging
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self, overload
 
 from strands_env.eval.errors import StoreCorruptError, StoreError
@@ -16,17 +15,7 @@ from strands_env.eval.sample import EvalSample, Score
 from strands_env.eval.store import files
 from strands_env.eval.store.config import checksum_of, load_run
 from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.records import (
-    Line,
-    LineError,
-    decode,
-    head_of,
-    is_torn,
-    lines_of,
-    read_line,
-    score_of,
-    to_sample,
-)
+from strands_env.eval.store.records import Line, LineError, decode, lines_of, read_line, score_of, to_sample
 from strands_env.eval.store.tokens import FrameReader, place_of_tools, places_of
 
 logger = logging.getLogger(__name__)
@@ -50,12 +39,7 @@ class RecordFile:
 
     @property
     def fd(self) -> int:
-        """The open results file.
-
-        Raises:
-            FileNotFoundError: There is none.
-            StoreError: It cannot be opened.
-        """
+        """The open results file."""
         if self._fd is None:
             with files.naming_errors("read", self.paths.results):
                 self._fd = files.open_to_read(self.paths.results)
@@ -123,25 +107,17 @@ class ResultReader:
     def _entries(self) -> list[Entry]:
         found: dict[bytes, Entry] = {}
         for line in lines_of(self._records.fd):
-            if not line.is_whole:
-                if not is_torn(line.data):
-                    raise line.damaged(self.paths.results, LineError("it has no end", is_foreign=True))
-                break
             try:
-                head = head_of(line.data)
+                head = line.head()
             except LineError as error:
-                if error.is_residue or not line.data.strip():
+                if error.is_residue:
                     continue
                 raise line.damaged(self.paths.results, error) from error
             found[bytes.fromhex(head.id)] = Entry(sys.intern(head.prompt_id), head.index, line.offset)
         return sorted(found.values(), key=lambda entry: entry.offset)
 
     def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
-        """The sample of an entry.
-
-        Raises:
-            StoreCorruptError: The file was changed meanwhile, or its tokens are damaged.
-        """
+        """The sample of an entry; raises as `RecordFile.read` does."""
         return self._records.read(entry.offset, with_tokens=with_tokens)
 
     def scores(self) -> Iterator[Score]:
@@ -156,9 +132,7 @@ class ResultReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 
@@ -290,18 +264,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "path": self.path,
-            "is_intact": self.is_intact,
-            "samples": self.samples,
-            "superseded": self.superseded,
-            "frames": self.frames,
-            "torn_bytes": self.torn_bytes,
-            "damages": [
-                {"path": item.path, "line": item.line, "offset": item.offset, "what": item.what}
-                for item in self.damages
-            ],
-        }
+        return {**asdict(self), "is_intact": self.is_intact}
 
 
 def verify_run(output_path: str | Path) -> Verification:
@@ -342,18 +305,10 @@ def _verify_line(
     tools: set[tuple[int, int]],
     found: Verification,
 ) -> None:
-    if not line.is_whole:
-        if is_torn(line.data):
-            found.torn_bytes += len(line.data)
-            return
-        error = line.damaged(paths.results, LineError("it has no end", is_foreign=True))
-        found.damages.append(_damage(paths.results, line, error))
-        return
     try:
-        head = head_of(line.data)
-        record = decode(line.data)
+        head, record = line.head(), decode(line.data)
     except LineError as error:
-        if error.is_residue or not line.data.strip():
+        if error.is_residue:
             found.torn_bytes += len(line.data)
         else:
             found.damages.append(_damage(paths.results, line, line.damaged(paths.results, error)))
@@ -385,16 +340,12 @@ def _damage(path: Path, line: Line, error: Exception) -> Damage:
 def _verify_config(paths: StorePaths, found: Verification) -> None:
     try:
         document = load_run(paths.run)
-        what = _config_damage(document)
     except StoreError as error:
         what = str(error)
-    if what is not None:
-        found.damages.append(Damage(path=str(paths.run), line=None, offset=None, what=what))
-
-
-def _config_damage(document: dict[str, Any] | None) -> str | None:
-    if document is None:
-        return "it is missing, so the run cannot be continued"
-    if "crc" in document and document["crc"] != checksum_of(document):
-        return "it was changed after it was written: its checksum does not fit"
-    return None
+    else:
+        if document is not None and document.get("crc") in (None, checksum_of(document)):
+            return
+        what = "it was changed after it was written: its checksum does not fit"
+        if document is None:
+            what = "it is missing, so the run cannot be continued"
+    found.damages.append(Damage(path=str(paths.run), line=None, offset=None, what=what))

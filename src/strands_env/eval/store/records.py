@@ -46,7 +46,11 @@ _NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories
 
 
 class LineError(ValueError):
-    """A line that is not a sample: `is_residue` where a power cut left it, `is_foreign` where we never wrote it."""
+    """A line that is not a sample.
+
+    `is_residue`: it is blank, or an interrupted write or a power cut left it, and it can be passed over. `is_foreign`:
+    we never wrote it.
+    """
 
     def __init__(self, what: str, *, is_residue: bool = False, is_foreign: bool = False) -> None:
         super().__init__(what)
@@ -61,10 +65,22 @@ class Line(NamedTuple):
     offset: int
     data: bytes
 
-    @property
-    def is_whole(self) -> bool:
-        """It ends in a newline."""
-        return self.data.endswith(b"\n")
+    def head(self) -> Head:
+        """The head of the line; nothing else of it is parsed.
+
+        Raises:
+            LineError: The line is damaged, cut off, or no sample.
+        """
+        if not self.data.endswith(b"\n"):
+            torn = is_torn(self.data)
+            raise LineError("it has no end", is_residue=torn, is_foreign=not torn)
+        _check(self.data)
+        try:
+            record = orjson.loads(self.data[: self.data.find(_BODY)] + b"}")
+            return Head(**{name: record[name] for name in Head._fields[:-1]}, tokens_end=end_of(record.get("tokens")))
+        except (LookupError, ValueError, TypeError) as error:
+            why = f"it is not an evaluated sample ({type(error).__name__}: {error})"
+            raise LineError(why, is_foreign=True) from error
 
     def damaged(self, path: Path, error: LineError) -> StoreCorruptError:
         """The error for a line that cannot be read."""
@@ -117,7 +133,7 @@ class Head(NamedTuple):
 
     Attributes:
         aborted: It was lost and is run again.
-        tokens_end: Where the last frame it points at ends in the side file.
+        tokens_end: Where the last frame it points at ends in the side file; the other fields stand in the line.
     """
 
     id: str
@@ -158,39 +174,13 @@ def encode(sample: EvalSample, tokens: dict[str, Any] | None) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The record in a line.
-
-    Raises:
-        LineError: The line is damaged, or no sample.
-    """
+    """The record in a line; `LineError` where it is damaged, or no sample."""
     _check(line)
     try:
         record: dict[str, Any] = pydantic_core.from_json(line)
     except ValueError as error:
         raise LineError(f"it is not JSON: {error}", is_foreign=True) from error
     return record
-
-
-def head_of(line: bytes) -> Head:
-    """The head of a line; nothing else of it is parsed.
-
-    Raises:
-        LineError: The line is damaged, or no sample.
-    """
-    _check(line)
-    try:
-        record = orjson.loads(line[: line.find(_BODY)] + b"}")
-        return Head(
-            record["id"],
-            record["prompt_id"],
-            record["task"],
-            record["index"],
-            record["aborted"],
-            record["reward"],
-            end_of(record.get("tokens")),
-        )
-    except (LookupError, ValueError, TypeError) as error:
-        raise LineError(f"it is not an evaluated sample ({type(error).__name__}: {error})", is_foreign=True) from error
 
 
 def is_torn(tail: bytes) -> bool:
@@ -212,11 +202,7 @@ def is_torn(tail: bytes) -> bool:
 
 
 def to_sample(record: dict[str, Any]) -> EvalSample:
-    """The sample of a record, without its tokens.
-
-    Raises:
-        StoreCorruptError: The record has another format.
-    """
+    """The sample of a record, without its tokens; `StoreCorruptError` for a record of another format."""
     try:
         return EvalSample(
             action=Action.model_validate(record["action"]),
@@ -235,11 +221,7 @@ def to_sample(record: dict[str, Any]) -> EvalSample:
 
 
 def score_of(record: dict[str, Any]) -> Score:
-    """The score of a record, without making the sample.
-
-    Raises:
-        StoreCorruptError: The record has another format.
-    """
+    """The score of a record, without making the sample; `StoreCorruptError` for a record of another format."""
     try:
         result = record["step_result"]
         reward, error, cleanup = result["reward"], result["error"], result["cleanup_error"]
@@ -285,12 +267,11 @@ def _line(sample: EvalSample, tokens: dict[str, Any] | None, action: bytes, resu
 
 
 def _check(line: bytes) -> None:
-    """Raise a `LineError` where the checksum does not fit, or the line has none."""
     found = _CHECKSUM.search(line, max(0, len(line) - _CHECKSUM_LENGTH))
     # Over all but the checksum itself.
     if found is not None and b"%08x" % zlib.crc32(memoryview(line)[:-_CHECKSUM_LENGTH]) == found[1]:
         return
-    is_residue = _is_residue(line) or not line.strip(b"\0\n")
+    is_residue = _is_residue(line) or not line.strip(b"\0 \t\r\n")
     is_foreign = not is_residue and found is None and not line.startswith(_BEGINNING)
     why = "it is not an evaluated sample" if is_foreign else "its checksum does not fit"
     raise LineError(why, is_residue=is_residue, is_foreign=is_foreign)

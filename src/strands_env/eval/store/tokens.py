@@ -122,11 +122,7 @@ class FrameReader:
         self._fd: int | None = None
 
     def read(self, place: Sequence[int]) -> bytes:
-        """The payload of the frame at `[offset, length]`.
-
-        Raises:
-            StoreCorruptError: There is no such frame, or it is damaged.
-        """
+        """The payload of the frame at `[offset, length]`; `StoreCorruptError` where there is none, or it is damaged."""
         if self._fd is None:
             try:
                 self._fd = files.open_to_read(self._path)
@@ -144,11 +140,7 @@ class FrameReader:
         return zlib.decompress(body)
 
     def fill(self, result: StepResult, tokens: dict[str, Any]) -> None:
-        """Put the token data back into a result.
-
-        Raises:
-            StoreCorruptError: It is missing, or damaged.
-        """
+        """Put the token data back into a result; `StoreCorruptError` where it is missing, or damaged."""
         try:
             self._fill(result, tokens)
         except (LookupError, ValueError, TypeError, OverflowError, OSError) as error:

@@ -46,46 +46,14 @@ function comparisonTable(data, open) {
   return dataTable({ label: "Prompts", testid: "prompts", placeholder: "Search ( / ), such as change<0", fields, choices, columns: { prompts: columns }, modes: { prompts: { label: "By prompt", rows: () => comparisonRows(data) } }, open });
 }
 
-function answersDrawer(data, chunks) {
-  const title = h("h2"), facts = h("div", { class: "facts" }), main = h("main", { tabindex: -1 });
-  const drawer = h("aside", { class: "drawer", role: "dialog", "aria-modal": "true", "aria-label": "Prompt", "data-testid": "drawer", hidden: true },
-    h("header", null, h("div", { class: "bar" }, title, h("button", { onclick: () => step(-1) }, "← Previous"), h("button", { onclick: () => step(1) }, "Next →"), h("button", { onclick: () => close() }, "Close")), facts), main);
-  const shade = h("div", { class: "shade", hidden: true, onclick: () => close() });
-  let at = -1, before = null;
-
-  async function open(i) {
-    if (drawer.hidden) before = document.activeElement;
-    at = i;
-    const [id, text, truth, runs] = data.prompts[i];
-    title.textContent = id;
-    facts.replaceChildren(h("span", null, text), truth === null ? "" : h("span", null, `expected ${truth}`));
-    drawer.hidden = shade.hidden = false;
-    document.body.style.overflow = "hidden";
-    const answers = (await chunks(Math.floor(i / data.chunk)))[i % data.chunk];
-    if (at !== i) return;
-    main.replaceChildren(h("div", { class: "columns", "data-testid": "answers" }, data.runs.map((run, place) => h("section", { class: "column" }, h("p", { class: "group-note" }, h("span", { class: "swatch", style: { background: lineColor(place) } }), run.name),
-      runs[place] === null ? h("p", { class: "soft" }, "not in this run") : runs[place].map(([reward, reason, index], n) => h("article", { class: "message" }, h("div", { class: "role" }, h("span", { class: `badge ${reward === null ? "unscored" : reward >= data.threshold ? "pass" : reward > 0 ? "part" : "fail"}` }, reward === null ? "unscored" : short(reward)), ` sample ${index}, ${words(reason)}`), h("div", { class: "block" }, answers[place][n] || "(no answer)")))))));
-    main.scrollTop = 0;
-    main.focus({ preventScroll: true });
-  }
-
-  const step = (by) => { if (data.prompts[at + by]) open(at + by); };
-  function close() { drawer.hidden = shade.hidden = true; document.body.style.overflow = ""; if (before) before.focus(); }
-  return { elements: [shade, drawer], open, close, step, isOpen: () => !drawer.hidden };
+function answersOf(data, i, answers) {
+  const runs = data.prompts[i][3];
+  return [h("div", { class: "columns", "data-testid": "answers" }, data.runs.map((run, place) => h("section", { class: "column" }, h("p", { class: "group-note" }, h("span", { class: "swatch", style: { background: lineColor(place) } }), run.name),
+    runs[place] === null ? h("p", { class: "soft" }, "not in this run") : runs[place].map(([reward, reason, index], n) => h("article", { class: "message" }, h("div", { class: "role" }, h("span", { class: `badge ${reward === null ? "unscored" : reward >= data.threshold ? "pass" : reward > 0 ? "part" : "fail"}` }, reward === null ? "unscored" : short(reward)), ` sample ${index}, ${words(reason)}`), h("div", { class: "block" }, answers[place][n] || "(no answer)"))))))];
 }
 
 begin(async () => {
   const data = await unpack("overview");
-  const drawer = answersDrawer(data, islands()), table = comparisonTable(data, (row) => drawer.open(row.i));
-  const keys = [["/", "search and filter"], ["↑ ↓  or  j k", "move in the list"], ["Enter", "open a prompt"], ["← →", "previous and next prompt"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
-  const { help, toggleTheme, toggleHelp } = pageView({ title: data.runs.map((run) => run.name).join("  against  "), facts: [quantity(data.prompts.length, "prompt"), `made ${day(data.made)}`], keys, content: [runsTable(data), comparisonCurves(data), table.element], overlays: drawer.elements });
-  table.start();
-  addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const typing = /^(INPUT|SELECT)$/.test(event.target.tagName);
-    if (event.key === "Escape") { if (!help.hidden) help.hidden = true; else if (drawer.isOpen()) drawer.close(); else if (typing) table.scroll.focus(); return; }
-    if (typing) return;
-    const actions = drawer.isOpen() ? { ArrowLeft: () => drawer.step(-1), ArrowRight: () => drawer.step(1), t: toggleTheme } : { "/": () => table.search.focus(), t: toggleTheme, "?": toggleHelp };
-    if (actions[event.key]) { event.preventDefault(); actions[event.key](); } else if (!drawer.isOpen() && event.target === document.body) table.move(event);
-  });
+  const drawer = promptDrawer(data, islands(), (i) => data.prompts[i], (i, answers) => answersOf(data, i, answers)), table = comparisonTable(data, (row) => drawer.open(row.i));
+  promptsPage({ title: data.runs.map((run) => run.name).join("  against  "), facts: [quantity(data.prompts.length, "prompt"), `made ${day(data.made)}`], content: [runsTable(data), comparisonCurves(data)], drawer, table });
 });

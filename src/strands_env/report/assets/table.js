@@ -55,6 +55,7 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   const switches = names.length > 1 ? names.map((name) => h("button", { "data-mode": name, onclick: () => setMode(name) }, modes[name].label)) : [];
 
   function draw() {
+    head.style.paddingRight = `${14 + scroll.offsetWidth - scroll.clientWidth}px`; // the rows make room for a scroll bar
     const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 6);
     const end = Math.min(listed.length, first + Math.ceil((scroll.clientHeight || 600) / ROW) + 12);
     space.replaceChildren(...listed.slice(first, end).map((row, i) => {

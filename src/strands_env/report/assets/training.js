@@ -42,51 +42,20 @@ function trainingTable(data, open) {
   return dataTable({ label: "Prompts through time", testid: "prompts", placeholder: "Search ( / ), such as change<0", fields, choices, columns: { prompts: columns }, modes: { prompts: { label: "By prompt", rows: () => trainingRows(data) } }, open: (row) => open(row.i) });
 }
 
-function historyDrawer(data, chunks) {
-  const title = h("h2"), facts = h("div", { class: "facts" }), main = h("main", { tabindex: -1 });
-  const drawer = h("aside", { class: "drawer", role: "dialog", "aria-modal": "true", "aria-label": "Prompt", "data-testid": "drawer", hidden: true },
-    h("header", null, h("div", { class: "bar" }, title, h("button", { onclick: () => step(-1) }, "← Previous"), h("button", { onclick: () => step(1) }, "Next →"), h("button", { onclick: () => close() }, "Close")), facts), main);
-  const shade = h("div", { class: "shade", hidden: true, onclick: () => close() });
-  let at = -1, before = null;
-
-  async function open(i) {
-    if (drawer.hidden) before = document.activeElement;
-    at = i;
-    const about = data.prompts[i];
-    title.textContent = about.id;
-    facts.replaceChildren(h("span", null, about.text), about.truth === null ? "" : h("span", null, `expected ${about.truth}`));
-    drawer.hidden = shade.hidden = false;
-    document.body.style.overflow = "hidden";
-    const answers = (await chunks(Math.floor(i / data.chunk)))[i % data.chunk];
-    if (at !== i) return;
-    const steps = data.steps.filter((step) => about.rewards[String(step.step)]);
-    const line = steps.map((step) => [step.step, about.rewards[String(step.step)].filter(isNumber)]).filter(([, known]) => known.length).map(([number_, known]) => [number_, known.reduce((a, b) => a + b, 0) / known.length]);
-    main.replaceChildren(...(line.length > 1 ? [chart("Reward of this prompt", lineChart({ label: "reward of the prompt by step", lines: [line], xLabel: "step", integer: true }))] : []),
-      ...steps.map((step) => h("section", null, h("p", { class: "group-note" }, `step ${step.step}`), h("div", { class: "columns", "data-testid": "answers" }, (answers[String(step.step)] || []).map(([reward, text]) => h("article", { class: "column message" }, h("div", { class: "role" }, h("span", { class: `badge ${reward === null ? "unscored" : reward >= 1 ? "pass" : reward > 0 ? "part" : "fail"}` }, reward === null ? "unscored" : short(reward))), h("div", { class: "block" }, text || "(no answer)")))))));
-    main.scrollTop = 0;
-    main.focus({ preventScroll: true });
-  }
-
-  const step = (by) => { if (data.prompts[at + by]) open(at + by); };
-  function close() { drawer.hidden = shade.hidden = true; document.body.style.overflow = ""; if (before) before.focus(); }
-  return { elements: [shade, drawer], open, close, step, isOpen: () => !drawer.hidden };
+function historyOf(data, i, answers) {
+  const about = data.prompts[i];
+  const steps = data.steps.filter((step) => about.rewards[String(step.step)]);
+  const line = steps.map((step) => [step.step, about.rewards[String(step.step)].filter(isNumber)]).filter(([, known]) => known.length).map(([number_, known]) => [number_, known.reduce((a, b) => a + b, 0) / known.length]);
+  return [...(line.length > 1 ? [chart("Reward of this prompt", lineChart({ label: "reward of the prompt by step", lines: [line], xLabel: "step", integer: true }))] : []),
+    ...steps.map((step) => h("section", null, h("p", { class: "group-note" }, `step ${step.step}`), h("div", { class: "columns", "data-testid": "answers" }, (answers[String(step.step)] || []).map(([reward, text]) => h("article", { class: "column message" }, h("div", { class: "role" }, h("span", { class: `badge ${reward === null ? "unscored" : reward >= 1 ? "pass" : reward > 0 ? "part" : "fail"}` }, reward === null ? "unscored" : short(reward))), h("div", { class: "block" }, text || "(no answer)"))))))];
 }
 
 begin(async () => {
   const data = await unpack("overview");
   const last = data.steps[data.steps.length - 1], first = data.steps[0];
-  const drawer = historyDrawer(data, islands()), table = trainingTable(data, (i) => drawer.open(i));
-  const keys = [["/", "search and filter"], ["↑ ↓  or  j k", "move in the list"], ["Enter", "open a prompt"], ["← →", "previous and next prompt"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
+  const about = (i) => [data.prompts[i].id, data.prompts[i].text, data.prompts[i].truth];
+  const drawer = promptDrawer(data, islands(), about, (i, answers) => historyOf(data, i, answers)), table = trainingTable(data, (i) => drawer.open(i));
   const tiles = h("div", { class: "tiles" }, tile("Steps", whole(data.steps.length), `${first.step} to ${last.step}`), tile("Reward", number(last.reward), `${number(first.reward)} at the first step`), tile("Tokens a rollout", whole(last.length), `${whole(first.length)} at the first step`),
     isNumber(last.drift) && tile("Drift", `${(100 * last.drift).toFixed(2)}%`, "of the last step's sampled tokens"), tile("Rollouts", whole(data.steps.reduce((sum, step) => sum + step.samples, 0)), quantity(data.prompts.length, "prompt")));
-  const { help, toggleTheme, toggleHelp } = pageView({ title: data.title, facts: [data.path, last.model && `model ${last.model}`, `made ${day(data.made)}`], keys, content: [tiles, trainingCurves(data.steps), table.element], overlays: drawer.elements });
-  table.start();
-  addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const typing = /^(INPUT|SELECT)$/.test(event.target.tagName);
-    if (event.key === "Escape") { if (!help.hidden) help.hidden = true; else if (drawer.isOpen()) drawer.close(); else if (typing) table.scroll.focus(); return; }
-    if (typing) return;
-    const actions = drawer.isOpen() ? { ArrowLeft: () => drawer.step(-1), ArrowRight: () => drawer.step(1), t: toggleTheme } : { "/": () => table.search.focus(), t: toggleTheme, "?": toggleHelp };
-    if (actions[event.key]) { event.preventDefault(); actions[event.key](); } else if (!drawer.isOpen() && event.target === document.body) table.move(event);
-  });
+  promptsPage({ title: data.title, facts: [data.path, last.model && `model ${last.model}`, `made ${day(data.made)}`], content: [tiles, trainingCurves(data.steps)], drawer, table });
 });

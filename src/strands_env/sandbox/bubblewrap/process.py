@@ -13,19 +13,19 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from strands_env.core.threads import default_threads
 
-from ..contract import SandboxError, SandboxLimits, SandboxUnavailableError
-from . import command as _command
+from ..contract import SandboxError, SandboxUnavailableError
 from .cgroup import ControlGroup, make_control_group
+from .command import WORK, Launch
+from .guest.system import remove_tree
 
 logger = logging.getLogger(__name__)
 
@@ -97,46 +97,9 @@ class _HostResources:
                 break
             time.sleep(0.02)
         if self.work_directory is not None:
-            remove_tree(self.work_directory)
+            discard(self.work_directory)
         if self.when_abandoned is not None:
             self.when_abandoned()
-
-
-class Launch(Protocol):
-    """Everything a sandbox is started from."""
-
-    @property
-    def limits(self) -> SandboxLimits:
-        """The limits of the code in it."""
-
-    @property
-    def is_isolated(self) -> bool:
-        """It is started by bubblewrap."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the control group: of the code, of its files in memory, and of the supervisor."""
-
-    @property
-    def cpus(self) -> float | None:
-        """Processors of the control group; None for all."""
-
-    @property
-    def shares_descriptors(self) -> bool:
-        """Open files travel to and from the supervisor."""
-
-    @property
-    def user(self) -> int | None:
-        """The user bubblewrap itself runs as; None for that of this process."""
-
-    def seccomp(self) -> bytes | None:
-        """The filter that bubblewrap installs."""
-
-    def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
-        """The command line."""
-
-    def supervisor_config(self, work: str) -> dict[str, Any]:
-        """The part of the supervisor's configuration that depends on the kind of sandbox."""
 
 
 class SandboxProcess:
@@ -151,7 +114,7 @@ class SandboxProcess:
         self._finalizer = weakref.finalize(self, self._own.abandon)
 
     def when_abandoned(self, call: Callable[[], None]) -> None:
-        """If the sandbox is dropped without `end`, call this in the current event loop."""
+        """Register a function for the current event loop, called if the sandbox is dropped without `end`."""
         loop = asyncio.get_running_loop()
 
         def in_loop() -> None:
@@ -234,7 +197,7 @@ class SandboxProcess:
     @property
     def work(self) -> str:
         """The work directory, as the sandbox sees it."""
-        return self._own.work_directory or _command.WORK
+        return self._own.work_directory or WORK
 
     @property
     def is_alive(self) -> bool:
@@ -247,10 +210,7 @@ class SandboxProcess:
         return 0 if self._own.group is None else self._own.group.oom_kills()
 
     async def request(self, request: Mapping[str, Any], *, descriptor: int | None = None) -> dict[str, Any]:
-        """Send a request and wait for its answer.
-
-        Args:
-            descriptor: Open file for the request to work on.
+        """Send a request, with an open file to work on, and wait for its answer.
 
         Raises:
             EOFError: The sandbox is gone.
@@ -267,11 +227,7 @@ class SandboxProcess:
         return await asyncio.shield(self._exchange)
 
     async def take_back(self) -> None:
-        """End the call whose request was cancelled, and it alone.
-
-        Raises:
-            EOFError, TimeoutError, SandboxError: As of `request`.
-        """
+        """End the call whose request was cancelled, and it alone; raises as `request` does."""
         if self._exchange is not None and not self._exchange.done():
             await self._send({"kind": "cancelled"})
             async with asyncio.timeout(END_SECONDS):
@@ -311,7 +267,7 @@ class SandboxProcess:
             await self._own.group.remove()
             self._own.group = None
         if self._own.work_directory is not None:
-            await default_threads.run(remove_tree, self._own.work_directory)
+            await default_threads.run(discard, self._own.work_directory)
             self._own.work_directory = None
         self._finalizer.detach()
 
@@ -411,19 +367,9 @@ def _read_available(descriptor: int) -> str:
     return data.decode(errors="replace")
 
 
-def remove_tree(path: str) -> None:
-    """Remove a folder in which foreign code has changed the permissions as it liked."""
-
-    def allow(function: Any, failed: str, _: Any) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(failed), 0o700)
-            if os.path.isdir(failed) and not os.path.islink(failed):
-                os.chmod(failed, 0o700)
-                shutil.rmtree(failed, ignore_errors=True)
-            else:
-                function(failed)
-
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(path, onexc=allow)
-    else:
-        shutil.rmtree(path, onerror=allow)
+def discard(folder: str) -> None:
+    """Remove a folder in which foreign code did as it liked; what cannot be removed stays."""
+    try:
+        remove_tree(folder)
+    except OSError as error:
+        logger.warning("folder=<%s>, error=<%s> | a sandbox's folder could not be removed", folder, error)

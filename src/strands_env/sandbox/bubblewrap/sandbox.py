@@ -9,16 +9,15 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from ..contract import (
     MAX_FILE_BYTES,
-    Capabilities,
     ExecLimits,
     ExecResult,
     Network,
     Outcome,
+    SandboxCapabilities,
     SandboxError,
     SandboxLimits,
     SandboxLostError,
@@ -191,9 +190,7 @@ class SupervisedSandbox:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -349,7 +346,7 @@ class BubblewrapSandbox(SupervisedSandbox):
             with the standard library and what is installed beside it, but without packages of a virtual environment.
         packages: Folders of further Python packages, shown read-only and put on the path.
         read_only: Further files and folders of this machine to show, read-only, under their own paths.
-        shared_folder: Folder to show as `Capabilities.shared_folder`.
+        shared_folder: Folder to show as `SandboxCapabilities.shared_folder`.
         environment: Environment variables of the code. None of this process' own are passed on.
         slots: Bound on running sandboxes; that of the process if None.
 
@@ -393,10 +390,10 @@ class BubblewrapSandbox(SupervisedSandbox):
         return type(self)(**self._options, slots=_sibling_slots)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """An interpreter that lasts, no network, and limits on everything."""
         isolated = self._config.is_isolated
-        return Capabilities(
+        return SandboxCapabilities(
             work=WORK if isolated else (self._process.work if self._process else "."),
             python=self._config.python.executable,
             lasting_python=True,

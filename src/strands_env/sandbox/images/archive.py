@@ -29,7 +29,7 @@ _MAX_LINKS = 40
 
 
 class ImageFormatError(SandboxError):
-    """A file is no image, or a damaged one."""
+    """A file is not an image, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def unpack_image(source: Path, root: Path, *, tag: str | None = None) -> Unpacke
         elif "manifest.json" in names:
             config, layers, digest = _docker(blobs, tag)
         elif source.is_dir():
-            raise ImageFormatError(f"the folder {str(source)!r} is no OCI layout: it has no index.json")
+            raise ImageFormatError(f"the folder {str(source)!r} is not an OCI layout: it has no index.json")
         else:
             with open(source, "rb") as file:
                 unpacker.unpack(_decompressed(file))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import base64
 import compileall
-import contextlib
 import functools
 import glob
+import hashlib
 import os
+import py_compile
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from strands_sglang.cache import cache_folder
+
 from ..bubblewrap.command import (
     SUPERVISOR_BYTES,
+    Launch,
     Mode,
     PythonHome,
     choose_mode,
@@ -43,8 +49,8 @@ _LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) an
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLaunch:
-    """Everything a sandbox on an image is started from.
+class ImageLaunch(Launch):
+    """A sandbox on an image.
 
     Attributes:
         layers: Folders of its files, the lowest first.
@@ -53,6 +59,7 @@ class ImageLaunch:
         environment: Environment variables of the image.
     """
 
+    shares_descriptors = True
     limits: SandboxLimits
     layers: tuple[str, ...]
     folder: str
@@ -60,42 +67,17 @@ class ImageLaunch:
     code_user: str
     environment: Mapping[str, str]
     network: Network
-    processors: float | None = None
+    cpus: float | None = None
     binds: Mapping[str, str] = field(default_factory=dict)
     hostname: str = "sandbox"
 
     @property
-    def is_isolated(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def memory_bytes(self) -> int:
-        """Memory of the control group, supervisor included."""
+        """Memory of the code and of the supervisor; files are on disk."""
         return self.limits.memory_bytes + SUPERVISOR_BYTES
-
-    @property
-    def cpus(self) -> float | None:
-        """Processors it may use."""
-        return self.processors
-
-    @property
-    def shares_descriptors(self) -> bool:
-        """Archives and listening sockets travel as open files."""
-        return True
-
-    @property
-    def user(self) -> int | None:
-        """That of this process."""
-        return None
-
-    def seccomp(self) -> bytes | None:
-        """Nothing: the supervisor installs the filter, after it has hidden itself."""
-        return None
 
     def arguments(self, info_fd: int, seccomp_fd: int | None) -> list[str]:
         """The command line of bubblewrap."""
-        _compile_guest()
         mode, python = image_mode(), python_home()
         arguments = [find_bubblewrap_with_overlays(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         arguments += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
@@ -167,17 +149,32 @@ def image_mode() -> Mode:
 
 
 @functools.cache
-def _compile_guest() -> None:
-    """Compile the supervisor's modules, which it would otherwise compile anew at every start; once in a process."""
-    if not sys.flags.dont_write_bytecode:
-        with contextlib.suppress(OSError):
-            compileall.compile_dir(_GUEST, quiet=2)
+def _compiled_guest() -> str:
+    """Folder with the supervisor's modules, compiled: otherwise it compiles them at every start.
+
+    It lies in the cache, because an installed package may be read-only, or Python told not to write beside it.
+    """
+    sources = sorted(Path(_GUEST).glob("*.py"))
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources) + sys.version.encode()).hexdigest()
+    place = cache_folder() / "supervisor" / digest[:16]
+    if not place.is_dir():
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent) as made:
+                shutil.copytree(_GUEST, f"{made}/guest", ignore=shutil.ignore_patterns("__pycache__"))
+                compileall.compile_dir(
+                    f"{made}/guest", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+                )
+                os.rename(f"{made}/guest", place)
+        except OSError:  # it cannot be written, or another process was faster
+            return str(place) if place.is_dir() else _GUEST
+    return str(place)
 
 
 def _hidden(python: PythonHome) -> dict[str, str]:
     """Files of this machine that the supervisor needs, by their paths inside."""
     shown = {f"{PROGRAMS}{path}": path for path in ("/usr", *_LIBRARIES, *python.folders)}
-    return {**shown, f"{PROGRAMS}/guest": _GUEST}
+    return {**shown, f"{PROGRAMS}/guest": _compiled_guest()}
 
 
 def _loader(python: PythonHome) -> tuple[str, str]:

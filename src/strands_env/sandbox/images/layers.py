@@ -7,6 +7,7 @@ owns it, so that the folders of a process that was killed are found and removed 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import json
@@ -18,9 +19,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from strands_sglang.installation import cache_folder
+from strands_sglang.cache import cache_folder
 
-from ..bubblewrap.process import remove_tree
+from ..bubblewrap.process import discard
 from ..contract import SandboxError, SandboxUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Snapshot:
         """Read a saved snapshot.
 
         Raises:
-            FileNotFoundError: It, or a layer it stands on, is gone.
+            FileNotFoundError: It, or a layer below it, is gone.
         """
         file = Path(path, "snapshot.json")
         if not file.is_file():
@@ -70,16 +71,11 @@ def make_folder() -> str:
     """A folder for a new sandbox, with empty `upper` and `work`."""
     remove_orphans()
     _remove_own_at_exit()
-    folder = containers_folder() / f"{_owner(os.getpid())}-{next(_count)}-{secrets.token_hex(4)}"
+    folder = _own_place()
     for name in ("upper", "work"):
         (folder / name).mkdir(parents=True)
         (folder / name).chmod(0o755)
     return str(folder)
-
-
-def remove_folder(folder: str) -> None:
-    """Remove the folder of an ended sandbox, whatever permissions code has set in it."""
-    remove_tree(folder)
 
 
 def copy_upper(source: str, target: str) -> None:
@@ -93,8 +89,27 @@ def copy_upper(source: str, target: str) -> None:
         ["cp", "-a", "--reflink=auto", f"{source}/.", target], capture_output=True, text=True, errors="replace"
     )
     if done.returncode != 0:
-        remove_folder(target)
+        discard(target)
         raise SandboxError(f"the snapshot could not be written: {done.stderr.strip()[-500:]}")
+
+
+def free_bytes(folder: str) -> int:
+    """Room on the file system of a folder."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def written_bytes(folder: str) -> int:
+    """Room that the files of a folder take on the disk; without those that end meanwhile."""
+    size, pending = 0, [folder]
+    while pending:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(pending.pop()):
+                with contextlib.suppress(OSError):
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+    return size
 
 
 def containers_folder() -> Path:
@@ -151,23 +166,29 @@ def _remove_own_at_exit() -> None:
     def remove() -> None:
         if os.getpid() == pid:  # not in a fork
             for folder in containers_folder().glob(f"{_owner(pid)}-*"):
-                remove_folder(str(folder))
+                discard(str(folder))
 
     atexit.register(remove)
 
 
-@functools.cache
 def remove_orphans() -> int:
-    """Remove the folders of processes that are gone; once in a process. Returns their number."""
-    removed = 0
+    """Remove the folders of processes that are gone and that no other process removes. Returns their number."""
+    removed, owner = 0, functools.cache(_owner)
     for folder in containers_folder().glob("[0-9]*-[0-9]*-*"):
         pid, started, *_ = folder.name.split("-")
-        if pid.isdigit() and f"{pid}-{started}" != _owner(int(pid)):
-            remove_folder(str(folder))
-            removed += 1
+        if pid.isdigit() and f"{pid}-{started}" != owner(int(pid)):
+            claimed = _own_place()
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(claimed)
+                discard(str(claimed))
+                removed += 1
     if removed:
         logger.warning("folders=<%d> | removed what sandboxes of a killed process left", removed)
     return removed
+
+
+def _own_place() -> Path:
+    return containers_folder() / f"{_owner(os.getpid())}-{next(_count)}-{secrets.token_hex(4)}"
 
 
 def _owner(pid: int) -> str:

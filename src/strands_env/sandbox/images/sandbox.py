@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import io
@@ -9,13 +10,14 @@ import os
 import socket
 import tarfile
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from strands_env.core.threads import default_threads
 
-from ..bubblewrap.process import SandboxProcess
+from ..bubblewrap.process import SandboxProcess, discard
 from ..bubblewrap.sandbox import (
     FILE_SECONDS,
     MAX_ARGUMENT_BYTES,
@@ -23,16 +25,16 @@ from ..bubblewrap.sandbox import (
     SupervisedSandbox,
 )
 from ..contract import (
-    Capabilities,
     ExecLimits,
     ExecResult,
     Network,
     Outcome,
+    SandboxCapabilities,
     SandboxError,
     SandboxLimits,
 )
 from .launch import ImageLaunch, image_mode
-from .layers import Snapshot, copy_upper, make_folder, remove_folder
+from .layers import Snapshot, copy_upper, free_bytes, make_folder, written_bytes
 from .programs import find_tampering
 from .store import Image, ImageStore
 
@@ -41,6 +43,7 @@ MAX_FOLDER_BYTES = 1 << 30
 """Most bytes of a folder that is copied out, if nothing else is said."""
 FOLDER_SECONDS = 600.0
 """Time that copying a folder in or out may take."""
+_DISK_SECONDS = 1.0
 DEFAULT_IMAGE_LIMITS = SandboxLimits(
     wall_seconds=24 * 3600.0,
     cpu_seconds=7 * 24 * 3600.0,
@@ -68,7 +71,8 @@ class ImageSandbox(SupervisedSandbox):
     Args:
         image: An image, its name in the store, or a folder with an unpacked root.
         limits: Memory and processes are kept by a control group, where this process may make one; without one, memory
-            is watched while a command runs. `disk_bytes`, `file_bytes` and `files` are not enforced.
+            is watched while a command runs. A command is ended, and its files stay, once all that was written takes
+            more than `disk_bytes`; that is looked at every second. `files` is not enforced.
         cpus: Processors it may use; kept by a control group, and not at all without one.
         network: Its reach: nothing, or that of this machine, with its loopback addresses.
         workdir: Folder where commands start, in place of the image's.
@@ -113,6 +117,7 @@ class ImageSandbox(SupervisedSandbox):
         self.user = str(self.image.user or "0") if user is None else str(user)
         self.environment = {**self.image.environment, **(environment or {})}
         self._folder: str | None = None
+        self._free = self._spared = 0
 
     def sibling(self) -> Self:
         """Another sandbox on the same image, without what this one has written."""
@@ -129,10 +134,10 @@ class ImageSandbox(SupervisedSandbox):
         )
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> SandboxCapabilities:
         """Background processes live on; sockets inside can be listened on from here."""
         ends = frozenset((Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD))
-        return Capabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
+        return SandboxCapabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +161,34 @@ class ImageSandbox(SupervisedSandbox):
             SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
         """
         who = None if user is None else str(user)
-        return await self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=MAX_ARGUMENT_BYTES, user=who)
+        size = MAX_ARGUMENT_BYTES
+        work = self._exec(command, cwd, env, stdin, timeout, limits, code_bytes=size, user=who)
+        call = asyncio.ensure_future(work)
+        full = asyncio.ensure_future(self._grown_too_large())
+        try:
+            await asyncio.wait({call, full}, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return await call
+            call.cancel()
+            await asyncio.wait({call})
+            note = f"stopped for having written more than {self.limits.disk_bytes // MIB} MiB of files"
+            return ExecResult(outcome=Outcome.TOO_MANY_FILES, note=note)
+        finally:
+            for task in (call, full):
+                task.cancel()
+            await asyncio.gather(call, full, return_exceptions=True)
+
+    async def _grown_too_large(self) -> None:
+        """Wait until more is written than may be. The layer is measured only when its file system lost as much room."""
+        pause = _DISK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes:
+                started = time.monotonic()
+                written = await default_threads.run(written_bytes, f"{self._folder}/upper")
+                if written > self.limits.disk_bytes + self._spared:
+                    return
+                pause = max(_DISK_SECONDS, 20 * (time.monotonic() - started))
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
         """A listening socket in the sandbox's own network, for a server on this side.
@@ -175,6 +207,11 @@ class ImageSandbox(SupervisedSandbox):
             if self._process is not None:
                 await self._host_request({"kind": "kill"})
 
+    async def spare_disk(self) -> None:
+        """Let what follows write `disk_bytes` of its own, whatever was written so far."""
+        if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes // 2:
+            self._spared = await default_threads.run(written_bytes, f"{self._folder}/upper")
+
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
         async with self._lock:
@@ -183,19 +220,22 @@ class ImageSandbox(SupervisedSandbox):
     async def restore_programs(self) -> list[str]:
         """Undo what code has changed among the programs that run tests; see `programs`. Returns what that was.
 
-        Where the sandbox stands on a snapshot, changes below it are not looked at.
+        What Python compiled for itself goes too, and is not listed. Where the sandbox started from a snapshot, changes
+        below it are not looked at.
         """
         async with self._lock:
             await self._ready()
-            options = {"path_variable": self.environment.get("PATH", ""), "work": self.workdir}
-            look = functools.partial(find_tampering, self.image.root, f"{self._folder}/upper", **options)
+            path = self.environment.get("PATH", "")
+            options: dict[str, Any] = {"path_variable": path, "work": self.workdir, "mounts": tuple(self._binds)}
+            below = () if self.snapshot_below is None else self.snapshot_below.layers
+            look = functools.partial(find_tampering, self.image.root, (*below, f"{self._folder}/upper"), **options)
             found = await default_threads.run(look)
             if not found:
                 return []
             with tempfile.TemporaryFile() as archive:
                 await default_threads.run(found.pack, self.image.root, archive)
                 await self._host_request({"kind": "restore", "removed": found.removed}, archive.fileno())
-        return [*found.restored, *found.removed]
+        return [path for path in (*found.restored, *found.removed) if "/__pycache__/" not in path]
 
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a folder of this machine into a folder of the sandbox, as root."""
@@ -259,6 +299,7 @@ class ImageSandbox(SupervisedSandbox):
 
     async def _start_process(self) -> SandboxProcess:
         self._folder = await default_threads.run(make_folder)
+        self._free, self._spared = free_bytes(self._folder), 0
         layers = (self.image.root, *(() if self.snapshot_below is None else self.snapshot_below.layers))
         launch = ImageLaunch(
             limits=self.limits,
@@ -268,7 +309,7 @@ class ImageSandbox(SupervisedSandbox):
             code_user=self.user,
             environment=self.environment,
             network=self.network,
-            processors=self.cpus,
+            cpus=self.cpus,
             binds=self._binds,
         )
         try:
@@ -286,7 +327,7 @@ class ImageSandbox(SupervisedSandbox):
     async def _clear(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
-            await default_threads.run(remove_folder, folder)
+            await default_threads.run(discard, folder)
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
         try:

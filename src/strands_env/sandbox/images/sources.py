@@ -1,4 +1,4 @@
-"""Where images come from: a registry, a docker or podman on this machine, files, a Dockerfile built by one of them."""
+"""Sources of images: a registry, a docker or podman on this machine, files, a Dockerfile built by one of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_image(source: str, store: ImageStore, *, name: str | None = None) -> 
     Args:
         source: `podman:NAME`, `docker:NAME`, `oci:FOLDER[:TAG]`, or the path of an OCI archive, of an archive of
             `docker save` or `docker export`, or of an OCI layout.
-        name: Its name; that of the source if None, which a path has not.
+        name: Its name; if None, that of the source (a path has no name).
 
     Raises:
         ImageSourceError: The source cannot be read, or has no name.

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from strands_sglang.cache import cache_folder
 from strands_sglang.exceptions import did_you_mean
-from strands_sglang.installation import cache_folder
 
+from ..bubblewrap.process import discard
 from ..contract import SandboxUnavailableError
-from .layers import remove_folder
 
 _RECORD = "image.json"
 
@@ -146,4 +146,4 @@ def full_name(reference: str) -> str:
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        remove_folder(str(folder))
+        discard(str(folder))

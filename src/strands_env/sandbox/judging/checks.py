@@ -25,7 +25,7 @@ class SolutionError(Exception):
     """The judged code did not give an answer: it raised, ended, broke a limit, or returned what is not plain data."""
 
 
-class Run(NamedTuple):
+class CommandRun(NamedTuple):
     """One run of a command beside the judged code."""
 
     exit_code: int | None
@@ -49,11 +49,13 @@ class Solution:
         self._file = file
         self._caller = caller
 
-    def run(self, command: str | Sequence[str] | None = None, *, stdin: str = "", timeout: float | None = None) -> Run:
+    def run(
+        self, command: str | Sequence[str] | None = None, *, stdin: str = "", timeout: float | None = None
+    ) -> CommandRun:
         """Run a command in the sandbox of the judged code; without one, the file as a program."""
         if command is None:
             command = [self._python, self._file]
-        return Run(**self._ask({"command": command, "stdin": stdin, "timeout": timeout}))
+        return CommandRun(**self._ask({"command": command, "stdin": stdin, "timeout": timeout}))
 
     def call(self, function: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function of the judged file, plain data in and out; `SolutionError` if the call gave no answer."""

@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from .episode import close, router_model_factory
 from .generate import generate, generate_miles
-from .hooks import check_reward_nonzero_std, log_eval_rollout, log_rollout, reward_func, reward_post_process
+from .hooks import (
+    check_reward_nonzero_std,
+    log_eval_rollout,
+    log_rollout,
+    reward_func,
+    reward_post_process,
+    teacher_log_probs,
+)
 from .settings import FailureStreakError, SlimeConfigError, SlimeSettings
 
 __all__ = [
@@ -32,4 +39,5 @@ __all__ = [
     "reward_func",
     "reward_post_process",
     "router_model_factory",
+    "teacher_log_probs",
 ]

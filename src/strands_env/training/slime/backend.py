@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.slime.prompt import Pictures
 from strands_env.training.slime.settings import SLIME, Trainer
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
@@ -26,20 +25,23 @@ class _HeldError(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RolloutControl:
-    """State that the clients of all models of a rollout share.
+    """State of a rollout: its abort, its budget, its suspension, and what its models have sampled.
 
     Attributes:
-        is_aborted: Whether slime has asked to stop.
+        is_aborted: True once slime has asked to stop.
         suspends: An aborted rollout waits to be resumed (partial rollout) instead of ending.
         sampled_limit: Tokens that all models of the rollout sample together; None for no limit.
-        sampled: Tokens sampled so far.
         sample: slime's sample, for its trace.
-        trainer: Whose it is.
         stopping: Set as soon as slime is seen to ask to stop.
         paused: The rollout is suspended: slime may train meanwhile, and no call may start.
         resume: Set to let waiting calls continue.
-        resumptions: How often the rollout continued after a suspension.
         held: Ids that were sampled before the last resumption, each from the start of its path.
+        models: The models it has made.
+        records: Top-p data of its calls; None where the trainer replays none.
+        counters: Sums of tokens and speculative steps over its calls.
+        suspensions: Number of its suspensions.
+        successes: Training rollouts that had succeeded when it began.
+        scores: Its environment has a reward function.
     """
 
     is_aborted: Callable[[], bool]
@@ -53,9 +55,20 @@ class RolloutControl:
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     resumptions: int = 0
     held: list[list[int]] = field(default_factory=list)
+    models: list[Any] = field(default_factory=list)
+    records: list[CallRecord] | None = None
+    counters: Counter[str] = field(default_factory=Counter)
+    suspensions: int = 0
+    successes: int = 0
+    scores: bool = False
+
+    @property
+    def text_of(self) -> Callable[[Sequence[int]], str]:
+        """Decodes ids as its models do, for logs; nothing is ever encoded again from it."""
+        return self.models[0].conversation.text_of if self.models else lambda ids: ""
 
     def is_held(self) -> bool:
-        """Whether no call may start."""
+        """No call may start."""
         return self.paused or self.is_aborted()
 
     def check(self) -> None:
@@ -64,11 +77,7 @@ class RolloutControl:
             raise _HeldError
 
     def left_to_sample(self) -> int | None:
-        """Tokens that the rollout may still sample; None for no limit.
-
-        Raises:
-            TokenBudgetReachedError: There are none left.
-        """
+        """Tokens that the rollout may still sample; None for no limit, `TokenBudgetReachedError` if none are left."""
         if self.sampled_limit is None:
             return None
         if self.sampled >= self.sampled_limit:
@@ -98,29 +107,21 @@ _SPECULATIVE = ("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct
 
 
 class RolloutBackend(BackendWrapper):
-    """The backend of one rollout: the shared client under slime's control.
+    """The backend of one rollout: the client that all rollouts share, under slime's control.
 
     Args:
-        inner: The client that all rollouts share.
-        control: State of the rollout.
-        records: Where answers with top-p data are kept; None where the trainer replays none.
-        counters: Where tokens and speculative steps are summed up.
-        pictures: What expands the images of prompts, for a vision model.
+        expanded: Expands the images of a prompt, given its ids and their data URLs; for a vision model.
     """
 
     def __init__(
         self,
         inner: Any,
         control: RolloutControl,
-        records: list[CallRecord] | None,
-        counters: Counter[str],
-        pictures: Pictures | None = None,
+        expanded: Callable[[Sequence[int], Sequence[str]], Sequence[int]] | None = None,
     ) -> None:
         super().__init__(inner)
         self._control = control
-        self._records = records
-        self._counters = counters
-        self._pictures = pictures
+        self._expanded = expanded
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """One model call, unless slime is stopping or the rollout has sampled what it may.
@@ -140,7 +141,7 @@ class RolloutBackend(BackendWrapper):
     def _seen(self, request: GenerateRequest) -> Sequence[int]:
         """The prompt as the model sees it and trajectories hold it, images expanded."""
         ids = request.prompt.tolist()
-        return ids if not request.images or self._pictures is None else self._pictures.expanded(ids, request.images)
+        return ids if not request.images or self._expanded is None else self._expanded(ids, request.images)
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
         control = self._control
@@ -155,7 +156,7 @@ class RolloutBackend(BackendWrapper):
         if not answer.output_ids and answer.finish.type is FinishType.ABORT:
             control.check()  # stopped before its first token: asked again later, and no abort to the model
         control.sampled += len(answer.output_ids)
-        counters = self._counters
+        counters = control.counters
         counters["prompt_tokens"] += answer.prompt_tokens or 0
         counters["cached_tokens"] += answer.cached_tokens or 0
         counters["completion_tokens"] += len(answer.output_ids)
@@ -163,8 +164,8 @@ class RolloutBackend(BackendWrapper):
             counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
         if resumptions != control.resumptions:  # begun before the suspension, ended after it
             control.held.append([*self._seen(request), *answer.output_ids])
-        if self._records is not None and (kept := kept_sets_of(meta, len(answer.output_ids))) is not None:
-            self._records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, kept=kept))
+        if control.records is not None and (mask := sampling_mask_of(meta, len(answer.output_ids))) is not None:
+            control.records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, sampling_mask=mask))
         return answer
 
     async def _traced(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
@@ -186,20 +187,14 @@ _TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """What one answer said beyond the trajectory.
-
-    Attributes:
-        prompt: Ids of the request as the model saw them.
-        output: Sampled ids.
-        kept: Top-p survivors of the sampled ids, or None.
-    """
+    """One answer's top-p survivors, beside the ids of the request as the model saw them and the sampled ids."""
 
     prompt: Sequence[int]
     output: Sequence[int]
-    kept: SamplingMask
+    sampling_mask: SamplingMask
 
 
-def kept_sets_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
+def sampling_mask_of(meta: Mapping[str, Any], count: int) -> SamplingMask | None:
     """The top-p data of slime's patched server: int32 arrays, as lists or base64; None where the answer has none.
 
     Raises:
@@ -227,7 +222,7 @@ def _int32(meta: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.int32] |
     return None
 
 
-def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) -> SamplingMask | None:
+def sampling_mask_of_path(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) -> SamplingMask | None:
     """Top-p data of a path, out of the calls that made it; None where no call belongs to it.
 
     A position that several calls sampled alike (a retry of one prompt) has the set of the longest of them.
@@ -239,7 +234,8 @@ def kept_of_sample(token_ids: NDArray[np.int32], records: Sequence[CallRecord]) 
             token_ids[start:end], record.output
         )
         if on_path:
-            sets.update(zip(range(start, end), np.split(record.kept.ids, record.kept.offsets[1:-1]), strict=False))
+            mask = record.sampling_mask
+            sets.update(zip(range(start, end), np.split(mask.ids, mask.offsets[1:-1]), strict=False))
     if not sets:
         return None
     none = np.zeros(0, dtype=np.int32)

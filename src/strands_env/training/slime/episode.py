@@ -8,10 +8,10 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from strands_env.core import StepResult
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.backend import CallRecord, RolloutBackend, RolloutControl, kept_of_sample
+from strands_env.training.slime.backend import RolloutBackend, RolloutControl, sampling_mask_of_path
 from strands_env.training.slime.prompt import Pictures, prompt_of
 from strands_env.training.slime.settings import Call, SlimeConfigError
 
@@ -55,8 +55,10 @@ async def started(call: Call) -> Episode:
         sampled_limit=call.sampled_limit,
         sample=call.sample,
         trainer=call.trainer,
+        records=[] if call.needs.top_p else None,
+        successes=call.successes,
     )
-    episode = Episode(task=None, control=control, successes=call.successes)  # type: ignore[arg-type]
+    episode = Episode(task=None, control=control)  # type: ignore[arg-type]
     environment = call.settings.make_environment(
         model_factory=lambda: episode.make_model(call),
         args=call.args,
@@ -65,7 +67,7 @@ async def started(call: Call) -> Episode:
     )
     if prompt.system is not None:
         environment.system_prompt = prompt.system
-    episode.scores = getattr(environment, "reward_fn", None) is not None
+    control.scores = getattr(environment, "reward_fn", None) is not None
     episode.task = asyncio.ensure_future(environment.rollout(prompt.action))
     return episode
 
@@ -77,9 +79,7 @@ def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
     client = RolloutBackend(
         get_client_from_slime_args(args, **call.settings.client_options),
         episode.control,
-        episode.records if call.needs.top_p else None,
-        episode.counters,
-        pictures,
+        None if pictures is None else pictures.expanded,
     )
     options: dict[str, Any] = {
         "sampling_params": params,
@@ -110,7 +110,7 @@ def router_model_factory(
     agent that is trained.
 
     Args:
-        args: slime's arguments, which factories of environments are given.
+        args: slime's, as factories of environments are given them.
         name: Name of the model in `--sglang-config`.
         tokenizer: Tokenizer of that model, or its path.
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
@@ -141,7 +141,7 @@ def router_model_factory(
 # ---- its life -------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.2
-"""How often the flag is read while rollouts run."""
+"""Interval at which the flag is read while rollouts run."""
 
 
 class AbortWatch:
@@ -190,24 +190,11 @@ class Episode:
 
     Attributes:
         task: Runs `Environment.rollout`.
-        control: Its abort, budget and suspension.
-        models: The models it has made.
-        records: Top-p data of its calls.
-        counters: Sums of `meta_info` over its calls.
-        suspensions: How often it was suspended.
-        successes: Training rollouts that had succeeded when it began.
-        scores: Whether its environment has a reward function.
-        config_error: What makes every rollout of this configuration fail, if that was found.
+        config_error: The reason why every rollout of this configuration fails, if one was found.
     """
 
     task: asyncio.Task[StepResult]
     control: RolloutControl
-    models: list[Any] = field(default_factory=list)
-    records: list[CallRecord] = field(default_factory=list)
-    counters: Counter[str] = field(default_factory=Counter)
-    suspensions: int = 0
-    successes: int = 0
-    scores: bool = False
     config_error: Exception | None = None
 
     def make_model(self, call: Call) -> Any:
@@ -229,15 +216,15 @@ class Episode:
             )
             self.config_error.__cause__ = error
             raise
-        self.models.append(model)
+        self.control.models.append(model)
         return model
 
     def completed(self, source: TrainingSample, call: Call) -> TrainingSample:
         """A sample with the top-p data that the trainer needs, and without loss on off-policy tokens if slime asks."""
         if not call.needs.top_p:
             source = replace(source, sampling_mask=None)
-        elif source.sampling_mask is None and self.records:
-            source = replace(source, sampling_mask=kept_of_sample(source.token_ids, self.records))
+        elif source.sampling_mask is None and self.control.records:
+            source = replace(source, sampling_mask=sampling_mask_of_path(source.token_ids, self.control.records))
         if call.partial and getattr(call.args, "mask_offpolicy_in_partial_rollout", False):
             mask = source.loss_mask.copy()
             mask[: self._off_policy(source)] = 0
@@ -255,13 +242,8 @@ class Episode:
         return max(held, older)
 
     @property
-    def text_of(self) -> Callable[[Sequence[int]], str]:
-        """Decodes ids as its models do, for logs; nothing is ever encoded again from it."""
-        return self.models[0].conversation.text_of if self.models else lambda ids: ""
-
-    @property
     def has_failed(self) -> bool:
-        """Whether it has ended in failure."""
+        """It has ended in failure."""
         if not self.task.done():
             return False
         if self.task.cancelled() or self.task.exception() is not None:
@@ -273,8 +255,10 @@ class Episode:
 
         Cancelling this call ends the rollout, its cleanup included.
         """
-        if self.suspensions:  # whatever is sampled by now is older than this call
-            self.control.held.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
+        if self.control.suspensions:  # whatever is sampled by now is older than this call
+            self.control.held.extend(
+                list(path.token_ids) for model in self.control.models for path in model.trajectories
+            )
         try:
             with AbortWatch.of_running_loop().watching(self.control):
                 while not self.task.done():
@@ -297,7 +281,7 @@ class Episode:
             await self.cancel()
             return
         self.control.paused = True  # until slime asks for the rollout again, whatever its flag says until then
-        self.suspensions += 1
+        self.control.suspensions += 1
 
     async def cancel(self) -> None:
         """End the rollout; its environment cleans up."""
@@ -317,7 +301,7 @@ MAX_SUSPENDED = 4096
 """Suspended rollouts that are kept; beyond that the oldest are ended."""
 
 EXIT_SECONDS = 30.0
-"""How long the process waits at exit for their cleanups."""
+"""Longest wait at exit for their cleanups."""
 
 
 class SuspendedEpisodes:
@@ -338,7 +322,7 @@ class SuspendedEpisodes:
             self._drop_oldest("there are too many")
 
     def take(self, key: Any) -> Episode | None:
-        """The rollout of that key, no longer kept; one of another event loop is ended there, and None returned."""
+        """Remove and return the rollout of that key; one of another event loop is ended there, and None returned."""
         episode, _ = self._waiting.pop(key, (None, 0.0))
         if episode is None or episode.task.get_loop() is asyncio.get_running_loop():
             return episode
@@ -379,7 +363,7 @@ def _end(episode: Episode) -> None:
 
 
 SUSPENDED = SuspendedEpisodes()
-"""Of this process."""
+"""The suspended rollouts of this process."""
 
 atexit.register(SUSPENDED.close_at_exit)
 

@@ -12,7 +12,7 @@ from strands_env.core import StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import with_all_sampled_tokens
-from strands_env.training.slime.episode import Episode, resumed, started
+from strands_env.training.slime.episode import SUSPENDED, Episode, resumed, started
 from strands_env.training.slime.sample import write, write_aborted, write_unusable
 from strands_env.training.slime.settings import (
     STREAK,
@@ -36,10 +36,9 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     FAILED, with `remove_sample` and a reward of 0 that `reward_post_process` leaves out of all statistics.
 
     Args:
-        args: slime's arguments; our own are `SlimeSettings`.
-        sample: slime's sample. Its prompt is a text or a list of messages, not one that a chat template has printed.
-        sampling_params: Sampling parameters, never changed; `max_new_tokens` is the budget of the whole response.
-        evaluation: Whether slime evaluates.
+        args: slime's; our own are `SlimeSettings`.
+        sample: slime's. Its prompt is a text or a list of messages, not one that a chat template has printed.
+        sampling_params: Never changed; `max_new_tokens` is the budget of the whole response.
 
     Returns:
         The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. An ABORTED rollout
@@ -53,14 +52,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
 
 async def generate_miles(input: Any) -> Any:
-    """`generate` for miles, which hands over one object and its state with it.
-
-    Args:
-        input: miles' `GenerateFnInput`.
-
-    Returns:
-        Its `GenerateFnOutput`.
-    """
+    """`generate` for miles: from its `GenerateFnInput`, which holds its state, to its `GenerateFnOutput`."""
     given = {"evaluation": input.evaluation, "state": input.state}
     samples = await _generate(input.args, input.sample, input.sampling_params, **given)
     return importlib.import_module("miles.rollout.base_types").GenerateFnOutput(samples=samples)
@@ -102,8 +94,10 @@ async def _run(call: Call) -> Any:
         if episode.config_error is not None:
             raise episode.config_error
         if result is None:
-            return write_aborted(call, episode)
-        if any(path.images for model in episode.models for path in model.trajectories):
+            if call.partial:
+                SUSPENDED.put(call.key, episode)
+            return write_aborted(call, episode.control)
+        if any(path.images for model in episode.control.models for path in model.trajectories):
             return await asyncio.to_thread(_finished, call, episode, result)  # processes them for the trainer
         return _finished(call, episode, result)
     except (SlimeConfigError, FailureStreakError):
@@ -112,7 +106,8 @@ async def _run(call: Call) -> Any:
         index = getattr(call.sample, "index", None)
         logger.warning("sample=<%s>, error=<%s> | rollout failed", index, error, exc_info=True)
         record = ErrorRecord.from_exception(error, Phase.LOOP)
-        return write_unusable(call, episode, None, record, TerminationReason.UNCLASSIFIED_ERROR)
+        control = None if episode is None else episode.control
+        return write_unusable(call, control, None, record, TerminationReason.UNCLASSIFIED_ERROR)
 
 
 def _finished(call: Call, episode: Episode, result: StepResult) -> Any:
@@ -129,7 +124,7 @@ def _finished(call: Call, episode: Episode, result: StepResult) -> Any:
     sources = [episode.completed(source, call) for source in sources]
     trained = sum(source.trained_tokens for source in sources)
     tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
-    return write(call, episode, result, sources, tokens)
+    return write(call, episode.control, result, sources, tokens)
 
 
 @functools.cache

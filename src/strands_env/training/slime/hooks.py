@@ -10,15 +10,18 @@ import logging
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from strands_env.core import Observation, StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import as_reward_function, as_reward_result
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
+from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.sample import (
     RolloutSamples,
@@ -38,6 +41,9 @@ from strands_env.training.slime.settings import (
     load,
     raise_in_the_run,
 )
+from strands_env.training.teacher import score_with_teacher
+from strands_sglang import get_client, get_tokenizer
+from strands_sglang.exceptions import StrandsSGLangError
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +57,8 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     as soon as a rollout gives two samples.
 
     Args:
-        args: slime's arguments; `advantage_estimator`, `rewards_normalization` and `grpo_std_normalization` are read.
-        samples: slime's samples of a training step, in any order.
+        args: slime's; `advantage_estimator`, `rewards_normalization` and `grpo_std_normalization` are read.
+        samples: Those of a training step, in any order.
 
     Returns:
         Raw rewards and those to train on, in the order of the samples.
@@ -81,23 +87,19 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
 
     Elements may be samples or lists of samples (fan-out), which count once. Removed samples do not count.
     """
-    rewards, trainer = [], Trainer.of(next(iter(_flatten(samples)), None))
-    for element in samples:
-        first = next(iter(_flatten([element])), None)
-        if first is None:
-            continue
-        reward = read_reward(args, first)
-        if reward is not None and not _is_removed(first):
-            rewards.append(reward)
+    firsts = [first for element in samples if (first := next(_flatten([element]), None)) is not None]
+    trainer = Trainer.of(firsts[0] if firsts else None)
+    scored = [read_reward(args, sample) for sample in firsts if not _is_removed(sample)]
+    rewards = [reward for reward in scored if reward is not None]
+    if not rewards:
+        return _filter_output(trainer, False, "no_usable_rollout")
     if len(rewards) < _min_usable(args):
-        return _filter_output(trainer, False, "too_few_usable_rollouts" if rewards else "no_usable_rollout")
-    keep = bool(rewards) and max(rewards) - min(rewards) > 1e-6
-    reason = None if keep else (f"zero_std_{round(rewards[0], 1)}" if rewards else "no_usable_rollout")
-    return _filter_output(trainer, keep, reason)
+        return _filter_output(trainer, False, "too_few_usable_rollouts")
+    keep = max(rewards) - min(rewards) > 1e-6
+    return _filter_output(trainer, keep, None if keep else f"zero_std_{round(rewards[0], 1)}")
 
 
 def _min_usable(args: Any) -> int:
-    """Usable rollouts that a group must have."""
     return SlimeSettings.from_args(args, factory_required=False).min_usable
 
 
@@ -129,7 +131,7 @@ def _is_removed(sample: Any) -> bool:
     return bool(getattr(sample, "remove_sample", False))
 
 
-def _flatten(samples: Iterable[Any]) -> Iterable[Any]:
+def _flatten(samples: Iterable[Any]) -> Iterator[Any]:
     for sample in samples:
         if isinstance(sample, list | tuple):
             yield from _flatten(sample)
@@ -205,7 +207,7 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
                 observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
                 termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
             )
-            scored = as_reward_result(await function.compute(action=read_prompt(sample).action, step_result=result))
+            scored = as_reward_result(await function.compute(read_prompt(sample).action, result))
             reward, info = scored.reward, scored.info
             SCORING.reset()
         except Exception as error:
@@ -221,6 +223,51 @@ async def _reward(args: Any, samples: Sequence[Any]) -> Any:
             one.remove_sample = True
         return unusable_reward(args, sample, "unscored", evaluation=evaluation)
     return reward_value(args, reward, info, evaluation=evaluation)
+
+
+# ---- a teacher ----------------------------------------------------------------------------------------------------
+
+
+async def teacher_log_probs(args: Any, sample: Any, evaluation: bool = False) -> None:
+    """Have a teacher score a sample, into `sample.teacher_log_probs`. For `--rollout-sample-hook-path`.
+
+    With `--use-opd --opd-type sglang` slime takes the reverse KL off the advantages, beside the rewards of the
+    environment. A sample that the teacher fails on, after the client's own attempts, is removed from training.
+
+    Args:
+        args: slime's arguments: `rm_url` is the address of the teacher (`vllm+http://...` is vLLM), whose tokenizer
+            must have the vocabulary of `hf_checkpoint`.
+        sample: slime's sample, filled by `generate`. One that is aborted is left alone: it will come again.
+        evaluation: slime evaluates, which needs no teacher.
+
+    Raises:
+        SlimeConfigError: There is no `rm_url`, the tokenizers differ, or the sample has images.
+    """
+    if evaluation or getattr(sample.status, "value", None) == SampleStatus.ABORTED:
+        return
+    length = sample.response_length
+    sample.teacher_log_probs = [0.0] * length  # every sample of a batch has them, or slime drops all
+    if sample.remove_sample or not length:
+        return
+    if not (url := getattr(args, "rm_url", None)):
+        raise SlimeConfigError("teacher_log_probs needs the address of the teacher: give --rm-url")
+    if sample.multimodal_train_inputs is not None:
+        raise SlimeConfigError("teacher_log_probs scores no samples with images: they are not sent to a teacher")
+    mask = np.zeros(len(sample.tokens), dtype=np.uint8)
+    mask[-length:] = 1
+    source = TrainingSample(
+        token_ids=np.array(sample.tokens, dtype=np.int32), prompt_length=len(mask) - length, loss_mask=mask
+    )
+    try:
+        tokenizer = await asyncio.to_thread(get_tokenizer, args.hf_checkpoint)
+        (scored,) = await score_with_teacher([source], get_client(url.removesuffix("/generate")), tokenizer=tokenizer)
+        assert scored.teacher_logprobs is not None  # of a single sample, a failure is raised
+        sample.teacher_log_probs = scored.teacher_logprobs[-length:].tolist()
+    except StrandsSGLangError as error:
+        logger.warning("sample=<%s>, error=<%s> | the teacher did not score it: removed", sample.index, error)
+        sample.remove_sample = True
+    except ValueError as error:
+        raise SlimeConfigError(str(error)) from error
 
 
 # ---- the log ------------------------------------------------------------------------------------------------------
@@ -255,11 +302,7 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
     `untrained/other_paths` is the share of sampled tokens that only paths hold which are not exported,
     `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off.
 
-    A mean over nothing is NaN.
-
-    Args:
-        args: slime's arguments.
-        samples: Samples or lists of samples.
+    A mean over nothing is NaN. Elements may be samples or lists of samples.
     """
     flat = list(_flatten(samples))
     firsts = _first_of_each_rollout(flat)

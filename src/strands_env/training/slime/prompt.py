@@ -22,36 +22,25 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """slime's prompt as an environment takes it.
-
-    Attributes:
-        action: The last message, the ones before as history.
-        system: The system message, for the agent; None where the data has none.
-    """
+class SlimePrompt:
+    """slime's prompt as an environment takes it: the last message, the ones before as history; the system message."""
 
     action: Action
     system: str | None = None
 
 
-async def prompt_of(call: Call) -> Prompt:
-    """The prompt of a call. Its images are encoded in a thread.
-
-    Raises:
-        SlimeConfigError: A part is neither text nor an image, or nothing expands the images.
-        ValueError: It does not end with a user message, or a message cannot be understood.
-    """
+async def prompt_of(call: Call) -> SlimePrompt:
+    """The prompt of a call. Its images are encoded in a thread."""
     sample = call.sample
     has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
     images = await asyncio.to_thread(prompt_images, sample, Pictures.of(call)) if has_media else ()
     return read_prompt(sample, images)
 
 
-def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> Prompt:
+def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimePrompt:
     """Slime's prompt; one of messages is in the format of chat completions.
 
     Args:
-        sample: slime's sample.
         images: PNGs of the image parts, in order; None leaves the parts out.
 
     Raises:
@@ -64,14 +53,14 @@ def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> Prompt:
         "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
     }
     if isinstance(sample.prompt, str):
-        return Prompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
+        return SlimePrompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
     try:
         chat = ChatPrompt.of(sample.prompt, images)
     except UnsupportedPromptError as error:
         raise SlimeConfigError(str(error)) from error
     context["conversation_history"] = chat.turns[:-1]
     action = Action(message=chat.turns[-1], task_context=TaskContext(**context))
-    return Prompt(action=action, system=chat.system)
+    return SlimePrompt(action=action, system=chat.system)
 
 
 def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
@@ -118,11 +107,7 @@ def _length(value: Any) -> int:
 
 
 class Pictures:
-    """What one model makes of images; shared by all rollouts of a run.
-
-    Args:
-        expander: What expands them.
-    """
+    """The spans of tokens that one model's processor makes of images; shared by all rollouts of a run."""
 
     def __init__(self, expander: ProcessorExpander) -> None:
         self.expander = expander
@@ -130,7 +115,7 @@ class Pictures:
 
     @classmethod
     def of(cls, call: Call) -> Pictures | None:
-        """Those of the model that is trained; None where it does not see, or is of a family that is not proved.
+        """The images' expansion for the trained model; None if it takes no images, or its family is not proved.
 
         Raises:
             SlimeConfigError: The processor that `strands_env_processor` names cannot be used.

@@ -17,7 +17,7 @@ from strands_env.core import StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.episode import SUSPENDED, Episode
+from strands_env.training.slime.backend import RolloutControl
 from strands_env.training.slime.prompt import Pictures
 from strands_env.training.slime.settings import METADATA_KEY, STREAK, Call, Failure, Needs, SlimeConfigError
 from strands_sglang.trajectory import SamplingMask
@@ -29,27 +29,28 @@ logger = logging.getLogger(__name__)
 
 
 def write(
-    call: Call, episode: Episode, result: StepResult, sources: Sequence[TrainingSample], tokens: Mapping[str, int]
+    call: Call,
+    control: RolloutControl,
+    result: StepResult,
+    sources: Sequence[TrainingSample],
+    tokens: Mapping[str, int],
 ) -> Any:
     """The samples of a rollout that ended, well or not.
 
     Args:
         sources: Its paths that are trained, the main one first.
-        tokens: How many were sampled, and how many of them are not trained, by reason.
-
-    Raises:
-        SlimeConfigError: A path has images, and the model that is trained has no processor that is proved.
+        tokens: Number of sampled tokens, and of those not trained, by reason.
     """
     reason = result.termination_reason
     if reason.is_failure:
-        return write_unusable(call, episode, sources[-1] if sources else None, result.error, reason)
+        return write_unusable(call, control, sources[-1] if sources else None, result.error, reason)
     final, evaluation = result.observation.final_response or "", call.evaluation
     notes: dict[str, Any] = {
         "termination_reason": reason.value,
         "final_response": final,
         "evaluation": evaluation,
         "metrics": result.observation.metrics,
-        "suspensions": episode.suspensions,
+        "suspensions": control.suspensions,
         "tokens": dict(tokens),
     }
     if result.reward is not None:
@@ -57,20 +58,20 @@ def write(
     if result.cleanup_error is not None:
         notes["cleanup_error"] = result.cleanup_error.message
     if not sources:
-        return _write_empty(call, episode, result, notes)
+        return _write_empty(call, control, result, notes)
     _check_sources(call, sources)
     clear(call.sample)
-    _count(call.sample, episode, result)
+    _count(call.sample, control, result)
     samples = RolloutSamples([call.sample, *(sibling_of(call.sample) for _ in sources[1:])])
-    text_of = episode.text_of if episode.models else lambda ids: final
-    reward, scored = sources[0].reward, result.reward is not None or episode.scores
+    text_of = control.text_of if control.models else lambda ids: final
+    reward, scored = sources[0].reward, result.reward is not None or control.scores
     for target, source in zip(samples, sources, strict=True):
         try:
             fill(target, source, call.needs, text_of)
             if source.media and (pictures := Pictures.of(call)) is not None:
                 target.multimodal_train_inputs = image_tensors(source, pictures.expander)
         except (InvalidSampleError, ValueError) as error:
-            return write_unusable(call, episode, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
+            return write_unusable(call, control, source, ErrorRecord.from_exception(error, Phase.LOOP), reason)
         target.remove_sample = scored and reward is None  # the reward function abstains, or was not to score this end
         if target.remove_sample:
             target.reward = unusable_reward(call.args, target, "unscored", evaluation=evaluation)
@@ -86,7 +87,7 @@ def write(
 
 def write_unusable(
     call: Call,
-    episode: Episode | None,
+    control: RolloutControl | None,
     source: TrainingSample | None,
     error: ErrorRecord | None,
     reason: TerminationReason,
@@ -99,24 +100,23 @@ def write_unusable(
         error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.LOOP)
     described = {"type": error.type, "message": error.message, "where": error.where.value}
     notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
-    _write_untrained(call, episode, source, SampleStatus.FAILED, "failed", notes)
-    _note_failure(call, episode, error, reason)
+    _write_untrained(call, control, source, SampleStatus.FAILED, "failed", notes)
+    _note_failure(call, control, error, reason)
     return _returned(call, RolloutSamples([call.sample]))
 
 
-def write_aborted(call: Call, episode: Episode | None) -> Any:
+def write_aborted(call: Call, control: RolloutControl | None) -> Any:
     """Slime is stopping: one sample that may be run again. It is empty, unless the rollout waits to be resumed.
 
     Args:
-        episode: The rollout; None where it is over.
+        control: State of the rollout; None where it is over.
     """
     sample = call.sample
     clear(sample)
     set_status(sample, SampleStatus.ABORTED)
-    if episode is None or not call.partial:
+    if control is None or not call.partial:
         return sample
-    SUSPENDED.put(call.key, episode)
-    paths = [path for model in episode.models for path in model.trajectories if not path.is_discarded]
+    paths = [path for model in control.models for path in model.trajectories if not path.is_discarded]
     if paths:  # the longest of them; slime looks whether anything is held
         held = max(paths, key=len)
         start = held.initial_prompt_length
@@ -124,51 +124,51 @@ def write_aborted(call: Call, episode: Episode | None) -> Any:
         sample.response_length = len(held) - start
         sample.loss_mask = held.loss_mask[start:]
         sample.rollout_log_probs = [value or 0.0 for value in held.logprobs[start:]]
-        sample.response = episode.text_of(held.token_ids[start:])
+        sample.response = control.text_of(held.token_ids[start:])
     return sample
 
 
-def _write_empty(call: Call, episode: Episode, result: StepResult, notes: dict[str, Any]) -> Any:
-    """Nothing to train. A limit that left no room for a token (a prompt as long as the context) is no failure."""
+def _write_empty(call: Call, control: RolloutControl, result: StepResult, notes: dict[str, Any]) -> Any:
+    """Nothing to train. A limit that left no room for a token (a prompt as long as the context) is not a failure."""
     reason = result.termination_reason
     if not reason.is_limit:
         nothing = InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
-        return write_unusable(call, episode, None, ErrorRecord.from_exception(nothing, Phase.LOOP), reason)
-    _write_untrained(call, episode, None, SampleStatus.TRUNCATED, "no_room", {**notes, "agent_name": "agent"})
+        return write_unusable(call, control, None, ErrorRecord.from_exception(nothing, Phase.LOOP), reason)
+    _write_untrained(call, control, None, SampleStatus.TRUNCATED, "no_room", {**notes, "agent_name": "agent"})
     message = (
         "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and "
         "tools"
     )
     error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
-    _note_failure(call, episode, error, reason)
+    _note_failure(call, control, error, reason)
     return _returned(call, RolloutSamples([call.sample]))
 
 
 def _write_untrained(
     call: Call,
-    episode: Episode | None,
+    control: RolloutControl | None,
     source: TrainingSample | None,
     status: SampleStatus,
     category: str,
     notes: dict[str, Any],
 ) -> None:
     clear(call.sample)
-    if episode is not None:
-        _count(call.sample, episode)
+    if control is not None:
+        _count(call.sample, control)
     fill_unusable(call.sample, source, call.needs)
     call.sample.reward = unusable_reward(call.args, call.sample, category, evaluation=call.evaluation)
     set_status(call.sample, status)
     note(call.sample, notes)
 
 
-def _note_failure(call: Call, episode: Episode | None, error: ErrorRecord, reason: TerminationReason) -> None:
-    successes = None if episode is None else episode.successes
-    waited = episode is not None and episode.suspensions > 0
+def _note_failure(call: Call, control: RolloutControl | None, error: ErrorRecord, reason: TerminationReason) -> None:
+    successes = None if control is None else control.successes
+    waited = control is not None and control.suspensions > 0
     call.failures.append(Failure(error=error, reason=reason, successes=successes, has_waited=waited))
 
 
 def _returned(call: Call, samples: RolloutSamples) -> Any:
-    """What slime gets for a rollout that ended: a sample, or with fan-out always a list.
+    """The return value of `generate` for a finished rollout: a sample, or with fan-out always a list.
 
     slime flattens a batch by its first element, and fails on one that mixes samples and lists.
     """
@@ -194,7 +194,7 @@ class RolloutSamples(list[Any]):
 
     @property
     def index(self) -> Any:
-        """Of the first sample."""
+        """The index of the first sample."""
         return self[0].index
 
     def __getattr__(self, name: str) -> Any:
@@ -233,9 +233,9 @@ def _warn_of_long_rollouts(limit: int) -> None:
     )
 
 
-def _count(sample: Any, episode: Episode, result: StepResult | None = None) -> None:
+def _count(sample: Any, control: RolloutControl, result: StepResult | None = None) -> None:
     """Cache and speculative counters and the time of tools, once for the rollout."""
-    counters = episode.counters
+    counters = control.counters
     if hasattr(sample, "prefix_cache_info"):
         sample.prefix_cache_info.add(counters)
     if hasattr(sample, "spec_info") and counters["spec_verify_ct"]:
@@ -260,11 +260,11 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
         text_of: Decodes the response, for logs: nothing is ever encoded again from it.
 
     Raises:
-        InvalidSampleError: What is needed is missing: a log-probability, experts, top-p data of a trained token.
+        InvalidSampleError: Something needed is missing: a log-probability, experts, top-p data of a trained token.
     """
     source.validate(logprobs_required=True)
     logprobs = source.response_logprobs()
-    experts = kept = None
+    experts = sampling_mask = None
     if needs.experts_shape is not None:
         held = source.experts_array()
         if held is None:
@@ -273,7 +273,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
     if needs.top_p:
         if source.sampling_mask is None:
             raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
-        kept = source.sampling_mask.part(source.prompt_length, len(source))
+        sampling_mask = source.sampling_mask.part(source.prompt_length, len(source))
     _set_arrays(
         sample,
         token_ids=source.token_ids,
@@ -281,7 +281,7 @@ def fill(sample: Any, source: TrainingSample, needs: Needs, text_of: Callable[[l
         mask=source.loss_mask[source.prompt_length :],
         logprobs=logprobs,
         experts=experts,
-        kept=kept,
+        sampling_mask=sampling_mask,
     )
     sample.response = text_of(sample.tokens[source.prompt_length :])
     sample.weight_versions = versions_of(source)
@@ -324,7 +324,7 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
         mask=np.zeros(length, dtype=np.uint8),
         logprobs=values.tolist(),
         experts=experts,
-        kept=empty if needs.top_p else None,
+        sampling_mask=empty if needs.top_p else None,
     )
     sample.response = ""
     if hasattr(sample, "multimodal_train_inputs"):
@@ -342,12 +342,10 @@ class KeyedReward(dict[str, Any]):
 def reward_value(
     args: Any, reward: Any, info: Mapping[str, Any] | None = None, *, evaluation: bool = False, category: str = "none"
 ) -> Any:
-    """A reward as slime reads it: a number, or a dict where one of its keys is set.
+    """A reward as slime reads it: a number, or a dict where `reward_key` or `eval_reward_key` is set.
 
     Args:
-        args: slime's arguments; `reward_key`, `eval_reward_key` and `log_reward_category` are read.
-        reward: The reward.
-        info: The `info` of a `RewardResult`, which may hold the category.
+        info: The `info` of a `RewardResult`, which may hold the category (`log_reward_category`).
         evaluation: In evaluations slime reads `reward_key` beside `eval_reward_key`.
         category: Category where `info` has none.
     """
@@ -362,20 +360,13 @@ def reward_value(
 
 
 def is_distilled(args: Any, *, evaluation: bool = False) -> bool:
-    """Whether rewards are answers of a teacher (on-policy distillation), which slime asks for itself."""
+    """True if rewards are answers of a teacher (on-policy distillation), which slime asks for itself."""
     path = str(getattr(args, "custom_reward_post_process_path", None) or "")
     return path.endswith("on_policy_distillation.post_process_rewards") and not evaluation
 
 
 def unusable_reward(args: Any, sample: Any, category: str, *, evaluation: bool = False) -> Any:
-    """A reward for a removed sample that slime's own functions can read. Nothing is learnt from it.
-
-    Args:
-        args: slime's arguments.
-        sample: slime's sample, with its tokens.
-        category: Its `log_reward_category`.
-        evaluation: Whether slime evaluates.
-    """
+    """A reward for a removed sample that slime's own functions can read. Nothing is learnt from it."""
     reward: Any = 0.0
     if is_distilled(args, evaluation=evaluation):
         scores = [[None if place == 0 else 0.0, token, None] for place, token in enumerate(sample.tokens)]
@@ -400,7 +391,7 @@ def read_reward(args: Any, sample: Any) -> float | None:
 
 
 def rollout_key(sample: Any, position: int) -> Any:
-    """What the samples of one rollout share, within a group."""
+    """The key that samples of one rollout share within a group."""
     for name in ("rollout_id", "index"):
         value = getattr(sample, name, None)
         if value is not None:
@@ -459,7 +450,7 @@ def _set_arrays(
     mask: NDArray[np.uint8],
     logprobs: list[float],
     experts: NDArray[np.int32] | None,
-    kept: SamplingMask | None,
+    sampling_mask: SamplingMask | None,
 ) -> None:
     sample.tokens = token_ids.tolist()
     sample.response_length = len(token_ids) - prompt_length
@@ -467,6 +458,6 @@ def _set_arrays(
     sample.rollout_log_probs = logprobs
     if experts is not None:
         sample.rollout_routed_experts = experts
-    if kept is not None:
-        sample.rollout_top_p_token_ids = kept.ids.tolist()
-        sample.rollout_top_p_token_offsets = kept.offsets.tolist()
+    if sampling_mask is not None:
+        sample.rollout_top_p_token_ids = sampling_mask.ids.tolist()
+        sample.rollout_top_p_token_offsets = sampling_mask.offsets.tolist()

@@ -9,13 +9,15 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from strands_env.core.termination import ErrorRecord, TerminationReason
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
+
+from strands_env.core.termination import ErrorRecord, TerminationReason, message_of
 
 METADATA_KEY = "strands_env"
-"""Where a sample's `metadata` holds termination reason, final answer, error, metrics and reward information."""
+"""Key in a sample's `metadata` of termination reason, final answer, error, metrics and reward information."""
 
 _PREFIX = "strands_env_"
 _PATHS = 4
@@ -26,8 +28,7 @@ class SlimeConfigError(ValueError):
     """The configuration of the rollout function is wrong; every rollout would fail the same way, so the run stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlimeSettings:
+class SlimeSettings(BaseModel):
     """Our options.
 
     Each is read from slime's arguments (any key of `--custom-config-path`) with the prefix `strands_env_`. `factory`,
@@ -63,23 +64,25 @@ class SlimeSettings:
             it is ended; 0 for no limit.
     """
 
-    factory: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+
+    factory: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
     reward: str | None = None
     tool_parser: str | None = None
     system_prompt: str | None = None
-    fanout: bool | None = None
+    fanout: StrictBool | None = None
     processor: str | None = None
-    client_options: Mapping[str, Any] = field(default_factory=dict)
-    model_options: Mapping[str, Any] = field(default_factory=dict)
+    client_options: dict[str, Any] = Field(default_factory=dict)
+    model_options: dict[str, Any] = Field(default_factory=dict)
     log_dir: str | None = None
     trackers: str | None = None
-    log_messages: int = 4
-    max_failures: int = 64
-    retries: int = 2
-    min_usable: int = 2
-    max_sampled_tokens: int | None = None
-    max_suspension: float = 7200.0
+    log_messages: NonNegativeInt = 4
+    max_failures: NonNegativeInt = 64
+    retries: NonNegativeInt = 2
+    min_usable: NonNegativeInt = 2
+    max_sampled_tokens: NonNegativeInt | None = None
+    max_suspension: NonNegativeFloat = 7200.0
 
     @classmethod
     def from_args(cls, args: Any, *, factory_required: bool = True) -> SlimeSettings:
@@ -88,25 +91,28 @@ class SlimeSettings:
         Raises:
             SlimeConfigError: The factory is missing, an option is unknown, or a value is invalid.
         """
-        names = {item.name for item in fields(cls)}
         given = {key.removeprefix(_PREFIX): value for key, value in vars(args).items() if key.startswith(_PREFIX)}
-        if unknown := sorted(set(given) - names):
-            raise SlimeConfigError(
-                f"unknown options {[_PREFIX + name for name in unknown]!r}; known are "
-                f"{[_PREFIX + name for name in sorted(names)]!r}"
-            )
+        if unknown := sorted(_PREFIX + name for name in set(given) - set(cls.model_fields)):
+            known = sorted(_PREFIX + name for name in cls.model_fields)
+            raise SlimeConfigError(f"unknown options {unknown!r}; known are {known!r}")
         values = {name: value for name, value in given.items() if value is not None}
         for name in ("factory", "reward", "tool_parser", "log_dir", "trackers"):
             if name not in values and (value := os.environ.get((_PREFIX + name).upper())):
                 values[name] = value
-        if "factory" not in values:
-            if factory_required:
-                raise SlimeConfigError(
-                    "no environment: set strands_env_factory in the --custom-config-path YAML (or the variable "
-                    "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
-                )
-            values["factory"] = ""
-        return cls(**_checked(values))
+        if factory_required and "factory" not in values:
+            raise SlimeConfigError(
+                "no environment: set strands_env_factory in the --custom-config-path YAML (or the variable "
+                "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
+            )
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            raise SlimeConfigError(f"{_PREFIX}{message_of(error)}") from error
+        if settings.model_options.get("return_logprob") is False:
+            raise SlimeConfigError(
+                "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
+            )
+        return settings
 
     def make_environment(self, *, model_factory: Any, args: Any, sample: Any, evaluation: bool) -> Any:
         """A fresh environment for one rollout.
@@ -155,43 +161,6 @@ _PROVEN: set[str] = set()
 """Settings with which an environment was made in this process."""
 
 
-_NUMBERS: dict[str, type[int] | type[float]] = {
-    "log_messages": int,
-    "max_failures": int,
-    "retries": int,
-    "min_usable": int,
-    "max_sampled_tokens": int,
-    "max_suspension": float,
-}
-
-
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """The options with numbers as numbers.
-
-    Raises:
-        SlimeConfigError: A value has the wrong type.
-    """
-    checked = dict(values)
-    for name in ("options", "client_options", "model_options"):
-        if not isinstance(values.get(name, {}), Mapping):
-            raise SlimeConfigError(f"{_PREFIX + name} must be a mapping, got {values[name]!r}")
-    for name, kind in _NUMBERS.items():
-        if name in values:
-            try:
-                checked[name] = kind(values[name])
-            except (TypeError, ValueError):
-                checked[name] = -1
-            if not checked[name] >= 0:  # NaN too
-                raise SlimeConfigError(f"{_PREFIX + name} must be a number from 0, got {values[name]!r}")
-    if not isinstance(values.get("fanout", True), bool):  # None was left out
-        raise SlimeConfigError(f"{_PREFIX}fanout must be true or false, got {values['fanout']!r}")
-    if values.get("model_options", {}).get("return_logprob") is False:
-        raise SlimeConfigError(
-            "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
-        )
-    return checked
-
-
 def load(path: str) -> Any:
     """The object at an import path.
 
@@ -211,12 +180,7 @@ def load(path: str) -> Any:
 
 
 class FailureStreakError(RuntimeError):
-    """Too many rollouts in a row failed; the run ends instead of sampling forever.
-
-    Attributes:
-        count: How many.
-        error: The last error.
-    """
+    """Too many rollouts in a row failed, the last with `error`; the run ends instead of sampling forever."""
 
     def __init__(self, count: int, error: ErrorRecord) -> None:
         super().__init__(count, error)
@@ -232,13 +196,9 @@ class FailureStreakError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A rollout that cannot be trained.
+    """A rollout that cannot be trained; `has_waited` if it was suspended meanwhile.
 
-    Attributes:
-        error: What went wrong.
-        reason: How the rollout ended.
-        successes: Training rollouts that had succeeded when it began; None for the number when slime called.
-        has_waited: It was suspended meanwhile.
+    `successes` counts the training rollouts that had succeeded when it began; None for the number when slime called.
     """
 
     error: ErrorRecord
@@ -248,7 +208,7 @@ class Failure:
 
     @property
     def is_worth_another_attempt(self) -> bool:
-        """Whether another attempt may succeed: not after a limit or a time-out."""
+        """Another attempt may succeed: not after a limit or a time-out."""
         return not self.reason.is_limit and self.reason is not TerminationReason.TIMEOUT
 
 
@@ -284,16 +244,9 @@ class FailureStreak:
         self._count = 0
 
     def add(self, rollout: object, error: ErrorRecord, limit: int, *, successes: int) -> None:
-        """Count a failure.
+        """Count a failure; at `limit` in a row (0 for none) `FailureStreakError`, and the count starts again.
 
-        Args:
-            rollout: What failed.
-            error: Its error.
-            limit: Number of failures in a row that end the run; 0 for none.
-            successes: Rollouts that had succeeded when this one began.
-
-        Raises:
-            FailureStreakError: The limit is reached; the count starts again.
+        `successes` is the number of rollouts that had succeeded when this one began.
         """
         if successes != self.successes:
             return
@@ -331,10 +284,10 @@ def raise_in_the_run(sample: Any, error: Exception) -> Any:
 
 
 STREAK = FailureStreak()
-"""Of the training rollouts of this process."""
+"""The streak of this process's training rollouts."""
 
 SCORING = FailureStreak()
-"""Of the calls of `reward_func` for training: they come after rollouts that went well."""
+"""The streak of `reward_func` calls in training, which follow successful rollouts."""
 
 
 # ---- one call -----------------------------------------------------------------------------------------------------
@@ -345,7 +298,6 @@ class Trainer:
     """slime or one of its forks: their names for the same things.
 
     Attributes:
-        name: Its package.
         states: Module of `GenerateState`; None where the state comes with the call.
         server: Prefix of the arguments about routers and engines.
         policy: Argument with the policy of the router.
@@ -402,7 +354,7 @@ class Needs:
 
     Attributes:
         experts_shape: `(layers, top_k)` where the trainer replays routed experts, else None.
-        top_p: Whether it replays the survivors of top-p.
+        top_p: It replays the survivors of top-p.
     """
 
     experts_shape: tuple[int, int] | None = None
@@ -410,11 +362,7 @@ class Needs:
 
     @classmethod
     def of(cls, args: Any, trainer: Trainer, *, evaluation: bool) -> Needs:
-        """What training needs; an evaluation needs nothing, and samples with parameters of its own.
-
-        Raises:
-            SlimeConfigError: Routed experts are replayed, and their shape is not known.
-        """
+        """The needs of training. An evaluation has none: it samples with its own parameters."""
         if evaluation:
             return cls()
         shape = None
@@ -433,17 +381,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """What slime passed, and what follows from it.
+    """The arguments that slime passed, unchanged, and the settings derived from them.
 
     Attributes:
-        args: slime's arguments.
-        sample: slime's sample.
-        sampling_params: slime's sampling parameters, which are never changed.
-        evaluation: Whether slime evaluates.
-        settings: Our options.
-        trainer: slime or a fork of it.
         state: slime's `GenerateState`, or None outside slime.
-        needs: Data that the trainer needs of every sample.
         partial: Rollouts that are aborted wait to be resumed.
         fanout: Every path becomes a sample, and the rollout a list of them.
         successes: Training rollouts that had succeeded when slime called.
@@ -467,11 +408,7 @@ class Call:
     def of(
         cls, args: Any, sample: Any, sampling_params: Mapping[str, Any], *, evaluation: bool, state: Any = None
     ) -> Call:
-        """Read the arguments; the state is looked up unless it came with the call.
-
-        Raises:
-            SlimeConfigError: They exclude each other, or what is needed is missing.
-        """
+        """Read the arguments; the state is looked up unless it came with the call."""
         _refuse_printed_prompts(args, evaluation)
         if getattr(args, "log_reward_category", None) and not getattr(args, "reward_key", None):
             raise SlimeConfigError("--log-reward-category needs --reward-key: slime reads both out of one dict")
@@ -497,11 +434,7 @@ class Call:
         return self.routing_key or (self.sample.group_index, self.sample.index)
 
     def count_failures(self) -> None:
-        """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited.
-
-        Raises:
-            FailureStreakError: The limit is reached.
-        """
+        """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited."""
         for failure in self.failures:
             if self.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
                 continue
@@ -516,7 +449,7 @@ class Call:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether slime has asked to stop."""
+        """Slime has asked to stop."""
         return bool(getattr(self.state, "aborted", False))
 
     @property
@@ -565,7 +498,7 @@ def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
 
 
 def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """Whether a rollout becomes a list of samples: where slime counts rollouts with our function, unless told."""
+    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set."""
     if settings.fanout is not None:
         return settings.fanout
     path = str(getattr(args, "custom_reward_post_process_path", None) or "")
@@ -573,11 +506,7 @@ def _fans_out(args: Any, settings: SlimeSettings) -> bool:
 
 
 def _generate_state(trainer: Trainer, args: Any) -> Any:
-    """The trainer's process-wide state; None outside it (the package's own tests, a dry run).
-
-    Raises:
-        SlimeConfigError: The trainer has none.
-    """
+    """The trainer's process-wide state; None outside it (the package's own tests, a dry run)."""
     if trainer.states is None:
         raise SlimeConfigError(
             f"{trainer.name} hands its state over with the call alone: name strands_env.training.slime.generate_miles "

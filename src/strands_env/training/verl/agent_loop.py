@@ -14,7 +14,7 @@ from strands_env.core import Action, Environment, StepResult, TaskContext
 from strands_env.core.chat import ChatPrompt
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import samples_from_step, status_of
-from strands_env.training.export import full_logprobs, image_inputs, one_row, trained_mask
+from strands_env.training.export import image_inputs, next_token_scores, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_env.training.verl.backend import ServerManagerBackend, stop_token_ids
 from strands_sglang.trajectory.media import ProcessorExpander
@@ -37,6 +37,7 @@ def agent_loop_output(
     status: SampleStatus = SampleStatus.FAILED,
     extra_fields: Mapping[str, Any] | None = None,
     expander: ProcessorExpander | None = None,
+    teacher_top_k: int | None = None,
 ) -> dict[str, Any]:
     """The fields of `AgentLoopOutput`. verl takes one output per rollout, so one path stands for it.
 
@@ -50,10 +51,13 @@ def agent_loop_output(
         metrics: Seconds `generate_sequences`, `tool_calls` and `compute_score`.
         num_turns: Number of turns.
         experts_shape: `(layers, top_k)` where every row must have routed experts.
-        status: How a rollout without samples ended.
+        status: Status of a rollout without samples.
         extra_fields: Added to `extra_fields`.
         expander: `strands_sglang.trajectory.media.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
+        teacher_top_k: Add `teacher_ids` and `teacher_logprobs` to `extra_fields`, the tensors of verl's distillation
+            losses, `[tokens, max(top_k, 1)]`: what `score_with_teacher` found with the same `top_k`. None leaves the
+            teacher to verl.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, the routed experts asked for are missing, or the
@@ -69,11 +73,12 @@ def agent_loop_output(
             start,
             prompt_length,
         )
+    first = max(0, start - prompt_length)
     output: dict[str, Any] = {
-        "prompt_ids": sample.token_ids[max(0, start - prompt_length) : start].tolist(),
+        "prompt_ids": sample.token_ids[first:start].tolist(),
         "response_ids": sample.token_ids[start:].tolist(),
-        "response_mask": trained_mask(sample, images_follow=expander is not None)[start:],
-        "response_logprobs": full_logprobs(sample)[start:],
+        "response_mask": sample.trained_mask(images_follow=expander is not None)[start:],
+        "response_logprobs": sample.full_logprobs()[start:],
         "reward_score": float(sample.reward or 0.0) if sample.is_usable else 0.0,
         "num_turns": num_turns,
         "metrics": dict(metrics or {}),
@@ -81,7 +86,14 @@ def agent_loop_output(
     }
     experts = sample.experts_array()
     if experts is not None:
-        output["routed_experts"] = experts[max(0, start - prompt_length) :]
+        output["routed_experts"] = experts[first:]
+    if teacher_top_k is not None:
+        import torch
+
+        for name, rows in zip(
+            ("teacher_ids", "teacher_logprobs"), next_token_scores(sample, teacher_top_k), strict=True
+        ):
+            output["extra_fields"][name] = torch.from_numpy(rows[first:])
     if sample.media and expander is not None:
         if start > prompt_length:
             raise InvalidSampleError(
@@ -118,10 +130,12 @@ def make_agent_loop(
             `rollout.enable_rollout_routing_replay` is on. If None, what the configuration of the model says.
         **model_options: Options of `SGLangModel`.
     """
-    base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
+    with written_for("verl"):
+        base: Any = importlib.import_module("verl.experimental.agent_loop.agent_loop")
+        parent: Any = base.AgentLoopBase
     known_shape = [experts_shape]
 
-    class StrandsAgentLoop(base.AgentLoopBase):  # type: ignore[misc]
+    class StrandsAgentLoop(parent):  # type: ignore[misc]
         """Runs a Strands environment."""
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
@@ -144,7 +158,8 @@ def make_agent_loop(
                 experts_shape=known_shape[0],
                 model_options=model_options,
             )
-            return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
+            with written_for("verl"):
+                return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
 
     return StrandsAgentLoop
 
@@ -170,7 +185,7 @@ async def run_rollout(
         make_environment: Called with `model_factory`.
         server_manager: verl's.
         tokenizer: Tokenizer of the model.
-        sampling_params: What verl handed to `run`.
+        sampling_params: Those that verl handed to `run`.
         row: The row: `raw_prompt` and `reward_model.ground_truth` are read, `extra_info` is kept for the reward.
         prompt_length: `rollout.prompt_length`.
         response_length: `rollout.response_length`, the budget of the whole response.
@@ -284,9 +299,10 @@ def register_advantage(name: str = "strands_grpo") -> str:
     Returns:
         The name.
     """
-    algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
-    if name not in algorithms.ADV_ESTIMATOR_REGISTRY:
-        algorithms.register_adv_est(name)(_grpo_of_usable_rows)
+    with written_for("verl"):
+        algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
+        if name not in algorithms.ADV_ESTIMATOR_REGISTRY:
+            algorithms.register_adv_est(name)(_grpo_of_usable_rows)
     return name
 
 

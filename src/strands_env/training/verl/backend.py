@@ -36,7 +36,7 @@ class ServerManagerBackend(Backend):
 
     Args:
         server_manager: verl's.
-        sampling_params: What verl handed to `run`.
+        sampling_params: Those that verl handed to `run`.
         stop_token_ids: Ids that end a turn. vLLM's servers call a reply that ends with one and a reply that was cut
             `completed` alike.
 

@@ -1,6 +1,6 @@
 """A small language-model engine in this process, on CPU, with the answers of SGLang's native `/generate`.
 
-It stands on PyTorch and transformers (extra `local`), which are imported when one of the names below is first used.
+It needs PyTorch and transformers (extra `local`), which are imported when a model is made or loaded.
 
 ```python
 from strands_sglang import SGLangModel
@@ -16,11 +16,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .own_models import ModelLoadError, UnknownModelError
+from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
+
 if TYPE_CHECKING:
-    from strands_sglang.backends.engine.engine import EmbeddedEngine
-    from strands_sglang.backends.engine.loader import load_default_model
-    from strands_sglang.backends.engine.own_models import ModelLoadError, UnknownModelError
-    from strands_sglang.backends.engine.tiny import TinyModel, make_tiny_model, make_tiny_vision_model
+    from .engine import EmbeddedEngine
+    from .loader import load_default_model
 
 __all__ = [
     "EmbeddedEngine",
@@ -32,18 +33,9 @@ __all__ = [
     "make_tiny_vision_model",
 ]
 
-_HOMES = {
-    "EmbeddedEngine": "engine",
-    "ModelLoadError": "own_models",
-    "TinyModel": "tiny",
-    "UnknownModelError": "own_models",
-    "load_default_model": "loader",
-    "make_tiny_model": "tiny",
-    "make_tiny_vision_model": "tiny",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """Import the rest when it is first used: the engine loads PyTorch."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{'engine' if name == 'EmbeddedEngine' else 'loader'}"), name)

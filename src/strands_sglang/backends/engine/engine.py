@@ -23,11 +23,11 @@ import torch
 
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
-from strands_sglang.backends.engine.request import parse_request, prompt_ids, value_error
+from strands_sglang.backends.engine.request import internal_error, parse_request, prompt_ids, value_error
 from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision
-from strands_sglang.exceptions import BackendConnectionError, BackendHTTPError, MediaError
+from strands_sglang.exceptions import BackendConnectionError, MediaError
 from strands_sglang.trajectory.media import ImageExpander
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class EmbeddedEngine:
         max_batch_size: Most sequences computed at the same time.
         prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).
         threads: PyTorch threads of the computation; by default half of the usable processors. They wait for each other
-            by spinning: as many threads as processors come to a crawl when anything else wants to run.
+            by spinning: with as many threads as processors, it slows to a crawl when anything else runs.
         seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default random.
         weight_version: Name of the weights, reported with every answer.
         batch_invariant: Compute rows so that greedy output does not depend on what else is in a step. Without it a
@@ -234,22 +234,26 @@ class EmbeddedEngine:
 
     async def continue_generation(self) -> None:
         """Go on after a pause."""
-
-        def go_on() -> None:
-            self._paused = False
-
-        await self._call(go_on)
+        await self._call(lambda: setattr(self, "_paused", False))
 
     async def flush_cache(self) -> bool:
         """Forget all prefixes; False, and nothing done, while requests run or wait to."""
-        return await self._call(self._flush)
+
+        def flush() -> bool:
+            scheduler = self._scheduler
+            if scheduler.running or (scheduler.waiting and not self._paused):
+                return False
+            scheduler.cache.clear()
+            return True
+
+        return await self._call(flush)
 
     async def update_weights(
         self, weights: Any, weight_version: str | None = None, *, flush_cache: bool = True, abort_all: bool = False
     ) -> None:
         """Replace the weights in place.
 
-        Running requests come to their end first, under the old weights, while new ones wait. While paused nothing is
+        Running requests finish first, under the old weights, while new ones wait. While paused nothing is
         waited for: requests held in place go on under the new weights with two spans in `weight_versions`.
 
         Args:
@@ -266,8 +270,7 @@ class EmbeddedEngine:
 
         def load() -> None:
             self._load(state)
-            version = self.weight_version if weight_version is None else weight_version
-            self._scheduler.set_weight_version(version, weights_changed=True)
+            self._scheduler.replaced_weights(self.weight_version if weight_version is None else weight_version)
             if flush_cache:
                 self._scheduler.cache.clear()
 
@@ -285,7 +288,7 @@ class EmbeddedEngine:
         def rename() -> None:
             if abort_all:
                 self._scheduler.abort()
-            self._scheduler.set_weight_version(version, weights_changed=False)
+            self._scheduler.weight_version = version
 
         await self._call(rename)
 
@@ -347,9 +350,7 @@ class EmbeddedEngine:
             return scheduler.step()
         except Exception as error:  # boundary: one broken step must not leave every caller waiting forever
             logger.exception("requests=<%d> | step failed", len(scheduler.running))
-            failure = BackendHTTPError(500, "Internal Server Error")
-            failure.__cause__ = error
-            scheduler.fail_all(failure)
+            scheduler.fail_all(internal_error(error))
             return True
 
     def _post(self, command: Callable[[], None]) -> None:
@@ -363,11 +364,6 @@ class EmbeddedEngine:
         done: Future[T] = Future()
         self._post(_into(done, function))
         return await asyncio.wrap_future(done)
-
-    def _flush(self) -> bool:
-        if self._scheduler.waiting and not self._paused:
-            return False
-        return self._scheduler.flush_cache()
 
     def _load(self, state: Mapping[str, Any]) -> None:
         own = self._model.state_dict()

@@ -19,30 +19,21 @@ class SequenceKV:
     def __init__(self, layers: int) -> None:
         self.length = 0
         """Positions whose keys and values are complete in every layer."""
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * layers
+        self._pairs: list[tuple[torch.Tensor, ...] | None] = [None] * layers
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write `[kv_heads, n, head_dim]` behind `length`, and return all keys and values including them."""
         end = self.length + keys.shape[1]
         pair = self._pairs[layer]
         if pair is None or pair[0].shape[1] < end:
-            pair = self._grown(pair, keys, values, capacity=max(64, end + end // 2))
+            old, capacity = pair, max(64, end + end // 2)
+            pair = tuple(each.new_empty(each.shape[0], capacity, each.shape[2]) for each in (keys, values))
+            for target, source in zip(pair, old or (), strict=False):
+                target[:, : self.length] = source[:, : self.length]
             self._pairs[layer] = pair
         pair[0][:, self.length : end] = keys
         pair[1][:, self.length : end] = values
         return pair[0][:, :end], pair[1][:, :end]
-
-    def _grown(
-        self, old: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor, values: torch.Tensor, *, capacity: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        new = (
-            keys.new_empty(keys.shape[0], capacity, keys.shape[2]),
-            values.new_empty(values.shape[0], capacity, values.shape[2]),
-        )
-        if old is not None:
-            for target, source in zip(new, old, strict=True):
-                target[:, : self.length] = source[:, : self.length]
-        return new
 
     def copy_prefix(self, length: int) -> SequenceKV:
         """An independent copy of the first `length` positions."""

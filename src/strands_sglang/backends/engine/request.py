@@ -36,6 +36,7 @@ _UNSUPPORTED_FIELDS = (
 
 
 _INT, _FLOAT, _BOOL, _STR = "i64", "f64", "a boolean", "a string"
+_PYTHON_TYPES = {_INT: (int,), _FLOAT: (int, float), _BOOL: (bool,), _STR: (str,)}
 _TYPES = {
     "max_new_tokens": _INT,
     "stop": None,
@@ -97,6 +98,13 @@ def parse_error(message: str) -> BackendHTTPError:
     """A 400 as the server answers a body that it cannot parse."""
     body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
     return BackendHTTPError(400, json.dumps(body))
+
+
+def internal_error(cause: Exception | None = None) -> BackendHTTPError:
+    """The 500 of a failed step."""
+    error = BackendHTTPError(500, "Internal Server Error")
+    error.__cause__ = cause
+    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,32 +173,20 @@ class EngineSampling:
         if 0 <= values.get("temperature", 1.0) < 1e-6:
             values |= {"temperature": 1.0, "top_k": 1}
         params = cls(**values)
-        params._check_ranges()
-        return params
-
-    def _check_ranges(self) -> None:
         for key, (fits, expected) in _RANGES.items():
-            value = getattr(self, key)
+            value = getattr(params, key)
             if value is not None and not fits(value):
                 raise value_error(f"{key} must be {expected}, got {value}.")
-        if self.min_new_tokens < 0 or self.min_new_tokens > (self.max_new_tokens or self.min_new_tokens):
-            raise value_error(
-                f"min_new_tokens must be in [0, max_new_tokens({self.max_new_tokens})], got {self.min_new_tokens}."
-            )
-        if sum(text is not None for text in (self.json_schema, self.regex, self.ebnf)) > 1:
+        least, most = params.min_new_tokens, params.max_new_tokens
+        if least < 0 or least > (most or least):
+            raise value_error(f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}.")
+        if sum(text is not None for text in (params.json_schema, params.regex, params.ebnf)) > 1:
             raise value_error("Only one of regex, json_schema, ebnf or structural_tag can be set.")
+        return params
 
 
 def _check_type(value: Any, expected: str | None) -> None:
-    number = isinstance(value, int) and not isinstance(value, bool)
-    fits = {
-        None: True,
-        _INT: number,
-        _FLOAT: number or isinstance(value, float),
-        _BOOL: isinstance(value, bool),
-        _STR: isinstance(value, str),
-    }[expected]
-    if not fits:
+    if expected is not None and type(value) not in _PYTHON_TYPES[expected]:
         raise schema_error(f"invalid type: {_describe(value)}, expected {expected}")
 
 

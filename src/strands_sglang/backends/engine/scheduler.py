@@ -18,10 +18,9 @@ import torch
 
 from strands_sglang.backends.engine.answers import answer
 from strands_sglang.backends.engine.kv import PrefixCache, SequenceKV, common_prefix
-from strands_sglang.backends.engine.request import Request, value_error
+from strands_sglang.backends.engine.request import Request, internal_error, value_error
 from strands_sglang.backends.engine.runner import Runner, SequenceChunk
 from strands_sglang.backends.engine.sampler import sample, top_logprobs
-from strands_sglang.exceptions import BackendHTTPError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Scheduler:
     ) -> None:
         self.weight_version = weight_version
         self.admitting = True
-        """False holds waiting requests back, so that the running ones come to an end."""
+        """False holds waiting requests back, so that the running ones finish."""
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.cache = PrefixCache(prefix_cache_tokens)
@@ -161,7 +160,7 @@ class Scheduler:
         stops = [self._stops(request) for request in sampling]
         for request, sampled in zip(sampling, sample(torch.stack(rows), sampling, stops), strict=True):
             if sampled.logprob != sampled.logprob:  # NaN: the weights are broken
-                self._fail(request, BackendHTTPError(500, "Internal Server Error"))
+                self._fail(request, internal_error())
                 continue
             if request.versions[-1][0] != self.weight_version:
                 request.versions.append((self.weight_version, len(request.output)))
@@ -211,16 +210,14 @@ class Scheduler:
     def _finish(self, request: Request, finish: dict[str, Any]) -> None:
         if request.kv is not None and request not in self._stale:
             self.cache.put(request.keys, request.kv)
-        self._forget(request)
         request.versions = request.versions or [(self.weight_version, 0)]
         try:
             result = answer(request, finish, self._tokenizer)
         except Exception as error:  # boundary: a tokenizer that cannot decode the ids must not keep the caller waiting
             logger.exception("rid=<%s> | answer failed", request.rid)
-            failure = BackendHTTPError(500, "Internal Server Error")
-            failure.__cause__ = error
-            request.future.set_exception(failure)
+            self._fail(request, internal_error(error))
         else:
+            self._forget(request)
             request.future.set_result(result)
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -258,15 +255,7 @@ class Scheduler:
         self.running.clear()
         self._stale.clear()
 
-    def flush_cache(self) -> bool:
-        """Empty the prefix store; False, and nothing done, while requests run or wait to be computed again."""
-        if self.running:
-            return False
-        self.cache.clear()
-        return True
-
-    def set_weight_version(self, version: str, *, weights_changed: bool) -> None:
-        """Rename the weights; tokens sampled from now on carry the new name."""
+    def replaced_weights(self, version: str) -> None:
+        """Note that the weights are others; tokens sampled from now on carry the new name."""
         self.weight_version = version
-        if weights_changed:
-            self._stale.update(self.running)
+        self._stale.update(self.running)

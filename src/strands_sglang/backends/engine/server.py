@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.backends.engine.request import parse_error, value_error
@@ -54,29 +55,26 @@ def create_app(engine: EmbeddedEngine, *, hosts: Collection[str] | None = LOOPBA
     """
     app = web.Application(middlewares=[_guard(hosts), _errors], client_max_size=MAX_BODY)
     app[ENGINE] = engine
-    both: list[tuple[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]] = [
-        ("/abort_request", _abort),
-        ("/continue_generation", _continue),
-        ("/detokenize", _detokenize),
-        ("/flush_cache", _flush),
-        ("/generate", _generate),
-        ("/pause_generation", _pause),
-        ("/tokenize", _tokenize),
-        ("/update_weight_version", _update_weight_version),
-        ("/update_weights_from_disk", _update_weights),
-    ]
-    for path, handler in both:
-        app.router.add_post(path, handler)
-    app.router.add_put("/generate", _generate)
-    app.router.add_get("/flush_cache", _flush)
-    for path in ("/health", "/health_generate", "/ready"):
-        app.router.add_get(path, _health)
-    for path in ("/model_info", "/get_model_info"):
-        app.router.add_get(path, _model_info)
-    for path in ("/server_info", "/get_server_info"):
-        app.router.add_get(path, _server_info)
-    app.router.add_get("/v1/models", _models)
-    app.router.add_get("/v1/loads", _loads)
+    app.add_routes(
+        [
+            web.post("/abort_request", _abort),
+            web.post("/continue_generation", _continue),
+            web.post("/detokenize", _detokenize),
+            web.post("/flush_cache", _flush),
+            web.get("/flush_cache", _flush),
+            web.post("/generate", _generate),
+            web.put("/generate", _generate),
+            web.post("/pause_generation", _pause),
+            web.post("/tokenize", _tokenize),
+            web.post("/update_weight_version", _update_weight_version),
+            web.post("/update_weights_from_disk", _update_weights),
+            *(web.get(path, _health) for path in ("/health", "/health_generate", "/ready")),
+            *(web.get(path, _model_info) for path in ("/model_info", "/get_model_info")),
+            *(web.get(path, _server_info) for path in ("/server_info", "/get_server_info")),
+            web.get("/v1/models", _models),
+            web.get("/v1/loads", _loads),
+        ]
+    )
     return app
 
 
@@ -89,9 +87,7 @@ def _guard(hosts: Collection[str] | None) -> Any:
     """Middleware that keeps web pages in a browser on this machine away from the engine."""
 
     @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = urlsplit(f"//{request.host}")
         name = f"[{host.hostname}]" if ":" in (host.hostname or "") else host.hostname
         if hosts is not None and name not in hosts:
@@ -107,9 +103,7 @@ def _guard(hosts: Collection[str] | None) -> Any:
 
 
 @web.middleware
-async def _errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except BackendRequestError as error:  # a real server would die of these

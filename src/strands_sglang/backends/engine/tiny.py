@@ -62,7 +62,6 @@ def make_tiny_model(
         )
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
-    from transformers.utils import logging as hf_logging
 
     tokenizer = make_tiny_tokenizer(vocab_size, context_length)
     heads = hidden_size // 16
@@ -84,13 +83,7 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config).to(torch.float32).eval()
-    path = None
-    if out_dir is not None:
-        path = Path(out_dir)
-        with without_progress_bars(hf_logging):
-            model.save_pretrained(path)
-        tokenizer.save_pretrained(path)
-    return TinyModel(model=model, tokenizer=tokenizer, path=path)
+    return _saved(out_dir, model, tokenizer)
 
 
 def make_tiny_vision_model(
@@ -116,7 +109,6 @@ def make_tiny_vision_model(
     import torch
     import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-    from transformers.utils import logging as hf_logging
 
     tokenizer = make_tiny_tokenizer(1024, context_length, VISION_TOKENS)
     tokenizer.chat_template = VISION_TEMPLATE
@@ -170,14 +162,22 @@ def make_tiny_vision_model(
     images = Qwen2VLImageProcessorPil(
         patch_size=patch, merge_size=2, size={"shortest_edge": 16 * 28 * 28, "longest_edge": 256 * 28 * 28}
     )
-    path = None
-    if out_dir is not None:
-        path = Path(out_dir)
+    made = _saved(out_dir, model, tokenizer, images)
+    if made.path is not None:
+        _name_processors(made.path, name)
+    return made
+
+
+def _saved(out_dir: str | Path | None, model: Any, tokenizer: Any, images: Any = None) -> TinyModel:
+    from transformers.utils import logging as hf_logging
+
+    path = None if out_dir is None else Path(out_dir)
+    if path is not None:
         with without_progress_bars(hf_logging):
             model.save_pretrained(path)
-        tokenizer.save_pretrained(path)
-        images.save_pretrained(path)
-        _name_processors(path, name)
+        for part in (tokenizer, images):
+            if part is not None:
+                part.save_pretrained(path)
     return TinyModel(model=model, tokenizer=tokenizer, path=path, image_processor=images)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory.media import Medium, ProcessorExpander, expanded_ids, place_images
+from strands_sglang.trajectory.recent import Recent
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 _REMEMBERED = 32  # images whose features are kept
@@ -28,10 +28,8 @@ class SeenImage:
 
     Attributes:
         digest: SHA-256 of its bytes.
-        offset: Position of its first token.
-        length: Number of its tokens.
-        features: What stands in place of its tokens' embeddings, `[length, hidden]`.
-        deep: What is added after the first layers, one `[length, hidden]` per layer (DeepStack); usually empty.
+        features: Embeddings in place of those of its tokens, `[length, hidden]`.
+        deep: Values added after the first layers, one `[length, hidden]` per layer (DeepStack); usually empty.
     """
 
     digest: bytes
@@ -89,11 +87,11 @@ class Vision:
             placeholder_id=config.image_token_id,
             other_media_ids=[config.video_token_id],
         )
-        self._features: OrderedDict[str, tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = OrderedDict()
+        self._features: Recent[tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = Recent(_REMEMBERED)
 
     def forget(self) -> None:
         """Drop features of the old weights."""
-        self._features.clear()
+        self._features = Recent(_REMEMBERED)
 
     def see(self, ids: list[int], images: Sequence[Any]) -> SeenPrompt:
         """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
@@ -121,20 +119,18 @@ class Vision:
 
     def _look(self, medium: Medium) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
         """Features, deep features and grid of an image."""
-        digest = medium.digest
-        if digest not in self._features:
-            made = self.expander.pixels(medium.image)
-            grid = torch.as_tensor(made["image_grid_thw"])
-            weight = next(self.tower.parameters())
-            pixels = torch.as_tensor(made["pixel_values"]).to(weight)
-            with torch.inference_mode():
-                output = self.tower.get_image_features(pixels, grid.to(weight.device))
-            deep = getattr(output, "deepstack_features", None) or ()
-            self._features[digest] = (_rows(output.pooler_output), tuple(map(_rows, deep)), grid)
-            while len(self._features) > _REMEMBERED:
-                self._features.popitem(last=False)
-        self._features.move_to_end(digest)
-        return self._features[digest]
+        if (known := self._features.get(medium.digest)) is not None:
+            return known
+        made = self.expander.pixels(medium.image)
+        grid = torch.as_tensor(made["image_grid_thw"])
+        weight = next(self.tower.parameters())
+        pixels = torch.as_tensor(made["pixel_values"]).to(weight)
+        with torch.inference_mode():
+            output = self.tower.get_image_features(pixels, grid.to(weight.device))
+        deep = getattr(output, "deepstack_features", None) or ()
+        features = _rows(output.pooler_output), tuple(map(_rows, deep)), grid
+        self._features.put(medium.digest, features)
+        return features
 
 
 def _rows(features: Any) -> torch.Tensor:

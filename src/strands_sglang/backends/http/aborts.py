@@ -74,7 +74,7 @@ class Aborts:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def list_workers(self) -> tuple[str, ...]:
-        """The workers behind `base_url`, or nothing if it is no router (or does not answer)."""
+        """The workers behind `base_url`, or nothing if it is not a router (or does not answer)."""
         if self._workers:
             return self._workers
         seen_at, seen = self._workers_seen

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...exceptions import (
-    BackendAnswerError,
-    BackendConnectionError,
-    BackendError,
-)
+from ...exceptions import BackendAnswerError, BackendConnectionError, BackendError
 from .closing import closed_error
-from .connections import CannotConnectError, ConnectionLostError, NotHTTPError
+from .connections import Attempt, CannotConnectError, ConnectionLostError, NotHTTPError
 from .options import Secrets
 from .retry import RetryClass
 
@@ -31,26 +27,6 @@ _MAYBE_RUNNING = frozenset(
         RetryClass.DECODING,
     }
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """Facts about a running attempt (filled in by `HTTPClient` and the client).
-
-    Attributes:
-        fresh: It must have a new connection.
-        started: Loop time when it was sent, in seconds.
-        connected: It had a connection, so that the server may know of it.
-        reused: That connection had served an earlier request.
-        retry_after: Seconds the server asked to wait, or None.
-    """
-
-    rid: str
-    fresh: bool = False
-    started: float = 0.0
-    connected: bool = False
-    reused: bool = False
-    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

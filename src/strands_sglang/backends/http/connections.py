@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 import orjson
@@ -62,16 +62,24 @@ class NotHTTPError(ConnectionError):
         self.received = received
 
 
-class ConnectionReport(Protocol):
-    """Receives facts about the connection of a request.
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """Facts about a running attempt, filled in as they become known.
 
     Attributes:
-        connected: It has a connection, so that the server may know of it.
-        reused: That connection served a request before.
+        fresh: It must have a new connection.
+        started: Loop time when it was sent, in seconds.
+        connected: It had a connection, so that the server may know of it.
+        reused: That connection had served an earlier request.
+        retry_after: Seconds the server asked to wait, or None.
     """
 
-    connected: bool
-    reused: bool
+    rid: str
+    fresh: bool = False
+    started: float = 0.0
+    connected: bool = False
+    reused: bool = False
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +298,7 @@ class _Connection(asyncio.Protocol):
 class HTTPClient:
     """Sends requests on kept connections. Belongs to one event loop.
 
-    Requests are not limited in number: whoever uses it does that.
+    The caller limits the number of requests.
 
     Args:
         connect_timeout: Seconds to connect, TLS included, or None.
@@ -319,10 +327,8 @@ class HTTPClient:
         *,
         headers: bytes = b"",
         timeout: float | None = None,
-        connect_timeout: float | None = None,
         limit: int,
-        fresh: bool = False,
-        report: ConnectionReport | None = None,
+        attempt: Attempt | None = None,
     ) -> HTTPAnswer:
         """Send a request and read its answer.
 
@@ -330,8 +336,8 @@ class HTTPClient:
             body: The body in pieces, which are joined once.
             headers: Further headers, each with its line break before it.
             timeout: Seconds until the last byte of the answer, or None.
-            connect_timeout: Seconds to connect, instead of the client's.
             limit: Most bytes of the body of an answer with status 200.
+            attempt: Says whether the connection must be new, and records which one was used.
 
         Raises:
             CannotConnectError: There is no connection.
@@ -341,15 +347,14 @@ class HTTPClient:
             TimeoutError: It took longer.
         """
         deadline = None if timeout is None else self._loop.time() + timeout
-        connection = None if fresh else self._reused(target)
+        connection = None if attempt is not None and attempt.fresh else self._reused(target)
         if connection is None:
-            connection = await self._connected(target, connect_timeout or self._connect_timeout, deadline)
+            connection = await self._connected(target, deadline)
             if self._is_closed:
                 connection.close()
                 raise ConnectionLostError("the client was closed")
-        if report is not None:
-            report.connected = True
-            report.reused = connection.is_used
+        if attempt is not None:
+            attempt.connected, attempt.reused = True, connection.is_used
         connection.is_used = True
         pieces = tuple(body)
         length = sum(map(len, pieces))
@@ -404,10 +409,10 @@ class HTTPClient:
         if self.idle:
             self._sweeper = self._loop.call_later(KEEPALIVE_S / 4, self._sweep, context=self._context)
 
-    async def _connected(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
+    async def _connected(self, target: Target, deadline: float | None) -> _Connection:
         """A new connection, which knows nothing of the rollout that needs it."""
         # Not `context=...`, which a task factory of the user may not take.
-        connecting = self._context.run(self._loop.create_task, self._connect(target, connect_timeout, deadline))
+        connecting = self._context.run(self._loop.create_task, self._connect(target, deadline))
         try:
             return await connecting
         except BaseException:
@@ -418,9 +423,8 @@ class HTTPClient:
         finally:
             del connecting  # it holds the error, and the error this frame
 
-    async def _connect(self, target: Target, connect_timeout: float | None, deadline: float | None) -> _Connection:
-        now = self._loop.time()
-        limit = None if connect_timeout is None else now + connect_timeout
+    async def _connect(self, target: Target, deadline: float | None) -> _Connection:
+        limit = None if self._connect_timeout is None else self._loop.time() + self._connect_timeout
         is_whole = deadline is not None and (limit is None or deadline < limit)
         try:
             async with asyncio.timeout_at(deadline if is_whole else limit):
@@ -428,7 +432,7 @@ class HTTPClient:
         except TimeoutError as error:
             if is_whole:
                 raise
-            raise CannotConnectError(f"no connection within {connect_timeout:g} s") from error
+            raise CannotConnectError(f"no connection within {self._connect_timeout:g} s") from error
         except ssl.SSLError as error:
             # A wrong certificate or protocol stays wrong; everything else may be a server that is starting.
             raise CannotConnectError(str(error), is_final=True) from error

@@ -26,7 +26,7 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def checked_url(name: str, url: Any) -> str:
-    """A server's address, no trailing slash; `ValueError`, without its password, if it is none or has a user name."""
+    """A server address without trailing slash; `ValueError` (password left out) unless a URL without user name."""
     parsed = _parse(url)
     if parsed is None:
         shown = _CREDENTIALS.sub("//***@", url) if isinstance(url, str) else url
@@ -133,7 +133,7 @@ def _equal(one: str, other: str) -> int:
 
 
 def check_rid(rid: Any) -> None:
-    """Refuse (`BackendRequestError`) an id that is no string, holds half a surrogate, or is empty: a prefix of any."""
+    """Raises `BackendRequestError` unless an id is text, without half a surrogate, and not empty (a prefix of any)."""
     if not isinstance(rid, str) or not rid:
         raise BackendRequestError(f"rid={rid!r}: expected a non-empty string")
     try:

@@ -112,7 +112,7 @@ def _classify_transport(error: BaseException, otherwise: RetryClass = RetryClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RequestRetryPolicy:
     """The table of retries. All times in seconds.
 
     Attributes:
@@ -172,13 +172,13 @@ class RetryBudget:
 
     def __init__(
         self,
-        policy: RetryPolicy,
+        policy: RequestRetryPolicy,
         *,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
-        self._rng = rng
+        self._rng = rng or random.Random()
         self._clock = clock
         self._started = clock()
         self._used: Counter[RetryClass] = Counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,22 +16,29 @@ SECONDS: Final = 10.0
 """Time limit of each question."""
 SERVERS: Final = {"sglang": "SGLang", "vllm": "vLLM"}
 """Kinds of servers, by their names on command lines."""
+MODELS: Final = "/v1/models"
+"""Path of the list of models, which every server has."""
 
 PROBE: Final = 'Hello, w\u00f6rld!  12345\n<tool_call>{"name": "add"}</tool_call><|im_end|>\t\u4f60\u597d \U0001f642'
 """Text by which tokenizers are compared."""
 
 
 def served_tokenizer(
-    base_url: str, kind: str, headers: Mapping[str, str], *, key_variable: str, is_optional: bool = False
+    base_url: str,
+    kind: str,
+    headers: Mapping[str, str],
+    *,
+    route: str,
+    fields: Sequence[str],
+    key_variable: str,
+    is_optional: bool,
 ) -> str | None:
-    """The folder or hub id that a server names as its tokenizer.
+    """The folder or hub id that a server of a kind, a key of `SERVERS`, names as its tokenizer.
 
     Args:
-        base_url: Its address.
-        kind: Expected kind, a key of `SERVERS`.
-        headers: Headers of every request, a key among them.
-        key_variable: Environment variable with the key, for errors.
-        is_optional: None if the server does not say: a proxy may serve nothing but the calls.
+        route: Where it does: `MODELS`, in its first model, or a path of its own.
+        fields: Names of the field there; the first that is there counts.
+        key_variable: Environment variable with its key, for errors.
 
     Raises:
         BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
@@ -54,7 +61,7 @@ def served_tokenizer(
                 "the address"
             ) from error
 
-    models = ask("/v1/models")
+    models = ask(MODELS)
     listed = models.get("data") if isinstance(models, dict) else None
     model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     owner = model.get("owned_by")
@@ -63,32 +70,22 @@ def served_tokenizer(
             f"what answers at {base_url!r} is a server of {SERVERS[owner]}, not of {name}: choose --backend {owner}, "
             f"or write the address {owner}+{base_url}"
         )
-    path, info = ("/v1/models", models) if kind == "vllm" else ("/get_model_info", ask("/get_model_info"))
+    info = models if route == MODELS else ask(route)
     if isinstance(info, Exception) and not is_optional:
-        other = next(each for each in SERVERS if each != kind)
+        others = " or ".join(each for each in SERVERS if each != kind)
         raise BackendConnectionError(
-            f"what answers at {base_url!r} is not a server of {name}: GET {path} gives {info}; correct the address, or "
-            f"choose another backend (--backend {other})"
+            f"what answers at {base_url!r} is not a server of {name}: GET {route} gives {info}; correct the address, "
+            f"or choose another backend (--backend {others})"
         )
-    if kind == "vllm":
-        found = model.get("root") or model.get("id")
-    else:
-        info = info if isinstance(info, dict) else {}
-        found = info.get("tokenizer_path") or info.get("model_path")
+    named = model if route == MODELS else info if isinstance(info, dict) else {}
+    found = next((named[field] for field in fields if named.get(field)), None)
     if not found and not is_optional:
-        raise BackendConnectionError(f"{base_url}{path} names no tokenizer; give one with --tokenizer (tokenizer=)")
+        raise BackendConnectionError(f"{base_url}{route} names no tokenizer; give one with --tokenizer (tokenizer=)")
     return str(found) if found else None
 
 
 def check_tokenizer(base_url: str, headers: Mapping[str, str], tokenizer: Any, name: str) -> None:
-    """Compare a tokenizer with the server's own, where the server shows it (`POST /tokenize`).
-
-    Args:
-        name: What the tokenizer was named, for the error.
-
-    Raises:
-        ValueError: They encode a text differently.
-    """
+    """`ValueError` if a tokenizer, called `name`, encodes otherwise than the server shows (`POST /tokenize`)."""
     body = json.dumps({"prompt": PROBE, "add_special_tokens": False}).encode()
     try:
         found = _ask(f"{base_url}/tokenize", {**headers, "Content-Type": "application/json"}, body)

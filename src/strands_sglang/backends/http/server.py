@@ -13,15 +13,17 @@ import os
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
-from ...exceptions import BackendConnectionError, BackendHTTPError
-from ..contract import Backend, GenerateAnswer
+import orjson
+
+from ...exceptions import BackendConnectionError, BackendHTTPError, BackendRequestError
+from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
-from .attempts import FAILURES, Attempt, FailedAttempt, Failures, client_closed
-from .connections import Target
+from .attempts import FAILURES, FailedAttempt, Failures, client_closed
+from .connections import Attempt, HTTPAnswer, Target
 from .options import (
     Secrets,
     affinity_header,
@@ -32,7 +34,7 @@ from .options import (
     checked_seconds,
     checked_url,
 )
-from .retry import RetryBudget, RetryClass, RetryPolicy, parse_retry_after
+from .retry import RequestRetryPolicy, RetryBudget, RetryClass, parse_retry_after
 from .transport import LoopTransport, LoopTransports
 from .user_transport import Transport
 
@@ -42,23 +44,31 @@ _READ_IN_THREAD = 1 << 21
 """Bytes from which an answer is read on a thread: its checks take milliseconds, in which other calls get on."""
 
 
-class GenerateCall(Protocol):
-    """A generate call in the words of its server; all attempts share it."""
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """A request, and its fields in the words of the server but for prompt and id, which all attempts share."""
 
-    @property
-    def rid(self) -> str | None:
-        """Id of the first attempt, or None for a random one."""
+    request: GenerateRequest
+    fields: Mapping[str, Any]
+    encoded: bytes
+    """The JSON of the fields, without braces."""
 
-    @property
-    def routing_key(self) -> str | None:
-        """Session affinity key, or None."""
+    @classmethod
+    def of(cls, request: GenerateRequest, fields: Mapping[str, Any]) -> GenerateCall:
+        """Encode the fields; `BackendRequestError` if JSON cannot represent them."""
+        try:
+            return cls(request, fields, orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+        except orjson.JSONEncodeError as error:
+            raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
 
-    @property
-    def before_attempt(self) -> Callable[[], None] | None:
-        """Called before each attempt; what it raises ends the call."""
+    def body(self, rid: str, names: tuple[bytes, bytes]) -> tuple[bytes, ...]:
+        """The request of an attempt in JSON, in parts, so that the prompt is copied once, into what is sent.
 
-    def body(self, rid: str) -> tuple[bytes, ...]:
-        """The request of an attempt in JSON, in parts, so that the prompt is copied once, into what is sent."""
+        `names` are the server's for the id and for the prompt.
+        """
+        id_name, prompt_name = names
+        head = b'{"%b":%b,' % (id_name, orjson.dumps(rid))
+        return head, self.encoded, b',"%b":[' % prompt_name, *self.request.prompt.chunks, b"]}"
 
 
 def _new_rid() -> str:
@@ -68,8 +78,8 @@ def _new_rid() -> str:
 class ServerClient(Backend):
     """Client of a model server or a router; safe to share between tasks, threads and event loops.
 
-    Every call is checked before it is sent, repeated by a table (`RetryPolicy`) where repeating can help, and aborted
-    on the server when its task is cancelled, its time is up, or the client closes. Use it as an async context
+    Every call is checked before it is sent, repeated by a table (`RequestRetryPolicy`) where repeating can help, and
+    aborted on the server when its task is cancelled, its time is up, or the client closes. Use it as an async context
     manager, or call `close`; an `asyncio.run` that ends closes the connections it opened by itself.
 
     Args:
@@ -110,12 +120,18 @@ class ServerClient(Backend):
     """Path of generate calls."""
     abort_path: ClassVar[str]
     """Path of abort calls."""
+    wire_names: ClassVar[tuple[bytes, bytes]]
+    """Names of a request's id and prompt."""
     affinity_header: ClassVar[str]
     """The header by which routers keep an episode on one worker."""
     kind: ClassVar[str]
     """Its name on command lines and in addresses, a key of `served.SERVERS`."""
     key_variable: ClassVar[str]
     """Environment variable that may hold the server's key."""
+    tokenizer_route: ClassVar[str]
+    """Path of the answer that names the tokenizer."""
+    tokenizer_fields: ClassVar[tuple[str, ...]]
+    """Names of the field there, the best first."""
 
     def __init__(
         self,
@@ -128,7 +144,7 @@ class ServerClient(Backend):
         retry_delay: float = 1.0,
         max_retry_delay: float = 20.0,
         retry_deadline: float | None = 1800.0,
-        retry_policy: RetryPolicy | None = None,
+        retry_policy: RequestRetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
         api_key: str | None = None,
         admin_api_key: str | None = None,
@@ -146,7 +162,7 @@ class ServerClient(Backend):
         self.connect_timeout = checked_seconds("connect_timeout", connect_timeout)
         if isinstance(worker_urls, str):
             raise ValueError(f"worker_urls={worker_urls!r}: expected a list of addresses")
-        self.retry_policy = retry_policy or RetryPolicy(
+        self.retry_policy = retry_policy or RequestRetryPolicy(
             max_retries=max_retries,
             retry_delay=retry_delay,
             max_retry_delay=max(max_retry_delay, retry_delay),
@@ -196,9 +212,22 @@ class ServerClient(Backend):
         return f"{type(self).__name__}({self.base_url!r}, max_connections={self.max_connections})"
 
     def served_tokenizer(self, *, is_optional: bool = False) -> str | None:
-        """The tokenizer that the server names, as `served.served_tokenizer`, with its errors. Blocks."""
+        """The folder or hub id that the server names as its tokenizer. Blocks.
+
+        Args:
+            is_optional: None if the server does not say: a proxy may serve nothing but the calls.
+
+        Raises:
+            BackendConnectionError: Nothing answers, the key is refused, it is another kind of server, or it names none.
+        """
         return served.served_tokenizer(
-            self.base_url, self.kind, self._headers, key_variable=self.key_variable, is_optional=is_optional
+            self.base_url,
+            self.kind,
+            self._headers,
+            route=self.tokenizer_route,
+            fields=self.tokenizer_fields,
+            key_variable=self.key_variable,
+            is_optional=is_optional,
         )
 
     def check_tokenizer(self, tokenizer: Any, name: str) -> None:
@@ -212,14 +241,11 @@ class ServerClient(Backend):
 
     @abstractmethod
     def _read(
-        self, call: Any, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
     ) -> GenerateAnswer:
-        """The checked answer of an attempt; runs on a thread where the body is long.
+        """The checked answer of an attempt, from one of status 200; runs on a thread where the body is long.
 
-        Args:
-            body: Body of the answer, whose status is 200.
-            headers: Headers of the answer, names in lower case.
-            was_sent: Whether an id is that of a request of this client.
+        `was_sent` knows the ids of this client's requests.
 
         Raises:
             BackendError: It is not the answer to this call, or contradicts itself.
@@ -243,10 +269,10 @@ class ServerClient(Backend):
 
     async def _answer_to(self, call: GenerateCall) -> GenerateAnswer:
         """The answer to a call, repeated and aborted as the class says."""
-        affinity = affinity_header(self._affinity_header, call.routing_key)
+        affinity = affinity_header(self._affinity_header, call.request.routing_key)
         transport = await self._transport()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
-        attempt, number = Attempt(rid=call.rid or _new_rid()), 1
+        attempt, number = Attempt(rid=call.request.rid or _new_rid()), 1
         failure: FailedAttempt | None = None
         while True:
             result = await self._attempt(transport, call, affinity, attempt, budget, failure)
@@ -284,8 +310,8 @@ class ServerClient(Backend):
         async with transport.slots:
             if transport.closed.is_set():
                 return client_closed(rid)
-            if call.before_attempt is not None:
-                call.before_attempt()
+            if call.request.before_attempt is not None:
+                call.request.before_attempt()
             if last is None:
                 budget.begin()
             elif budget.is_over:
@@ -320,19 +346,18 @@ class ServerClient(Backend):
     ) -> GenerateAnswer:
         answer = await transport.http.request(
             self._target,
-            call.body(attempt.rid),
+            call.body(attempt.rid, self.wire_names),
             headers=affinity,
             timeout=self.timeout,
             limit=self._max_answer_bytes,
-            fresh=attempt.fresh,
-            report=attempt,
+            attempt=attempt,
         )
         if answer.status != 200:
             attempt.retry_after = parse_retry_after(answer.headers.get("retry-after"))
             raise self._http_error(answer.status, answer.body)
 
         def read() -> GenerateAnswer:
-            return self._read(call, answer.body, rid=attempt.rid, headers=answer.headers, was_sent=transport.was_sent)
+            return self._read(call, answer, rid=attempt.rid, was_sent=transport.was_sent)
 
         return await asyncio.to_thread(read) if len(answer.body) > _READ_IN_THREAD else read()
 
@@ -376,7 +401,7 @@ class ServerClient(Backend):
 
     async def settle(self) -> None:
         """Wait until no abort is outstanding, as `close` does."""
-        await (await self._transport()).settle()
+        await (await self._transport()).aborts.settle()
 
     async def close(self) -> None:
         """Abort what is in flight, send outstanding aborts, close all connections of all event loops.

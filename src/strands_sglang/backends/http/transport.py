@@ -99,7 +99,7 @@ class LoopTransport:
         self._sent = SentIds() if sent is None else sent
         self._pid = os.getpid()
         self._close_task: asyncio.Task[None] | None = None
-        self._finished = False
+        self.is_finished = False
         self._headers = headers
         self.http: HTTPClient | UserConnections
         self.control: HTTPClient | UserConnections
@@ -123,11 +123,6 @@ class LoopTransport:
     def closed(self) -> asyncio.Event:
         """Set when closing begins."""
         return self.closing.closed
-
-    @property
-    def is_finished(self) -> bool:
-        """Everything is closed."""
-        return self._finished
 
     @property
     def is_foreign(self) -> bool:
@@ -159,17 +154,13 @@ class LoopTransport:
         return answer.status, answer.body
 
     async def list_workers(self) -> tuple[str, ...]:
-        """The workers behind `base_url`, or nothing if it is no router. Raises on closing."""
+        """The workers behind `base_url`, or nothing if it is not a router. Raises on closing."""
         with self.closing.block("GET /workers"):
             return await self.aborts.list_workers()
 
     def abort_later(self, rid: str) -> None:
         """Abort a request from the background; `close` waits for it, and repeats it if the loop ends first."""
         self.aborts.abort_later(rid, self.loop.time() - self.in_flight.pop(rid, self.loop.time()))
-
-    async def settle(self) -> None:
-        """Wait until no abort is outstanding."""
-        await self.aborts.settle()
 
     async def close(self) -> None:
         """Abort what is in flight, wait for the aborts, close the connections. Every caller waits for the end."""
@@ -184,7 +175,7 @@ class LoopTransport:
         self.http.close()
         await self.aborts.finish()
         self.control.close()
-        self._finished = True
+        self.is_finished = True
         with _open_lock:
             guard = _open.pop(self, None)
         if guard is not None:
@@ -216,7 +207,7 @@ class LoopTransport:
         finally:
             with _open_lock:
                 _open.pop(self, None)
-            if not self._finished:
+            if not self.is_finished:
                 await self.close()
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import orjson
 
 from ...exceptions import BackendAnswerLimitError
-from .connections import ConnectionReport, HTTPAnswer, Target
+from .connections import Attempt, HTTPAnswer, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HTTPRequest:
 
 
 class Transport(Protocol):
-    """Sends requests. Used on every event loop that the client is used on; whoever made it closes it."""
+    """Sends requests. Used on every event loop that the client is used on; its maker closes it."""
 
     async def send(self, request: HTTPRequest) -> HTTPAnswer:
         """Send a request and read its whole answer.
@@ -61,14 +61,13 @@ class UserConnections:
         headers: bytes = b"",
         timeout: float | None = None,
         limit: int,
-        fresh: bool = False,
-        report: ConnectionReport | None = None,
+        attempt: Attempt | None = None,
     ) -> HTTPAnswer:
         """Send a request; as `HTTPClient.request`."""
         more = dict(line.split(": ", 1) for line in headers.decode().split("\r\n") if line)
         request = HTTPRequest(target.method, target.url, {**target.headers, **more}, b"".join(body))
-        if report is not None:
-            report.connected = True
+        if attempt is not None:
+            attempt.connected = True
         async with asyncio.timeout(timeout):
             answer = await self._transport.send(request)
         if answer.status == 200 and len(answer.body) > limit:

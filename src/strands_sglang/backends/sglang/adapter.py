@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract import Backend, BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
 from .answer import read_answer
-from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
+from .request import CAPABILITIES, check_request_fields, check_sampling_params, wire_fields
 
 if TYPE_CHECKING:
     from ...trajectory.media import ImageExpander
@@ -28,11 +28,13 @@ class GenerateAdapter(Backend):
     client: Any
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        wire = WireRequest.of(request)
-        if wire.before_attempt is not None:
-            wire.before_attempt()
-        payload = await self.client.generate(wire.prompt.tolist(), **wire.keywords())
-        return read_answer(payload, vocab_size=wire.vocab_size, max_new_tokens=wire.max_new_tokens)
+        fields = wire_fields(request)
+        named = {"rid": request.rid, "routing_key": request.routing_key}
+        fields |= {name: value for name, value in named.items() if value is not None}
+        if request.before_attempt is not None:
+            request.before_attempt()
+        payload = await self.client.generate(request.prompt.tolist(), **fields)
+        return read_answer(payload, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
 
     async def abort(self, rid: str) -> bool:
         return bool(await _called(self.client, "abort", rid))

@@ -6,15 +6,16 @@ import base64
 import binascii
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...exceptions import BackendAnswerError, BackendError
 from ...trajectory import Finish, FinishType, SamplingMask
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
+from ..answer import check_output, checked_ids, checked_logprobs, is_count, top_rows, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
+from ..http.server import GenerateCall
 from .errors import http_error
-from .request import WireRequest
 
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 
@@ -30,7 +31,7 @@ def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: 
             tokens a step were decoded, and nobody cut them to the length.
 
     Raises:
-        BackendAnswerError: The answer contradicts itself or the request, or is no whole generate answer.
+        BackendAnswerError: The answer contradicts itself or the request, or is not a whole generate answer.
         BackendHTTPError: An abort that carries an error status: the server refused the request.
     """
     try:
@@ -75,7 +76,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         payload=payload,
         output_ids=ids,
         output_logprobs=None if scored is None else scored.logprobs,
-        scored_prompt=_scored("input_token_logprobs", prompt) if prompt else None,
+        scored_prompt=_with_top(_scored("input_token_logprobs", prompt), meta) if prompt else None,
         finish=finish,
         weight_spans=weight_spans(meta.get("weight_versions"), meta.get("weight_version"), len(ids)),
         routed_experts=_experts(meta.get("routed_experts")),
@@ -116,6 +117,17 @@ def _scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | 
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))
 
 
+def _with_top(scored: ScoredPrompt, meta: Mapping[str, Any]) -> ScoredPrompt:
+    """The same with the most likely tokens at each position, where the answer has them."""
+    rows = meta.get("input_top_logprobs")
+    if not rows:
+        return scored
+    if len(rows) != len(scored.ids):
+        raise BackendAnswerError(f"input_top_logprobs has {len(rows)} rows for {len(scored.ids)} tokens")
+    pairs = [[(entry[1], entry[0]) for entry in row or ()] for row in rows]
+    return replace(scored, **top_rows("input_top_logprobs", pairs))
+
+
 def _experts(encoded: Any) -> bytes | None:
     if encoded is None:
         return None
@@ -139,10 +151,8 @@ def _sampling_mask(masks: Any, count: int) -> SamplingMask | None:
 _PROMPT_FIELDS = frozenset({"image_data", "video_data", "audio_data", "session_params"})
 
 
-def check_belongs(
-    answer: GenerateAnswer, request: WireRequest, *, rid: str, was_sent: Callable[[object], bool]
-) -> None:
-    """Check that an answer is the one to this request; `was_sent` knows the ids of this client's requests.
+def check_belongs(answer: GenerateAnswer, call: GenerateCall, *, rid: str, was_sent: Callable[[object], bool]) -> None:
+    """Check that an answer is the one to this call; `was_sent` knows the ids of this client's requests.
 
     Raises:
         BackendAnswerError: It answers another request of ours, a prompt of another length, or counts its tokens
@@ -151,13 +161,13 @@ def check_belongs(
     meta = answer.payload["meta_info"]
     if answer.rid != rid and was_sent(answer.rid):
         raise BackendAnswerError(f"the answer to request {rid} is that of request {answer.rid}: connections got mixed")
-    prompt, count = answer.prompt_tokens, meta.get("completion_tokens")
-    if prompt is not None and prompt != len(request.prompt) and _PROMPT_FIELDS.isdisjoint(request.fields):
+    prompt, sent, count = answer.prompt_tokens, len(call.request.prompt), meta.get("completion_tokens")
+    if prompt is not None and prompt != sent and _PROMPT_FIELDS.isdisjoint(call.fields):
         raise BackendAnswerError(
-            f"meta_info.prompt_tokens={prompt}, but {len(request.prompt)} input ids were sent: was the prompt cut "
+            f"meta_info.prompt_tokens={prompt}, but {sent} input ids were sent: was the prompt cut "
             "(--allow-auto-truncate)?"
         )
-    # An abort may lose the last tokens on their way; those that came are right all the same.
+    # An abort may lose the last tokens on their way; those that arrived are still right.
     if is_count(count) and count != len(answer.output_ids) and answer.finish.type is not FinishType.ABORT:
         raise BackendAnswerError(
             f"meta_info.completion_tokens={count}, but the answer has {len(answer.output_ids)} output_ids"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -16,13 +15,14 @@ from typing_extensions import override
 from ...exceptions import BackendHTTPError
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
 from ..http.attempts import FAILURES
+from ..http.connections import HTTPAnswer
 from ..http.retry import RetryClass
-from ..http.server import ServerClient
+from ..http.server import GenerateCall, ServerClient
 from ..prompt import PromptIds, check_vocabulary
 from . import server_info
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error, parse_answer
-from .request import CAPABILITIES, WireRequest, check_request_fields, check_sampling_params
+from .request import CAPABILITIES, check_request_fields, check_sampling_params, checked_fields, wire_fields
 from .routers import ROUTING_KEY_HEADER, dropped_fields
 
 logger = logging.getLogger(__name__)
@@ -37,29 +37,6 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request, and its fields as JSON, which all attempts share."""
-
-    request: WireRequest
-    fields: bytes
-
-    @property
-    def rid(self) -> str | None:
-        return self.request.rid
-
-    @property
-    def routing_key(self) -> str | None:
-        return self.request.routing_key
-
-    @property
-    def before_attempt(self) -> Callable[[], None] | None:
-        return self.request.before_attempt
-
-    def body(self, rid: str) -> tuple[bytes, ...]:
-        return self.request.body(rid, self.fields)
-
-
 class SGLangClient(ServerClient):
     """Client of an SGLang server or router; its options are those of `ServerClient`.
 
@@ -71,17 +48,24 @@ class SGLangClient(ServerClient):
 
     generate_path = "/generate"
     abort_path = "/abort_request"
+    wire_names = b"rid", b"input_ids"
     affinity_header = ROUTING_KEY_HEADER
     kind = "sglang"
     key_variable = "SGLANG_API_KEY"
+    tokenizer_route = "/get_model_info"
+    tokenizer_fields = "tokenizer_path", "model_path"
 
     @override
     def _set_up(self) -> None:
         self._probes = server_info.Probes(
-            base_url=self.base_url, vocab_size=self._vocab_size, rng=self._rng, failures=self._failures
+            base_url=self.base_url,
+            vocab_size=self._vocab_size,
+            policy=self.retry_policy,
+            failures=self._failures,
+            transport=self._transport,
         )
         self._reported: set[str] = set()
-        self._info: BackendInfo | None = None
+        self._is_multimodal: bool | None = None
 
     @property
     @override
@@ -115,38 +99,33 @@ class SGLangClient(ServerClient):
             BackendAnswerError: The answer is not what it should be (`BackendAnswerLimitError`: it is too large, or
                 compressed).
         """
-        request = WireRequest.checked(
-            PromptIds.of(input_ids),
-            {**fields, "routing_key": routing_key},
-            vocab_size=self._probes.vocab_size,
-            extra_sampling_keys=self._extra_sampling_keys,
-        )
-        return dict((await self._answer_to(_Call(request, request.encode_fields()))).payload)
+        prompt, vocab_size = PromptIds.of(input_ids), self._probes.vocab_size
+        given = {**fields, "routing_key": routing_key}
+        checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self._extra_sampling_keys)
+        rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
+        request = GenerateRequest(prompt=prompt, rid=rid, routing_key=key, vocab_size=vocab_size)
+        return dict((await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))).payload)
 
     generate.calls_ask = True  # type: ignore[attr-defined]  # for `as_backend`: nothing but a view of `ask`
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
         check_vocabulary(request.prompt.highest, self._probes.vocab_size)
-        wire = WireRequest.of(request)
-        return await self._answer_to(_Call(wire, wire.encode_fields()))
+        return await self._answer_to(GenerateCall.of(request, {**wire_fields(request), "stream": False}))
 
     @override
     def _read(
-        self, call: _Call, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
     ) -> GenerateAnswer:
-        request = call.request
-        answer = read_answer(
-            parse_answer(body),
-            vocab_size=request.vocab_size or self._probes.vocab_size,
-            max_new_tokens=request.max_new_tokens,
-        )
-        check_belongs(answer, request, rid=rid, was_sent=was_sent)
-        for name, reason in dropped_fields(request.fields, rid, answer.payload, headers):
+        limit = (call.fields.get("sampling_params") or {}).get("max_new_tokens")
+        vocab_size = call.request.vocab_size or self._probes.vocab_size
+        read = read_answer(parse_answer(answer.body), vocab_size=vocab_size, max_new_tokens=limit)
+        check_belongs(read, call, rid=rid, was_sent=was_sent)
+        for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
             if name not in self._reported:
                 self._reported.add(name)
                 logger.warning("field=<%s>, base_url=<%s> | %s", name, self.base_url, reason)
-        return answer
+        return read
 
     @staticmethod
     @override
@@ -176,9 +155,6 @@ class SGLangClient(ServerClient):
         """True if the server answers `GET /health` with 200. It generates one token for that (about a second).
 
         False for a paused server, too (after 20 s); requests are waiting there, and do not fail.
-
-        Args:
-            timeout: Seconds to wait.
         """
         try:
             status, _ = await (await self._transport()).request("GET", f"{self.base_url}/health", timeout=timeout)
@@ -188,20 +164,19 @@ class SGLangClient(ServerClient):
 
     async def get_model_info(self) -> dict[str, Any]:
         """`GET /model_info` (at routers and servers before 0.5.6 `/get_model_info`)."""
-        return await self._probes.read(await self._transport(), self.retry_policy, *server_info.MODEL_INFO)
+        return await self._probes.read(*server_info.MODEL_INFO)
+
+    async def model_info(self) -> dict[str, Any]:
+        """Upstream's name for `get_model_info`."""
+        return await self.get_model_info()
 
     async def get_server_info(self) -> dict[str, Any]:
         """`GET /server_info` (at routers and servers before 0.5.6 `/get_server_info`)."""
-        return await self._probes.read(await self._transport(), self.retry_policy, *server_info.SERVER_INFO)
+        return await self._probes.read(*server_info.SERVER_INFO)
 
     async def info(self) -> BackendInfo:
         """Context length and vocabulary, each asked for until it is known."""
-        if self._info is None or self._info.context_length is None or self._info.vocab_size is None:
-            self._info = BackendInfo(
-                context_length=await self.max_model_len(),
-                vocab_size=await self.vocab_size(),
-            )
-        return self._info
+        return BackendInfo(context_length=await self.max_model_len(), vocab_size=await self.vocab_size())
 
     def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
         """Check as the server would; see `docs/errors-and-retries.md`."""
@@ -216,21 +191,18 @@ class SGLangClient(ServerClient):
 
         None where no server says it. A success is remembered for good, a failure for a few seconds only.
         """
-        if (known := self._probes.max_model_len) is not None:
-            return known
-        return await self._probes.ask_max_model_len(await self._transport(), self.retry_policy)
+        return await self._probes.ask_max_model_len()
 
     async def vocab_size(self) -> int | None:
         """Rows of the model's embedding, from the server or from its model folder if that is here, else None.
 
-        Once known, ids beyond it are refused. The length of the tokenizer is no substitute: embeddings are often
+        Once known, ids beyond it are refused. The tokenizer's length is not a substitute: embeddings are often
         padded beyond it.
         """
-        if (known := self._probes.vocab_size) is not None:
-            return known
-        return await self._probes.ask_vocab_size(await self._transport(), self.retry_policy)
+        return await self._probes.ask_vocab_size()
 
     async def is_multimodal(self) -> bool:
-        """True if the served model takes images or audio."""
-        info = await self.get_model_info()
-        return bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
+        """True if the served model takes images or audio; the server is asked until it answers once."""
+        if self._is_multimodal is None and (info := await self.model_info()):
+            self._is_multimodal = bool(info.get("has_image_understanding") or info.get("has_audio_understanding"))
+        return bool(self._is_multimodal)

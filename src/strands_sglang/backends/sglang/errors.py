@@ -6,6 +6,7 @@ here, by structure: the status, then the parsed body, never a substring of the r
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +125,7 @@ def http_error(status: int, body: str | bytes, *, hint: str = "") -> SGLangHTTPE
 
 
 def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
-    """The error inside a 200 answer (any JSON dialect), or None if it is no error.
+    """The error inside a 200 answer (any JSON dialect), or None.
 
     Its status is the `code` of the error where that is an HTTP status, else 200.
     """
@@ -146,20 +147,14 @@ def parse_answer(body: bytes) -> Any:
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if body.lstrip().startswith(b"data:") and (failure := _stream_error(body)) is not None:
-            raise failure from None
+        with contextlib.suppress(orjson.JSONDecodeError):  # an event stream may hold an error
+            event = orjson.loads(_first_event(body.decode("utf-8", "replace")))
+            if (failure := embedded_error(body, event)) is not None:
+                raise failure from None
         raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body[:_EXCERPT]!r}") from error
     if (failure := embedded_error(body, parsed)) is not None:
         raise failure
     return parsed
-
-
-def _stream_error(body: bytes) -> Exception | None:
-    first = body.lstrip().splitlines()[0].removeprefix(b"data:").strip()
-    try:
-        return embedded_error(body, orjson.loads(first))
-    except orjson.JSONDecodeError:
-        return None
 
 
 def classify(error: BaseException) -> RetryClass:

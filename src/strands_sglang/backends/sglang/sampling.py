@@ -40,14 +40,14 @@ _ALIASES = {
     "best_of": "n",
 }
 
-Check = Callable[[str, Any], Any]
+ParameterCheck = Callable[[str, Any], Any]
 
 
 def _fail(key: str, value: Any, expected: str) -> BackendRequestError:
     return BackendRequestError(f"sampling_params[{key!r}]={value!r}: expected {expected}")
 
 
-def _integer(low: int | None = None) -> Check:
+def _integer(low: int | None = None) -> ParameterCheck:
     expected = "an integer" if low is None else f"an integer of at least {low}"
 
     def check(key: str, value: Any) -> int:
@@ -58,7 +58,7 @@ def _integer(low: int | None = None) -> Check:
     return check
 
 
-def _number(accept: Callable[[float], bool], expected: str) -> Check:
+def _number(accept: Callable[[float], bool], expected: str) -> ParameterCheck:
     def check(key: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | Real):  # NumPy's numbers are Real
             raise _fail(key, value, expected)
@@ -75,7 +75,7 @@ def _boolean(key: str, value: Any) -> bool:
     return value
 
 
-def _strings(limit: int, max_bytes: int | None = None, *, patterns: bool = False) -> Check:
+def _strings(limit: int, max_bytes: int | None = None, *, patterns: bool = False) -> ParameterCheck:
     def check(key: str, value: Any) -> str | list[str]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
@@ -150,7 +150,7 @@ def _copy_json(value: Any) -> Any:
 
 
 _penalty = _number(lambda x: -2 <= x <= 2, "a number from -2 to 2")
-_CHECKS: Mapping[str, Check] = {
+_CHECKS: Mapping[str, ParameterCheck] = {
     "max_new_tokens": _integer(0),
     "min_new_tokens": _integer(0),
     "temperature": _number(lambda x: x >= 0, "a finite number of at least 0"),

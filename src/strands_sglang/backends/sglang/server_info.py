@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from ...exceptions import BackendAnswerError, BackendError
-from ..http.attempts import FAILURES, Attempt, Failures
+from ..http.attempts import FAILURES, Failures
 from ..http.closing import closed_error
-from ..http.retry import RetryBudget, RetryPolicy
+from ..http.connections import Attempt
+from ..http.retry import RequestRetryPolicy, RetryBudget
 from ..http.served import vocab_size_of, vocab_size_of_folder
 from ..http.transport import LoopTransport
 from .errors import http_error, parse_answer
@@ -32,29 +33,42 @@ _VOCAB_PAUSE_S = 600.0  # most servers do not tell; asking is not free
 class Probes:
     """Answers about one server or router, remembered.
 
-    All methods raise `BackendConnectionError` when the client is closed meanwhile.
-
-    Attributes:
-        vocab_size: Rows of the embedding, once known, else None.
-        max_model_len: Context length in tokens, once known, else None.
+    All methods raise `BackendConnectionError` when the client is closed meanwhile. `vocab_size` and `max_model_len`
+    are None until they are known.
     """
 
-    def __init__(self, *, base_url: str, vocab_size: int | None, rng: random.Random, failures: Failures) -> None:
-        self._failures = failures
-        self.vocab_size = vocab_size
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        vocab_size: int | None,
+        policy: RequestRetryPolicy,
+        failures: Failures,
+        transport: Callable[[], Awaitable[LoopTransport]],
+    ) -> None:
         self._base_url = base_url
-        self._rng = rng
+        self._policy = policy
+        self._failures = failures
+        self._transport = transport
+        self.vocab_size = vocab_size
         self.max_model_len: int | None = None
         self._probe_again_at = 0.0
         self._vocab_again_at = 0.0
         self._warned = False
 
     async def read(
-        self, transport: LoopTransport, policy: RetryPolicy, *paths: str, base_url: str | None = None
+        self,
+        *paths: str,
+        base_url: str | None = None,
+        retries: int = _RETRIES,
+        transport: LoopTransport | None = None,
     ) -> dict[str, Any]:
-        """The JSON object at the first of several paths that the server knows."""
-        budget = RetryBudget(replace(policy, max_retries=min(_RETRIES, policy.max_retries)), rng=self._rng)
-        where = base_url or self._base_url
+        """The JSON object at the first of several paths that the server knows.
+
+        A probe of several requests gives its transport: after a close the client would make a new one.
+        """
+        budget = RetryBudget(replace(self._policy, max_retries=min(retries, self._policy.max_retries)))
+        transport, where = transport or await self._transport(), base_url or self._base_url
         remaining = list(paths)
         while True:
             try:
@@ -82,24 +96,24 @@ class Probes:
             if transport.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")
 
-    async def ask_max_model_len(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
+    async def ask_max_model_len(self) -> int | None:
         """Context length in tokens; of the shortest worker behind a router; None where no server says it."""
         if self.max_model_len is not None or time.monotonic() < self._probe_again_at:
             return self.max_model_len
-        once = replace(policy, max_retries=0)
+        transport = await self._transport()
         async with transport.probing:
             if self.max_model_len is None and time.monotonic() >= self._probe_again_at:
-                lengths = [await self._model_len_at(transport, once, self._base_url)]
+                lengths = [await self._model_len_at(transport, self._base_url)]
                 if lengths == [None]:
                     workers = await transport.list_workers()
-                    lengths = await asyncio.gather(*(self._model_len_at(transport, once, url) for url in workers))
+                    lengths = await asyncio.gather(*(self._model_len_at(transport, url) for url in workers))
                 self.max_model_len = min((length for length in lengths if length is not None), default=None)
                 self._probe_again_at = time.monotonic() + _PAUSE_S
         return self.max_model_len
 
-    async def _model_len_at(self, transport: LoopTransport, policy: RetryPolicy, base_url: str) -> int | None:
+    async def _model_len_at(self, transport: LoopTransport, base_url: str) -> int | None:
         try:
-            listing = await self.read(transport, policy, "/v1/models", base_url=base_url)
+            listing = await self.read("/v1/models", base_url=base_url, retries=0, transport=transport)
         except BackendError as error:
             if transport.closed.is_set():
                 raise
@@ -110,17 +124,17 @@ class Probes:
         lengths = [model.get("max_model_len") for model in entries if isinstance(model, dict)]
         return next((length for length in lengths if type(length) is int and length > 0), None)
 
-    async def ask_vocab_size(self, transport: LoopTransport, policy: RetryPolicy) -> int | None:
+    async def ask_vocab_size(self) -> int | None:
         """Rows of the embedding, from the server or from its model folder if that is here, else None."""
         if self.vocab_size is not None or time.monotonic() < self._vocab_again_at:
             return self.vocab_size
-        once = replace(policy, max_retries=0)
+        transport = await self._transport()
         async with transport.probing:
             if self.vocab_size is None and time.monotonic() >= self._vocab_again_at:
                 pause = _PAUSE_S
                 for paths in (MODEL_INFO, SERVER_INFO):
                     with contextlib.suppress(BackendError):
-                        info = await self.read(transport, once, *paths)
+                        info = await self.read(*paths, retries=0, transport=transport)
                         pause = _VOCAB_PAUSE_S
                         folder = info.get("model_path")
                         self.vocab_size = vocab_size_of(info) or await asyncio.to_thread(vocab_size_of_folder, folder)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from strands_sglang.installation import install_command
+from strands_sglang.exceptions import install_command
 
 from ...exceptions import BackendRequestError
 from .. import client_class
@@ -30,29 +31,27 @@ DEFAULT_CONCURRENCY_PER_ENGINE = 512
 """slime's default of `sglang_server_concurrency`."""
 
 
-class _Cached(Generic[P, R]):
-    """A function whose results are cached by `make`, with a cache that its caller can clear."""
+_clients: dict[Any, ServerClient] = {}
+_tokenizers: dict[Any, Any] = {}
 
-    def __init__(self, function: Callable[P, R], make: Callable[..., Any]) -> None:
+
+class _Cached(Generic[P, R]):
+    """A function that gives what it made before, with a cache that its caller can clear."""
+
+    def __init__(self, function: Callable[P, R], made: dict[Any, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._make = make
+        self.cache_clear = made.clear
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
-    def cache_clear(self) -> None:
-        self._make.cache_clear()  # type: ignore[attr-defined]
 
-    def cache_info(self) -> Any:
-        """Hits, misses and size, as of `functools.lru_cache`."""
-        return self._make.cache_info()  # type: ignore[attr-defined]
-
-
-@functools.cache
-def _make_client(base_url: str, options: tuple[tuple[str, Any], ...]) -> ServerClient:
-    client, address = client_class(base_url)
-    return client(address, **{name: _thaw(value) for name, value in options})
+def _frozen(value: Any) -> Any:
+    """A key for an option, equal for equal options."""
+    if isinstance(value, Mapping):
+        return "mapping", tuple(sorted((name, _frozen(item)) for name, item in value.items()))
+    return ("list", *map(_frozen, value)) if isinstance(value, (list, set, frozenset)) else value
 
 
 def _get_client(base_url: str, **options: Any) -> ServerClient:
@@ -62,8 +61,12 @@ def _get_client(base_url: str, **options: Any) -> ServerClient:
         base_url: Server or router: an `SGLangClient`, and for `vllm+http://...` a `VLLMClient`.
         **options: Options of the client; other options make another client.
     """
-    frozen = tuple(sorted((name, _freeze(value)) for name, value in options.items()))
-    return _make_client(str(base_url).rstrip("/"), frozen)
+    given = str(base_url).rstrip("/")
+    key = given, _frozen(options)
+    if key not in _clients:
+        client, address = client_class(given)
+        _clients.setdefault(key, client(address, **options))
+    return _clients[key]
 
 
 def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
@@ -108,8 +111,7 @@ def _count(args: Any, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-@functools.cache
-def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def _load_tokenizer(path: str, options: dict[str, Any]) -> Any:
     if is_own_model(path):
         from ..engine.loader import load_tokenizer
 
@@ -123,10 +125,9 @@ def _make_tokenizer(path: str, options: tuple[tuple[str, Any], ...]) -> Any:
             f"{install_command('hf')} (or the extra 'local')"
         ) from error
     try:
-        given = {name: _thaw(value) for name, value in options}
         if only_from_cache(path):
-            given.setdefault("local_files_only", True)
-        return AutoTokenizer.from_pretrained(path, **given)
+            options.setdefault("local_files_only", True)
+        return AutoTokenizer.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
 
@@ -139,38 +140,18 @@ def _get_tokenizer(path: str, **options: Any) -> Any:
         **options: Options of `AutoTokenizer.from_pretrained`.
 
     Raises:
+        TypeError: No path or name.
         ImportError: `transformers` is not installed; the message names the extra.
         ModelLoadError: There is no such tokenizer.
     """
-    return _make_tokenizer(str(path), tuple(sorted((name, _freeze(value)) for name, value in options.items())))
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"got {path!r}, expected the path or hub id of a model, such as get_tokenizer('Qwen/Qwen3-8B')")
+    key = str(path), _frozen(options)
+    if key not in _tokenizers:
+        _tokenizers.setdefault(key, _load_tokenizer(str(path), options))
+    return _tokenizers[key]
 
 
-class _Frozen(tuple[Any, ...]):
-    """A mapping or list made hashable, which remembers what it was."""
-
-    kind: str
-
-
-def _freeze(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        frozen = _Frozen(sorted((key, _freeze(item)) for key, item in value.items()))
-        frozen.kind = "mapping"
-        return frozen
-    if isinstance(value, (list, set, frozenset)):
-        frozen = _Frozen(_freeze(item) for item in value)
-        frozen.kind = "list"
-        return frozen
-    return value
-
-
-def _thaw(value: Any) -> Any:
-    if not isinstance(value, _Frozen):
-        return value
-    if value.kind == "mapping":
-        return {key: _thaw(item) for key, item in value}
-    return [_thaw(item) for item in value]
-
-
-get_client = _Cached(_get_client, _make_client)
-get_client_from_slime_args = _Cached(_get_client_from_slime_args, _make_client)
-get_tokenizer = _Cached(_get_tokenizer, _make_tokenizer)
+get_client = _Cached(_get_client, _clients)
+get_client_from_slime_args = _Cached(_get_client_from_slime_args, _clients)
+get_tokenizer = _Cached(_get_tokenizer, _tokenizers)

@@ -7,11 +7,12 @@ import binascii
 import io
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from ...exceptions import BackendAnswerError, BackendError
 from ...trajectory import Finish, FinishType, SamplingMask
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, weight_spans
+from ..answer import check_output, checked_ids, checked_logprobs, is_count, top_rows, weight_spans
 from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 RID_PREFIX: Final = "generate-tokens-"
@@ -28,27 +29,21 @@ _FINISHES: Final = {
 }
 
 
-def read_answer(payload: Any, request: GenerateRequest, *, rid: str | None, vocab_size: int | None) -> GenerateAnswer:
-    """Check an answer and make it a typed value.
-
-    Args:
-        payload: The answer as Python objects.
-        request: What was asked.
-        rid: The id that was sent, or None if it is not known.
-        vocab_size: Number of ids the model has, or None if unknown.
+def read_answer(payload: Any, request: GenerateRequest, *, rid: str | None) -> GenerateAnswer:
+    """Check an answer and make it a typed value; `rid` is the id that was sent, or None if it is not known.
 
     Raises:
         BackendAnswerError: The answer contradicts itself or the request, or is not a whole answer.
     """
     try:
-        return _read(payload, request, rid, vocab_size)
+        return _read(payload, request, rid)
     except BackendError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
 
 
-def _read(payload: Any, request: GenerateRequest, rid: str | None, vocab_size: int | None) -> GenerateAnswer:
+def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAnswer:
     choices = payload.get("choices") if isinstance(payload, Mapping) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         raise BackendAnswerError(f"the answer has no single choice: {payload!r:.200}")
@@ -61,7 +56,7 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None, vocab_size: i
         raise BackendAnswerError("the answer has no token_ids: was it asked for text?")
     ids = checked_ids("token_ids", listed)
     finish = _finish(choice, ids[-1] if ids else None)
-    check_output(ids, finish, vocab_size=vocab_size, max_new_tokens=request.max_new_tokens)
+    check_output(ids, finish, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
     usage = payload.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     prompt_tokens, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -132,11 +127,22 @@ def _scored(found: Any, request: GenerateRequest) -> ScoredPrompt | None:
     prompt = request.prompt.tolist()
     if len(found) != len(prompt):
         raise BackendAnswerError(f"prompt_logprobs has {len(found)} entries for a prompt of {len(prompt)} tokens")
-    start = max(1, request.score_from or 0)
-    ids = prompt[start:]
-    values = [entry[str(token)]["logprob"] for token, entry in zip(ids, found[start:], strict=True)]
-    known = [None if value is None or value <= _REPLACED else value for value in values]
-    return ScoredPrompt(ids=checked_ids("prompt", ids), logprobs=checked_logprobs("prompt_logprobs", known))
+    start, count = request.score_from or 0, request.score_top_k
+    ids, entries = prompt[start:], found[start:]
+    values = [_known(entry[str(token)]) if entry else None for token, entry in zip(ids, entries, strict=True)]
+    scored = ScoredPrompt(ids=checked_ids("prompt", ids), logprobs=checked_logprobs("prompt_logprobs", values))
+    if not count:
+        return scored
+    # The token of the prompt comes along where it is none of them, with its rank.
+    ranked = [
+        sorted((each["rank"], int(token), _known(each)) for token, each in (entry or {}).items()) for entry in entries
+    ]
+    return replace(scored, **top_rows("prompt_logprobs", [[pair[1:] for pair in row[:count]] for row in ranked]))
+
+
+def _known(entry: Mapping[str, Any]) -> float | None:
+    value = entry["logprob"]
+    return None if value is None or value <= _REPLACED else value
 
 
 def _token_of(entry: Mapping[str, Any]) -> int | None:

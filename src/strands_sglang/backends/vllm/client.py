@@ -11,7 +11,7 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -24,15 +24,16 @@ from ...exceptions import (
     BackendRequestError,
 )
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
-from ..http.attempts import FAILURES, Attempt, FailedAttempt
+from ..http.attempts import FAILURES, FailedAttempt
+from ..http.connections import Attempt, HTTPAnswer
 from ..http.retry import RetryClass
-from ..http.served import vocab_size_of_folder
-from ..http.server import ServerClient
+from ..http.served import MODELS, vocab_size_of_folder
+from ..http.server import GenerateCall, ServerClient
 from ..http.transport import LoopTransport
 from ..prompt import PromptIds, check_vocabulary
 from .answer import RID_PREFIX, read_answer
 from .errors import classify, embedded_error, http_error
-from .request import CAPABILITIES, RAW_HINT, WireRequest, check_fields, check_sampling_params, is_plain
+from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields
 
 logger = logging.getLogger(__name__)
 
@@ -44,29 +45,6 @@ _ALTERNATIVES: Final = re.compile(rb',"top_logprobs":\[[^]]*]')
 """Repeats the sampled token where nothing else was asked for: two of three objects that the collector would visit."""
 _TELLING: Final = (0.01, 50.0)
 """Least and greatest difference of two log-probabilities that tells it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request in vLLM's words, and what its answer is checked against."""
-
-    wire: WireRequest
-    vocab_size: int | None
-
-    @property
-    def rid(self) -> str | None:
-        return self.wire.request.rid
-
-    @property
-    def routing_key(self) -> str | None:
-        return self.wire.request.routing_key
-
-    @property
-    def before_attempt(self) -> Callable[[], None] | None:
-        return self.wire.request.before_attempt
-
-    def body(self, rid: str) -> tuple[bytes, ...]:
-        return self.wire.body(rid)
 
 
 class VLLMClient(ServerClient):
@@ -83,9 +61,12 @@ class VLLMClient(ServerClient):
 
     generate_path = "/inference/v1/generate"
     abort_path = "/inference/v1/abort_requests"
+    wire_names = b"request_id", b"token_ids"
     affinity_header = "X-Session-ID"
     kind = "vllm"
     key_variable = "VLLM_API_KEY"
+    tokenizer_route = MODELS
+    tokenizer_fields = "root", "id"
 
     @override
     def _set_up(self) -> None:
@@ -162,7 +143,9 @@ class VLLMClient(ServerClient):
             BackendError: As of any backend.
         """
         info = await self.info()
-        check_vocabulary(request.prompt.highest, request.vocab_size or info.vocab_size)
+        if request.vocab_size is None:
+            request = replace(request, vocab_size=info.vocab_size)
+        check_vocabulary(request.prompt.highest, request.vocab_size)
         wanted = request.prompt_tokens + (request.max_new_tokens or 1)
         if info.context_length is not None and wanted > info.context_length:
             raise BackendContextLengthError(
@@ -174,7 +157,7 @@ class VLLMClient(ServerClient):
         in_question = request.logprobs and not is_plain(request.sampling_params)
         if in_question:
             await self._check_logprobs(request)
-        answer = await self._answer_to(_Call(WireRequest.of(request), request.vocab_size or info.vocab_size))
+        answer = await self._answer_to(GenerateCall.of(request, wire_fields(request)))
         if in_question:  # the server may have been restarted meanwhile
             await self._check_logprobs(request)
         return answer
@@ -215,7 +198,7 @@ class VLLMClient(ServerClient):
             before_attempt=request.before_attempt,
             fields={name: value for name, value in request.fields.items() if name == "model"},
         )
-        answer = await self._answer_to(_Call(WireRequest.of(probe), None))
+        answer = await self._answer_to(GenerateCall.of(probe, wire_fields(probe)))
         try:
             (entry,) = answer.payload["choices"][0]["logprobs"]["content"]
             by_rank = {each["rank"]: each["logprob"] for each in entry["top_logprobs"]}
@@ -227,15 +210,16 @@ class VLLMClient(ServerClient):
 
     @override
     def _read(
-        self, call: _Call, body: bytes, *, rid: str, headers: Mapping[str, str], was_sent: Callable[[object], bool]
+        self, call: GenerateCall, answer: HTTPAnswer, *, rid: str, was_sent: Callable[[object], bool]
     ) -> GenerateAnswer:
+        body = answer.body
         try:
-            parsed = orjson.loads(_ALTERNATIVES.sub(b"", body) if call.wire.request.logprobs else body)
+            parsed = orjson.loads(_ALTERNATIVES.sub(b"", body) if call.request.logprobs else body)
         except orjson.JSONDecodeError as error:
             raise BackendAnswerError(f"the answer is not JSON ({error}); {len(body)} bytes: {body!r:.200}") from error
         if (failure := embedded_error(parsed, body)) is not None:
             raise failure
-        return read_answer(parsed, call.wire.request, rid=rid, vocab_size=call.vocab_size)
+        return read_answer(parsed, call.request, rid=rid)
 
     @staticmethod
     @override

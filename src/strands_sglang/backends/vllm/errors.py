@@ -27,12 +27,7 @@ _LONGEST_MESSAGE: Final = 2000
 
 
 def http_error(status: int, body: bytes) -> BackendHTTPError:
-    """The typed error of an error answer, in the server's words and with what may help.
-
-    Args:
-        status: HTTP status of the answer.
-        body: Body of the answer.
-    """
+    """The typed error of an error answer, in the server's words and with what may help."""
     text = body.decode("utf-8", "replace")
     words = _message(text)
     cls: type[BackendHTTPError] = BackendHTTPError
@@ -51,7 +46,7 @@ def http_error(status: int, body: bytes) -> BackendHTTPError:
 
 
 def embedded_error(parsed: Any, body: bytes) -> BackendHTTPError | None:
-    """The error inside a 200 answer, or None if it is none."""
+    """The error inside a 200 answer, or None."""
     if not isinstance(parsed, dict) or "choices" in parsed or not parsed.get("error"):
         return None
     inner = parsed["error"]

@@ -1,4 +1,4 @@
-"""A request as vLLM's `/inference/v1/generate` takes it: the names of its fields, their checks, the body.
+"""A request as vLLM's `/inference/v1/generate` takes it: the names of its fields, and their checks.
 
 The server ignores names it does not know and cuts `max_tokens` to the room that is left, both without a word. So names
 are checked here, and the room by the client.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
-
-import orjson
 
 from ...exceptions import BackendRequestError
 from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind, PromptScoring
@@ -80,12 +77,8 @@ FIELDS: Final = frozenset({"model", "cache_salt", "priority", "kv_transfer_param
 def check_sampling_params(params: Mapping[str, Any], *, extra_keys: Collection[str] = ()) -> dict[str, Any]:
     """A checked copy of sampling parameters under our names, without those that are None.
 
-    Args:
-        params: The parameters.
-        extra_keys: Names of vLLM's own that are let through unchecked.
-
-    Raises:
-        BackendRequestError: One is unknown to vLLM, of the wrong type, or out of range.
+    `extra_keys` are names of vLLM's own that are let through unchecked; `BackendRequestError` for other unknown ones,
+    and for values of the wrong type or out of range.
     """
     checked = {}
     for name, value in params.items():
@@ -119,11 +112,7 @@ def _check_range(name: str, value: Any) -> None:
 
 
 def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Top-level fields that a user adds to every request, checked by name.
-
-    Raises:
-        BackendRequestError: vLLM has no such field, or the client sets it.
-    """
+    """A user's top-level fields; `BackendRequestError` for one that vLLM does not have, or that the client sets."""
     if unknown := sorted(set(fields) - FIELDS):
         raise BackendRequestError(f"request_fields {unknown}: expected some of {sorted(FIELDS)}")
     return dict(fields)
@@ -141,48 +130,16 @@ def is_plain(params: Mapping[str, Any]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireRequest:
-    """A request of a conversation and its fields as vLLM names them.
-
-    Attributes:
-        request: The request.
-        fields: The JSON of all top-level fields but the prompt and the id, without braces.
-    """
-
-    request: GenerateRequest
-    fields: bytes
-
-    @classmethod
-    def of(cls, request: GenerateRequest) -> WireRequest:
-        """Name the fields of a checked request.
-
-        Raises:
-            BackendRequestError: It asks for what vLLM does not do, or holds what JSON cannot represent.
-        """
-        fields: dict[str, Any] = {**request.fields, "sampling_params": _wire_params(request)}
-        if request.images:  # the ids have one placeholder for each, which the server expands
-            fields["content_parts"] = [{"type": "image_url", "url": image} for image in request.images]
-        if request.constrain_answer_only:
-            fields["reasoning_ended"] = False
-        if request.show_prompt:
-            fields["return_token_ids"] = True
-        try:
-            return cls(request=request, fields=orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
-        except orjson.JSONEncodeError as error:
-            raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
-
-    def body(self, rid: str) -> tuple[bytes, ...]:
-        """The whole request in JSON, in parts, so that the prompt is copied once, into what is sent."""
-        return (
-            b'{"request_id":',
-            orjson.dumps(rid),
-            b",",
-            self.fields,
-            b',"token_ids":[',
-            *self.request.prompt.chunks,
-            b"]}",
-        )
+def wire_fields(request: GenerateRequest) -> dict[str, Any]:
+    """The fields of a checked request as vLLM names them, without prompt and id."""
+    fields: dict[str, Any] = {**request.fields, "sampling_params": _wire_params(request)}
+    if request.images:  # the ids have one placeholder for each, which the server expands
+        fields["content_parts"] = [{"type": "image_url", "url": image} for image in request.images]
+    if request.constrain_answer_only:
+        fields["reasoning_ended"] = False
+    if request.show_prompt:
+        fields["return_token_ids"] = True
+    return fields
 
 
 def _wire_params(request: GenerateRequest) -> dict[str, Any]:
@@ -197,7 +154,8 @@ def _wire_params(request: GenerateRequest) -> dict[str, Any]:
     if request.logprobs:
         params["logprobs"] = 0  # of the sampled token alone
     if request.score_from is not None:
-        params["prompt_logprobs"] = 0  # of the prompt's own tokens; switches the prefix cache off for this request
+        # Those of the prompt's own tokens always come; switches the prefix cache off for this request.
+        params["prompt_logprobs"] = request.score_top_k
     if request.experts_from is not None:
         params["routed_experts_prompt_start"] = request.experts_from
     if params.get("stop"):

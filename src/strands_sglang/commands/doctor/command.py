@@ -21,19 +21,19 @@ from typing import Any
 
 from ...backends import client_class
 from ...backends.sglang import get_tokenizer
+from ...command_line import Exit, add_server, server_of
 from ...exceptions import MediaError, StrandsSGLangError, TemplateError
-from ...template import DeltaRenderer, Flag, Report, Shape, Verdict, probe_tools
+from ...template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools
 from ...trajectory.media import ProcessorExpander
 from ...trajectory.media.processor import record_proof
-from ..command_line import Exit, add_server, server_of
 from .source import Source, SourceError, load_source
 from .vision import prove_vision
 
 _VERDICTS = {
-    Verdict.EXACT: "every step is exact; its cost does not grow with the conversation",
-    Verdict.EXACT_FULL: "every step is exact; the template keeps state, so each step renders the full history",
-    Verdict.PARTIAL: "exact, but the template refuses some shapes; such a step raises TemplateError",
-    Verdict.UNSUPPORTED: "the template cannot express what is needed",
+    TemplateVerdict.EXACT: "every step is exact; its cost does not grow with the conversation",
+    TemplateVerdict.EXACT_FULL: "every step is exact; the template keeps state, so each step renders the full history",
+    TemplateVerdict.PARTIAL: "exact, but the template refuses some shapes; such a step raises TemplateError",
+    TemplateVerdict.UNSUPPORTED: "the template cannot express what is needed",
 }
 
 _FLAGS = {
@@ -120,7 +120,7 @@ def check_template(args: argparse.Namespace) -> int:
     if args.server is not None and (wrong := wrong_server(args.server, args.source)) is not None:
         sys.stderr.write(f"strands-sglang doctor: {wrong}\n")
         return Exit.FAILED
-    return Exit.FAILED if report.verdict is Verdict.UNSUPPORTED else Exit.OK
+    return Exit.FAILED if report.verdict is TemplateVerdict.UNSUPPORTED else Exit.OK
 
 
 def wrong_server(server: str, source: str) -> Exception | None:
@@ -145,7 +145,11 @@ def check_vision(args: argparse.Namespace) -> int:
         return Exit.FAILED
     try:
         expander = ProcessorExpander.of_model(args.source, unproved=True)
-        model = None if args.replay is None else _load_model(args.source)
+        model = None
+        if args.replay is not None:
+            from transformers import AutoModelForImageTextToText
+
+            model = AutoModelForImageTextToText.from_pretrained(args.source, dtype="auto").eval()
         proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander, model))
     except (StrandsSGLangError, OSError, ValueError) as error:
         sys.stderr.write(f"strands-sglang doctor: {'' if isinstance(error, MediaError) else 'not exact: '}{error}\n")
@@ -167,12 +171,6 @@ def check_vision(args: argparse.Namespace) -> int:
             f"{replayed}; remembered in {file}\n"
         )
     return Exit.OK
-
-
-def _load_model(name: str) -> Any:
-    from transformers import AutoModelForImageTextToText
-
-    return AutoModelForImageTextToText.from_pretrained(name, dtype="auto").eval()
 
 
 def _parse_kwargs(text: str) -> dict[str, Any]:
@@ -201,7 +199,10 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
         for flag in sorted(report.flags):
             yield f"  {flag}: {_FLAGS[flag]}"
             if flag is Flag.DROPS_REASONING_AT_USER:
-                yield f"    {_keep_advice(report)}"
+                kept = "the trajectory keeps it (append), or start a new path at user turns (branch)"
+                if kwargs := dict(report.keep_reasoning_kwargs):
+                    kept = f"template_kwargs={kwargs!r} makes the template keep it"
+                yield f"    {kept}"
     if report.refused:
         yield "refused"
         advised = set()
@@ -213,23 +214,12 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
                 yield f"    {_SHAPES[shape]}"
             advised.add(reason)
     if with_tools:
-        yield f"tools      {_tools_line(report)}"
+        unshown = "the template does not show the tools to the model: describe them in the system prompt"
+        yield f"tools      {'shown in the first prompt' if report.prints_tools else unshown}"
         yield f"calls      {'not printed from tool_calls' if printed is None else repr(printed)}"
         yield f"arguments  {report.argument_form}"
     yield "content    " + ", ".join(f"{role}: {form}" for role, form in report.content_forms.items())
     yield f"reasoning  {f'prompt opens {report.opens_reasoning}' if report.opens_reasoning else 'no open block'}"
-
-
-def _keep_advice(report: Report) -> str:
-    if report.keep_reasoning_kwargs:
-        return f"template_kwargs={dict(report.keep_reasoning_kwargs)!r} makes the template keep it"
-    return "the trajectory keeps it (append), or start a new path at user turns (branch)"
-
-
-def _tools_line(report: Report) -> str:
-    if not report.prints_tools:
-        return "the template does not show the tools to the model: describe them in the system prompt"
-    return "shown in the first prompt"
 
 
 def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:

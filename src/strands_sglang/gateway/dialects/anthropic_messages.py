@@ -257,11 +257,6 @@ def error(refused: Refused) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def error_event(refused: Refused) -> bytes:
-    """The last event of a stream that failed."""
-    return named_event(error(refused))
-
-
 ANTHROPIC_MESSAGES = WireDialect(
     name="anthropic",
     routes=(Route(path="/v1/messages"), Route(path="/v1/messages/count_tokens", counts=True)),
@@ -272,6 +267,6 @@ ANTHROPIC_MESSAGES = WireDialect(
     answer=answer,
     events=events,
     error=error,
-    error_event=error_event,
+    error_event=lambda refused: named_event(error(refused)),
     ping=named_event({"type": "ping"}),
 )

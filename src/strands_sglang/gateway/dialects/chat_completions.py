@@ -213,11 +213,6 @@ def error(refused: Refused) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": refused.param, "code": refused.code}}
 
 
-def error_event(refused: Refused) -> bytes:
-    """The last event of a stream that failed."""
-    return plain_event(error(refused))
-
-
 CHAT_COMPLETIONS = WireDialect(
     name="chat",
     routes=(Route(path="/v1/chat/completions"),),
@@ -226,6 +221,6 @@ CHAT_COMPLETIONS = WireDialect(
     answer=answer,
     events=events,
     error=error,
-    error_event=error_event,
+    error_event=lambda refused: plain_event(error(refused)),
     ping=b": ping\n\n",
 )

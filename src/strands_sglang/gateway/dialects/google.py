@@ -140,10 +140,8 @@ def _read_format(flat: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "text/plain":
         return {}
     if kind != "application/json":
-        raise Refused(
-            f"responseMimeType {shown(kind)} is not supported, use text/plain or application/json",
-            param="responseMimeType",
-        )
+        what = f"responseMimeType {shown(kind)} is not supported, use text/plain or application/json"
+        raise Refused(what, param="responseMimeType")
     schema = flat.get("response_json_schema")
     if schema is None and (own := flat.get("response_schema")) is not None:
         schema = _json_schema(want_object(own, "responseSchema"))
@@ -394,22 +392,18 @@ def error(refused: Refused) -> dict[str, Any]:
     """The body of a refusal, as Google writes it."""
     message = refused.message
     if refused.prompt is not None:
-        message = "The input token count ({}) exceeds the maximum number of tokens allowed ({}).".format(
-            *refused.prompt
-        )
-    told: dict[str, Any] = {
-        "code": refused.status,
-        "message": message,
-        "status": _STATUSES.get(refused.status, "INTERNAL"),
-    }
+        tokens, limit = refused.prompt
+        message = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({limit})."
+    status = _STATUSES.get(refused.status, "INTERNAL")
+    said: dict[str, Any] = {"code": refused.status, "message": message, "status": status}
     if refused.code is not None:
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": refused.code, "domain": "strands-sglang"}
-        told["details"] = [info]
-    return {"error": told}
+        said["details"] = [info]
+    return {"error": said}
 
 
 def error_event(refused: Refused) -> bytes:
-    """The end of a stream that failed: Google's clients raise an error that is no event, and ignore one that is."""
+    """The end of a stream that failed: Google's clients raise an error that is not an event, and ignore one that is."""
     return orjson.dumps(error(refused)) + b"\n"
 
 

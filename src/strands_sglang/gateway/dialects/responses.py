@@ -148,39 +148,19 @@ def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 
 def _output(reply: WireReply) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
+
+    def add(kind: str, item_id: str, status: str = "completed", **more: Any) -> None:
+        items.append({"id": item_id, "type": kind, **more, "status": status})
+
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}]
-        items.append(
-            {
-                "id": f"rs_{reply.id}",
-                "type": "reasoning",
-                "summary": summary,
-                "encrypted_content": reply.receipt,
-                "status": "completed",
-            }
-        )
+        add("reasoning", f"rs_{reply.id}", summary=summary, encrypted_content=reply.receipt)
     if reply.text or not reply.calls:
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprob_entries(reply)}
-        items.append(
-            {
-                "id": f"msg_{reply.id}",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed" if reply.finish != "length" else "incomplete",
-                "content": [part],
-            }
-        )
+        status = "completed" if reply.finish != "length" else "incomplete"
+        add("message", f"msg_{reply.id}", status, role="assistant", content=[part])
     for call in reply.calls:
-        items.append(
-            {
-                "id": f"fc_{call.id}",
-                "type": "function_call",
-                "call_id": f"call_{call.id}",
-                "name": call.name,
-                "arguments": call.json,
-                "status": "completed",
-            }
-        )
+        add("function_call", f"fc_{call.id}", call_id=f"call_{call.id}", name=call.name, arguments=call.json)
     return items
 
 

@@ -12,8 +12,7 @@ import threading
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from ...exceptions import MediaError
-from ...installation import install_command
+from ...exceptions import MediaError, install_command
 
 MAX_PIXELS = 1 << 26
 """Larger images are refused before they are decoded: 67 million pixels are 200 MB."""

@@ -44,7 +44,7 @@ class EnteredImage:
     @property
     def image(self) -> bytes:
         """The encoded image."""
-        return base64.b64decode(self.data.partition(",")[2])
+        return _decoded(self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +63,17 @@ class Medium(EnteredImage):
     def growth(self) -> int:
         """Number of tokens by which the expanded prompt is longer than what is held."""
         return len(self.span) - 1
+
+    def placed(self, shift: int) -> PlacedMedium:
+        """The image in expanded coordinates, `shift` behind its position."""
+        return PlacedMedium(
+            data=self.data,
+            digest=self.digest,
+            processor=self.processor,
+            grid=self.grid,
+            offset=self.position + shift,
+            length=len(self.span),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +95,11 @@ class PlacedMedium:
     @property
     def image(self) -> bytes:
         """The encoded image."""
-        return base64.b64decode(self.data.partition(",")[2])
+        return _decoded(self.data)
+
+
+def _decoded(url: str) -> bytes:
+    return base64.b64decode(url.partition(",")[2])
 
 
 class ImageExpander(Protocol):
@@ -110,12 +125,7 @@ class ImageExpander(Protocol):
 
 
 def place_images(ids: array[int], images: Sequence[EnteredImage], expander: ImageExpander | None) -> tuple[Medium, ...]:
-    """The images of a prompt with the positions of their placeholders.
-
-    Args:
-        ids: Ids appended by this prompt, one placeholder per image.
-        images: The images, in the order in which the template printed them.
-        expander: Knows the placeholders; None where the model takes no images.
+    """The images of a prompt, in order, with the positions of their placeholders in `ids`; none without an expander.
 
     Raises:
         MediaError: Placeholders and images do not agree.

@@ -13,12 +13,12 @@ import math
 import os
 import threading
 from array import array
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...exceptions import MediaError
-from ...installation import install_command
+from ...cache import cache_folder
+from ...exceptions import MediaError, install_command
+from ..recent import Recent
 from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resized
 from .medium import EnteredImage, ImageExpander
 
@@ -49,13 +49,14 @@ def image_expander(processor: Any) -> ImageExpander:
     name = type(processor).__name__
     if images is None or not isinstance(placeholder, int):
         raise MediaError(f"processor={name}: expected a model's folder or AutoProcessor.from_pretrained(...) of it")
-    others = (getattr(processor, token, None) for token in ("video_token_id", "audio_token_id"))
     return ProcessorExpander(
-        images,
-        family=_FAMILY_OF.get(name, name),
-        placeholder_id=placeholder,
-        other_media_ids=[token for token in others if isinstance(token, int)],
+        images, family=_FAMILY_OF.get(name, name), placeholder_id=placeholder, other_media_ids=_other_ids(processor)
     )
+
+
+def _other_ids(source: Any) -> list[int]:
+    ids = (getattr(source, name, None) for name in ("video_token_id", "audio_token_id"))
+    return [token for token in ids if isinstance(token, int)]
 
 
 @functools.lru_cache(maxsize=8)
@@ -84,6 +85,8 @@ class ProcessorExpander:
         other_media_ids: list[int],
         unproved: bool = False,
     ) -> None:
+        self.image_processor = image_processor
+        self.family = family
         self.placeholder_id = placeholder_id
         self.media_ids = frozenset({placeholder_id, *other_media_ids})
         self.fingerprint = _fingerprint(family, image_processor)
@@ -92,7 +95,6 @@ class ProcessorExpander:
                 f"images of the family {family!r} are not proved to be exact; `strands-sglang doctor --vision MODEL "
                 "--server URL` proves them against a server that runs the model, once per machine"
             )
-        self._images = image_processor
         settings = image_processor.to_dict()
         if not {"patch_size", "merge_size"} <= settings.keys():
             raise MediaError(f"images of the family {family!r} are not made of patches that are merged: not supported")
@@ -100,9 +102,8 @@ class ProcessorExpander:
         self._unit = self._patch * int(settings["merge_size"])
         size = settings.get("size") or {}
         self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
-        self._sizes: OrderedDict[tuple[tuple[int, int], int | None], _Size] = OrderedDict()
-        self._known: OrderedDict[tuple[bytes, int | None, ImageEncoding], EnteredImage] = OrderedDict()
-        self._known_bytes = 0
+        self._sizes: Recent[_Size] = Recent(_REMEMBERED_SIZES)
+        self._known: Recent[EnteredImage] = Recent(_REMEMBERED_BYTES)
         self._lock = threading.Lock()
         self._at_work: dict[Any, threading.Lock] = {}
 
@@ -125,12 +126,11 @@ class ProcessorExpander:
         placeholder = getattr(config, "image_token_id", None)
         if not isinstance(placeholder, int):
             raise MediaError(f"processor={str(model)!r}: its configuration names no image_token_id")
-        others = (getattr(config, name, None) for name in ("video_token_id", "audio_token_id"))
         return cls(
             images,
             family=config.model_type,
             placeholder_id=placeholder,
-            other_media_ids=[token for token in others if isinstance(token, int)],
+            other_media_ids=_other_ids(config),
             unproved=unproved,
         )
 
@@ -145,30 +145,20 @@ class ProcessorExpander:
             MediaError: The image cannot be read, or the processor does not take it.
         """
         key = hashlib.sha256(image).digest(), max_pixels, encoding
-        if (known := self._remembered(key)) is not None:
+        if (known := self._known.get(key)) is not None:
             return known
         with self._lock:
             at_work = self._at_work.setdefault(key, threading.Lock())
         with at_work:  # rollouts of a group begin with the same image at the same time
-            if (known := self._remembered(key)) is not None:
+            if (known := self._known.get(key)) is not None:
                 return known
             try:
                 entered = self._entered(image, max_pixels, encoding)
+                self._known.put(key, entered, len(entered.data))
             finally:
                 with self._lock:
                     self._at_work.pop(key, None)
-            with self._lock:
-                self._known[key] = entered
-                self._known_bytes += len(entered.data)
-                while self._known_bytes > _REMEMBERED_BYTES:
-                    self._known_bytes -= len(self._known.popitem(last=False)[1].data)
         return entered
-
-    def _remembered(self, key: tuple[bytes, int | None, ImageEncoding]) -> EnteredImage | None:
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            return self._known.get(key)
 
     def _entered(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
         picture, encoded = open_image(image)
@@ -189,10 +179,8 @@ class ProcessorExpander:
             MediaError: The processor takes no image of these proportions, or leaves no size alone.
         """
         key, (width, height) = (given, max_pixels), given
-        with self._lock:
-            if (known := self._sizes.get(key)) is not None:
-                self._sizes.move_to_end(key)
-                return known
+        if (known := self._sizes.get(key)) is not None:
+            return known
         if max(width, height) > _MOST_ELONGATED * min(width, height):
             raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
         size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
@@ -208,10 +196,7 @@ class ProcessorExpander:
                 "again: its min_pixels and max_pixels are too close together"
             )
         final = _Size(size, (time, high, wide))
-        with self._lock:
-            self._sizes[key] = final
-            while len(self._sizes) > _REMEMBERED_SIZES:
-                self._sizes.popitem(last=False)
+        self._sizes.put(key, final)
         return final
 
     def pixels(self, image: bytes) -> Any:
@@ -223,7 +208,7 @@ class ProcessorExpander:
 
     def _process(self, picture: Any) -> Any:
         try:
-            return self._images(images=[picture], return_tensors="np")
+            return self.image_processor(images=[picture], return_tensors="np")
         except (OSError, ValueError) as error:
             raise MediaError(f"the image processor does not take an image of {picture.size} pixels: {error}") from error
 
@@ -257,10 +242,7 @@ def _fingerprint(family: str, images: Any) -> str:
 
 
 def _file() -> Path:
-    if override := os.environ.get("STRANDS_ROLLOUT_CACHE"):
-        return Path(override) / "vision-proofs.json"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "strands-rollout" / "vision-proofs.json"
+    return cache_folder() / "vision-proofs.json"
 
 
 def is_proved(fingerprint: str) -> bool:

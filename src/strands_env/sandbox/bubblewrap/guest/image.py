@@ -22,6 +22,7 @@ import socket
 import stat
 import tarfile
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Never
 
@@ -32,8 +33,10 @@ from .system import (
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
+    capset,
     other_processes,
     prctl,
+    remove_tree,
     set_limit,
 )
 from .watch import Child
@@ -46,7 +49,6 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 """Settings of the whole machine: root here is root there, as far as their files are concerned."""
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_CAPABILITY_VERSION = 0x20080522
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELLS = (("/bin/bash",), ("/usr/bin/bash",), ("/bin/sh",), ("/usr/bin/sh",), ("/bin/busybox", "sh"))
 
@@ -137,11 +139,11 @@ class ImageSupervisor(Supervisor):
                 archive = self._received(request["nonce"])
                 try:
                     work = {"pack": pack, "unpack": unpack, "restore": restore}[request["kind"]]
-                    return self.spawn(partial(work, request), stdin=archive, dumpable=False), None
+                    return self.spawn(partial(as_root, work, request), stdin=archive, dumpable=False), None
                 finally:
                     os.close(archive)
             case "reset":
-                return self.spawn(partial(reset_folders, request), dumpable=False), None
+                return self.spawn(partial(as_root, reset_folders, request), dumpable=False), None
         user = self._user(request)
         return self.spawn(partial(access_as, user, request), dumpable=False), None
 
@@ -189,6 +191,7 @@ class ImageSupervisor(Supervisor):
         limits = self.config["limits"]
         set_limit("RLIMIT_CORE", 0)
         set_limit("RLIMIT_NOFILE", limits["open_files"])
+        set_limit("RLIMIT_FSIZE", limits["file_bytes"])
         if not self.image["is_root"]:  # root's processes are counted by the control group alone
             set_limit("RLIMIT_NPROC", limits["processes"])
 
@@ -244,11 +247,7 @@ def enter_image(config: dict[str, Any]) -> None:
     for number in set(range(64)) - set(image["capabilities"]):
         with contextlib.suppress(OSError):  # the kernel knows fewer
             prctl(PR_CAPBSET_DROP, number)
-    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    low = sum(1 << number for number in image["capabilities"])
-    sets[0] = sets[1] = low
-    if libc.capset(header, sets) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
+    capset(image["capabilities"])
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
@@ -257,11 +256,7 @@ def enter_image(config: dict[str, Any]) -> None:
 
 
 def _protect_settings(libc: ctypes.CDLL) -> None:
-    """Make the machine's settings read-only and hide its secrets, as container runtimes do.
-
-    Raises:
-        OSError: Settings can still be written.
-    """
+    """Make the machine's settings read-only and hide its secrets, as container runtimes do."""
     for path in _READ_ONLY:
         if not os.path.exists(path):
             continue
@@ -364,15 +359,13 @@ def access_as(user: dict[str, Any], request: dict[str, Any]) -> Never:
 # ---- folders; these run as processes of their own, as root ----------------------------------------------------------
 
 
-def unpack(request: dict[str, Any]) -> Never:
-    """Extract the archive at descriptor 0 into a folder; the exit code is the number of the error."""
-    code = 0
+def as_root(work: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> Never:
+    """Do the work of a request and end this process; the exit code is the number of the error."""
+    code = errno.EIO
     try:
         os.umask(0o022)
-        os.makedirs(request["path"], exist_ok=True)
-        with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            tar.extraction_filter = staticmethod(lambda member, path: member)
-            tar.extractall(request["path"], numeric_owner=True)
+        work(request)
+        code = 0
     except OSError as error:
         code = error.errno or errno.EIO
     except tarfile.TarError:
@@ -381,52 +374,37 @@ def unpack(request: dict[str, Any]) -> Never:
         os._exit(code)
 
 
-def pack(request: dict[str, Any]) -> Never:
+def unpack(request: dict[str, Any]) -> None:
+    """Extract the archive at descriptor 0 into a folder."""
+    os.makedirs(request["path"], exist_ok=True)
+    with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        tar.extraction_filter = staticmethod(lambda member, path: member)
+        tar.extractall(request["path"], numeric_owner=True)
+
+
+def pack(request: dict[str, Any]) -> None:
     """Write a folder or a file into the open file at descriptor 0. Devices, pipes and sockets are left out."""
-    code = 0
-    try:
-        path, left = request["path"], request["max_bytes"]
-        if request["file"]:
-            _copy_file(path, left)
-        else:
-            with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
-                if not stat.S_ISDIR(os.stat(path).st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, "not a folder")
-                _pack_folder(tar, path, left)
-    except OSError as error:
-        code = error.errno or errno.EIO
-    finally:
-        os._exit(code)
+    path, left = request["path"], request["max_bytes"]
+    if request["file"]:
+        _copy_file(path, left)
+        return
+    with os.fdopen(0, "wb", closefd=False) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder")
+        _pack_folder(tar, path, left)
 
 
-def restore(request: dict[str, Any]) -> Never:
+def restore(request: dict[str, Any]) -> None:
     """Remove files, then put the files of the archive at descriptor 0 in place of whatever is there."""
-    code = 0
-    try:
-        os.umask(0o022)
-        for path in request["removed"]:
-            _clear("/" + path)
-        with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            tar.extraction_filter = staticmethod(lambda member, path: member)
-            for member in tar:
-                if not member.isdir():
-                    _clear("/" + member.name)
-                    tar.extract(member, "/", numeric_owner=True)
-                elif os.path.islink("/" + member.name):
-                    os.unlink("/" + member.name)
-                    os.mkdir("/" + member.name, 0o755)
-    except OSError as error:
-        code = error.errno or errno.EIO
-    finally:
-        os._exit(code)
-
-
-def _clear(path: str) -> None:
-    """Remove what is at a path."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+    for path in request["removed"]:
+        remove_tree("/" + path)
+    with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        tar.extraction_filter = staticmethod(lambda member, path: member)
+        for member in tar:
+            place = "/" + member.name
+            if not (member.isdir() and os.path.isdir(place) and not os.path.islink(place)):
+                remove_tree(place)
+                tar.extract(member, "/", numeric_owner=True)
 
 
 def _copy_file(path: str, left: int) -> None:
@@ -437,9 +415,7 @@ def _copy_file(path: str, left: int) -> None:
         left -= len(part)
         if left < 0:
             raise OSError(errno.EFBIG, "too large")
-        view = memoryview(part)
-        while view:
-            view = view[os.write(0, view) :]
+        write_all(0, part)
 
 
 def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
@@ -463,27 +439,16 @@ def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
                 pending.append(path)
 
 
-def reset_folders(request: dict[str, Any]) -> Never:
+def reset_folders(request: dict[str, Any]) -> None:
     """Make folders anew, empty and real: no part of their paths is a link or a file any more."""
-    code = 0
-    try:
-        os.umask(0)
-        for path in request["paths"]:
-            place = "/"
-            for name in path.strip("/").split("/"):
-                place = os.path.join(place, name)
-                if os.path.lexists(place) and not stat.S_ISDIR(os.lstat(place).st_mode):
-                    os.unlink(place)
-                if not os.path.lexists(place):
-                    os.mkdir(place, 0o755)
-            for name in os.listdir(path):
-                inner = os.path.join(path, name)
-                if stat.S_ISDIR(os.lstat(inner).st_mode):
-                    shutil.rmtree(inner)
-                else:
-                    os.unlink(inner)
-            os.chmod(path, request["mode"])
-    except OSError as error:
-        code = error.errno or errno.EIO
-    finally:
-        os._exit(code)
+    for path in request["paths"]:
+        place = "/"
+        for name in path.strip("/").split("/"):
+            place = os.path.join(place, name)
+            if os.path.lexists(place) and not stat.S_ISDIR(os.lstat(place).st_mode):
+                os.unlink(place)
+            if not os.path.lexists(place):
+                os.mkdir(place, 0o755)
+        for name in os.listdir(path):
+            remove_tree(os.path.join(path, name))
+        os.chmod(path, request["mode"])

@@ -29,6 +29,7 @@ from .protocol import CHUNK, await_request, send_frame, write_all
 from .system import (
     LINUX,
     PR_SET_DUMPABLE,
+    PR_SET_PDEATHSIG,
     is_stopped,
     other_processes,
     prctl,
@@ -252,6 +253,7 @@ class Supervisor:
         os.chdir(self.work)
         os.umask(0o077)
         if LINUX:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # without isolation nothing else ends it with a killed supervisor
             if dumpable:  # only now: until the descriptors were closed, others could have taken them
                 prctl(PR_SET_DUMPABLE, 1)
             with contextlib.suppress(OSError):

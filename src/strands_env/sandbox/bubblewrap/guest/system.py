@@ -7,7 +7,9 @@ import ctypes
 import os
 import resource
 import signal
+import stat
 import sys
+from collections.abc import Iterable
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _CAPABILITY_VERSION = 0x20080522
@@ -23,6 +25,14 @@ def prctl(option: int, value: int) -> None:
     """The Linux call of that name."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def capset(kept: Iterable[int]) -> None:
+    """Keep these capabilities below 32 as effective and permitted ones, and no others in any set."""
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    sets[0] = sets[1] = sum(1 << number for number in kept)
+    if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def set_limit(name: str, value: int) -> None:
@@ -42,13 +52,43 @@ def drop_privileges(user: int | None) -> None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-        header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-        if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:  # a change of user keeps the inheritable set
-            raise OSError(ctypes.get_errno(), "capset")
+        capset(())  # a change of user keeps the inheritable set
     if LINUX:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         prctl(PR_SET_DUMPABLE, 0)
+
+
+def remove_tree(path: str) -> None:
+    """Remove what is at a path, whatever permissions its folders have, and however deep they lie in each other.
+
+    Foreign code can make folders deeper than a recursion may go, and than a path may be long.
+    """
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    count, pending = 0, [path]
+    while pending:
+        folder = pending[-1]
+        with contextlib.suppress(OSError):  # of another user; then what follows says so
+            os.chmod(folder, 0o700)
+        with os.scandir(folder) as listed:
+            entries = list(listed)
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+                continue
+            place, count = entry.path, count + 1
+            if folder != path:
+                with contextlib.suppress(OSError):  # a folder of an image below cannot move, and is not that deep
+                    os.chmod(place, 0o700)
+                    os.rename(place, f"{path}/.{count}.{os.getpid()}")
+                    place = f"{path}/.{count}.{os.getpid()}"
+            pending.append(place)
+        if pending[-1] == folder:
+            os.rmdir(pending.pop())
 
 
 def other_processes(isolated: bool) -> Processes:

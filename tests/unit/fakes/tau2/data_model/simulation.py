@@ -1,4 +1,4 @@
-"""What an episode was."""
+"""The record of an episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a conversation begins."""
+"""The first message of a conversation."""
 
 from __future__ import annotations
 

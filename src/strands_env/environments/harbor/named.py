@@ -1,0 +1,116 @@
+"""Agents of Harbor's own by name, such as `terminus-2`: their model calls go through a session of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from harbor.agents.factory import AgentFactory
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.models.trial.config import AgentConfig
+
+from strands_env.core import Action
+from strands_env.environments.harness import Harness, ProgramRun
+from strands_env.environments.harness.recipes import claude_code
+from strands_env.sandbox import ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
+
+from .sandbox import HarborSandbox
+from .trial import Part
+
+_TERMINUS: dict[str, Any] = {
+    "model_name": "hosted_vllm/policy",
+    "kwargs": {
+        "api_base": "{base_url}",
+        "llm_kwargs": {"api_key": "{key}"},
+        "enable_summarize": False,
+        "proactive_summarization_threshold": 0,
+        "record_terminal_session": False,
+        "model_info": {
+            "max_input_tokens": 1_000_000, "max_output_tokens": 100_000,
+            "input_cost_per_token": 0.0, "output_cost_per_token": 0.0,
+        },
+    },
+}  # fmt: skip
+_CLAUDE_CODE: dict[str, Any] = {
+    "model_name": "anthropic/policy",
+    "env": {"ANTHROPIC_API_KEY": "{key}", **claude_code().environment, "ANTHROPIC_MODEL": "policy"},
+}
+_OPENAI: dict[str, Any] = {
+    "model_name": "openai/policy",
+    "env": {"OPENAI_API_KEY": "{key}", "OPENAI_BASE_URL": "{base_url}", "OPENAI_API_BASE": "{base_url}"},
+}
+_OPTIONS = {"terminus-2": _TERMINUS, "claude-code": _CLAUDE_CODE}
+
+
+class NamedAgentRun(ProgramRun):
+    """Runs an agent of Harbor's against a gateway session of the step's model.
+
+    Args:
+        name: Its name, or `module:Class`.
+        options: `model_name`, `kwargs` and `env` of Harbor's `AgentConfig`, over ours for this agent; texts in them
+            have the placeholders of a `Harness`.
+        **program: Further arguments of `ProgramRun`.
+
+    Raises:
+        ValueError: Harbor has no such agent.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any] | None = None, **program: Any) -> None:
+        super().__init__(Harness(command=(name,)), **program)
+        ours, given = _OPTIONS.get(name, _OPENAI), dict(options or {})
+        merged = {key: {**ours.get(key, {}), **given.pop(key, {})} for key in ("kwargs", "env")}
+        self._fields: dict[str, Any] = {"name": name, **ours, **merged, **given}
+        kind = AgentFactory.get_agent_class_from_config(AgentConfig(**self._fields))
+        self._is_inside = issubclass(kind, BaseInstalledAgent)
+        self.part: Part | None = None
+
+    @contextlib.asynccontextmanager
+    async def _gateway(self, conversation: Any, sandbox: Sandbox) -> AsyncIterator[Any]:
+        place = sandbox if self._is_inside else _Beside(None)
+        async with super()._gateway(conversation, place) as made:
+            yield made
+
+    async def _launch(
+        self,
+        session: Any,
+        action: Action,
+        sandbox: Sandbox,
+        prompt: str,
+        home: str | None,
+        origin: str | None,
+        socket_path: str | None,
+    ) -> ExecResult:
+        """Set the agent up and have it follow the instruction."""
+        part = self.part
+        assert part is not None
+        values = {**self._addresses(session, origin), "home": home or "/"}
+        config = AgentConfig(**_filled(self._fields, values))
+        logs = part.environment.trial_paths.agent_dir
+        try:
+            agent = await asyncio.to_thread(AgentFactory.create_agent_from_config, config, logs_dir=logs)
+            agent.session_id = session.id
+            await agent.setup(part.environment)
+            await agent.run(prompt, part.environment, part.context)
+        except SandboxError:
+            raise
+        except Exception as error:
+            return ExecResult(outcome=Outcome.ERROR, exit_code=1, stderr=f"{type(error).__name__}: {error}")
+        return ExecResult(outcome=Outcome.OK, exit_code=0)
+
+
+class _Beside(HarborSandbox):
+    """The place of an agent that runs in this process."""
+
+    @property
+    def capabilities(self) -> SandboxCapabilities:
+        return SandboxCapabilities(work="/", background=True, network=Network.LOOPBACK)
+
+
+def _filled(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return Harness(command=(value,)).filled(values).command[0]
+    if isinstance(value, dict):
+        return {name: _filled(inner, values) for name, inner in value.items()}
+    return [_filled(inner, values) for inner in value] if isinstance(value, list) else value

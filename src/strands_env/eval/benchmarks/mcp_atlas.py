@@ -1,0 +1,203 @@
+"""MCP-Atlas (Scale AI 2025): questions that need the tools of real MCP servers, scored by claims about the answer.
+
+The servers run in the benchmark's own container, which the user starts; it lists and calls their tools over HTTP.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import aiohttp
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.types.events import ToolResultEvent
+from strands.types.exceptions import ToolProviderException
+from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+
+from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
+from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
+from strands_env.eval.errors import DatasetError
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
+
+URL = "http://localhost:1984"
+"""The container's default address."""
+PASSING_COVERAGE = 0.75
+"""Mean score of a task's claims from which it is solved, as published."""
+
+COVERAGE = Grading(
+    own="""Does the answer to a question cover what an expert claims about it?
+
+A: it says all of the claim, and correctly.
+B: it says a part of the claim.
+C: it says nothing of the claim, or contradicts it.
+
+Numbers agree within 5 percent, percentages within a point, and in any notation. Judge the claim only.
+
+{question}
+
+{truth}
+
+{answer}
+
+Texts are escaped as in XML; the claim is the expected answer. Say in a sentence why, then end with the letter.""",
+    verdict=r"\b([ABC])\b",
+    rewards={"a": 1.0, "b": 0.5, "c": 0.0},
+)
+
+
+class _Container:
+    """The HTTP interface of the benchmark's container. `failure` is the last request that had no answer."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.failure: ToolProviderException | None = None
+        self._url, self._timeout = url.rstrip("/"), aiohttp.ClientTimeout(total=timeout)
+
+    async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON, or text, of an answer; `ToolProviderException` where there is none."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=self._timeout) as session,
+                session.post(f"{self._url}{path}", json=body) as response,
+            ):
+                text = await response.text()
+                return response.status, json.loads(text) if response.status == 200 else text
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            self.failure = ToolProviderException(f"MCP-Atlas at {self._url} gave no answer: {type(error).__name__}")
+            raise self.failure from error
+
+
+class AtlasTool(AgentTool):
+    """A tool of the container."""
+
+    def __init__(self, container: _Container, declared: dict[str, Any]) -> None:
+        super().__init__()
+        self._container = container
+        name = declared["name"]
+        schema = declared.get("inputSchema") or {"type": "object"}
+        self._spec = ToolSpec(name=name, description=declared.get("description") or name, inputSchema={"json": schema})
+
+    @property
+    def tool_name(self) -> str:
+        """The name."""
+        return self._spec["name"]
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """The declaration."""
+        return self._spec
+
+    @property
+    def tool_type(self) -> str:
+        """`mcp_atlas`."""
+        return "mcp_atlas"
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        """Call it. What an MCP server refuses, the model sees as an error."""
+        call = {"tool_name": self.tool_name, "tool_args": tool_use["input"]}
+        status, answer = await self._container.post("/call-tool", call)
+        blocks = answer if status == 200 else [answer]
+        content: list[Any] = [
+            {"text": str(block.get("text", block) if isinstance(block, dict) else block)} for block in blocks
+        ]
+        yield ToolResultEvent(
+            {"toolUseId": tool_use["toolUseId"], "status": "success" if status == 200 else "error", "content": content}
+        )
+
+
+class MCPAtlasEnv(Environment):
+    """The tools of MCP-Atlas's container that a task enables (`enabled_tools` of its context).
+
+    Args:
+        url: Address of the container, shared by all episodes.
+        call_timeout: Seconds of a request to it.
+        **options: Further arguments of `Environment`.
+    """
+
+    def __init__(self, *, url: str = URL, call_timeout: float = 60.0, **options: Any) -> None:
+        super().__init__(**options)
+        self._container = _Container(url, call_timeout)
+        self._tools: list[AtlasTool] = []
+
+    async def reset(self, action: Action) -> None:  # type: ignore[override]
+        """List the container's tools.
+
+        Raises:
+            ToolProviderException: The container does not answer, or lacks a tool that the task enables.
+        """
+        status, listed = await self._container.post("/list-tools")
+        if status != 200:
+            raise ToolProviderException(f"MCP-Atlas does not list its tools: HTTP {status}")
+        enabled = set(action.task_context.model_dump()["enabled_tools"])
+        if missing := sorted(enabled - {tool["name"] for tool in listed}):
+            raise ToolProviderException(f"the MCP-Atlas container has no tools {missing}: start it with their servers")
+        self._tools = [AtlasTool(self._container, tool) for tool in listed if tool["name"] in enabled]
+
+    def get_tools(self) -> list[Any]:
+        """The tools of the task."""
+        return list(self._tools)
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Run the agent; an episode whose container failed is not a valid one."""
+        result = await super().interact(agent, action)
+        if self._container.failure is not None:
+            raise self._container.failure
+        return result
+
+
+class ClaimsReward(RewardFunction):
+    """1.0 where a judge finds the task's claims covered to `PASSING_COVERAGE` in the mean; none where it fails."""
+
+    def __init__(self, judge_model: Any) -> None:
+        self._judge = GradedAnswerReward(judge_model, COVERAGE)
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Judge each claim by itself."""
+        claims = list(action.task_context.ground_truth)
+        context = action.task_context
+        asked = [
+            action.model_copy(update={"task_context": context.model_copy(update={"ground_truth": claim})})
+            for claim in claims
+        ]
+        results = await asyncio.gather(*(self._judge.compute(each, step_result) for each in asked))
+        scores = [result.reward for result in results]
+        if (failed := next((result for result in results if result.reward is None), None)) is not None:
+            return failed
+        coverage = sum(score or 0.0 for score in scores) / len(scores)
+        info = {"coverage": coverage, "claims": dict(zip(claims, scores, strict=True))}
+        return RewardResult(reward=float(coverage >= PASSING_COVERAGE), info=info)
+
+
+class MCPAtlasEvaluator(Benchmark):
+    """MCP-Atlas: questions over the tools of real MCP servers; needs its container (`url`) and a judge."""
+
+    benchmark_name = "mcp-atlas"
+    dataset: ClassVar[HubDataset] = HubDataset(path="ScaleAI/MCP-Atlas", split="train")
+
+    @classmethod
+    def environment(cls, model_factory: ModelFactory, **options: Any) -> Callable[[], Environment]:
+        """The container's tools, scored by `judge_model` (the evaluated model itself if not given)."""
+        options = {"reward_fn": ClaimsReward(options.pop("judge_model", model_factory)), **options}
+        return lambda: MCPAtlasEnv(model_factory=model_factory, **options)
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The question, its tools, and the claims as ground truth."""
+        prompt, tools, claims = (field(row, name) for name in ("PROMPT", "ENABLED_TOOLS", "GTFA_CLAIMS"))
+        if prompt is None or tools is None or claims is None:
+            return None
+        name = field(row, "TASK") or str(index)
+        try:
+            listed: Iterable[Any] = json.loads(tools)
+            claimed = ast.literal_eval(claims.replace("\n", "\\n"))  # a Python list with bare line ends
+        except (ValueError, SyntaxError) as error:
+            raise DatasetError(f"task {name!r} of MCP-Atlas cannot be read: {error}") from error
+        enabled = [tool["name"] if isinstance(tool, dict) else tool for tool in listed]
+        if not claimed:
+            return None
+        context = TaskContext(
+            id=f"{self.benchmark_name}_{name}", ground_truth=list(claimed), **{"enabled_tools": enabled}
+        )
+        return Action(message=prompt, task_context=context)

@@ -1,0 +1,469 @@
+"""Recordings of evaluations: every request to the backend and its answer, in one file that replays without a server.
+
+A recording is JSON Lines. The first line holds the options of the run and its tokenizer; then come the tasks, the
+backend's description, the exchanges as they finish, and at the end a digest of every sample. Exchanges belong to a
+model of a rollout (`scope`), so that a replay gives every rollout its own answers, in whatever order rollouts run.
+
+Written are token ids, sampling parameters and answers; neither addresses nor headers, and no values of secret names.
+Replays run the same environments: their code, their tools and their rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TextIO
+
+from strands_env.core.jsonable import redacted
+from strands_env.core.types import Action
+from strands_sglang import exceptions
+from strands_sglang.backends import (
+    Backend,
+    BackendInfo,
+    BackendWrapper,
+    Capabilities,
+    GenerateAnswer,
+    GenerateRequest,
+    LogprobKind,
+    PromptScoring,
+    ScoredPrompt,
+)
+from strands_sglang.backends.answer import checked_ids, checked_logprobs
+from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
+from strands_sglang.trajectory import Finish, SamplingMask, WeightSpan
+from strands_sglang.trajectory.media.processor import ProcessorExpander
+
+FORMAT = "strands-env recording 1"
+_TIMES = ("_s", "Ms", "_time")
+"""Ends of the names of fields that a replay cannot give again: how long something took."""
+_IDS = frozenset({"tracking_id"})
+"""Likewise: random ids that the SDK gives to messages."""
+
+
+class RecordingError(ValueError):
+    """A file is not a recording, or the run cannot be recorded."""
+
+
+class ReplayMismatchError(BackendRequestError):
+    """A replayed rollout asks for something that the recorded one did not."""
+
+
+class Recorder:
+    """Writes a recording: every line at once, so that a run that crashes has one too.
+
+    Args:
+        path: The file; it must not exist yet.
+        options: Options of the run, by which the replay is made.
+
+    Raises:
+        RecordingError: The file exists.
+    """
+
+    def __init__(self, path: str | Path, options: Mapping[str, Any]) -> None:
+        self._options = {name: value for name, value in redacted(dict(options)).items() if name != "base_url"}
+        self._path = Path(path)
+        if self._path.exists():
+            raise RecordingError(f"{str(path)!r} exists already: give another file to record to")
+        self._file: TextIO | None = None
+        self._paths: dict[int, list[int]] = defaultdict(list)
+        self._info: BackendInfo | None = None
+
+    def begin(self, tokenizer: Any, model: Mapping[str, Any], *, seeded: bool, expander: Any = None) -> None:
+        """Write the first line.
+
+        Args:
+            expander: The `ProcessorExpander` of a model that sees.
+            model: Configuration of the model factory.
+            seeded: Its calls have seeds.
+
+        Raises:
+            RecordingError: The file cannot be written, or the tokenizer cannot be put into it.
+        """
+        packed = _packed(tokenizer, "tokenizer")
+        try:
+            self._file = self._path.open("x", encoding="utf-8")
+        except OSError as error:
+            raise RecordingError(f"cannot record to {str(self._path)!r}: {error.strerror or error}") from error
+        self._write(
+            format=FORMAT,
+            options=self._options,
+            model=redacted(dict(model)),
+            seeded=seeded,
+            tokenizer=packed,
+            vision=_packed_vision(expander),
+        )
+
+    def noted(self, tasks: Iterable[Action]) -> Iterator[Action]:
+        """The tasks, each written down."""
+        for action in tasks:
+            self._write(task=json.loads(action.model_dump_json()))
+            yield action
+
+    def wrap(self, client: Any, scope: int) -> Backend:
+        """The backend of one model, recorded."""
+        return _Recorded(client, self, scope)
+
+    async def backend(self, inner: Backend) -> None:
+        """Write what the backend says of itself, once."""
+        if self._info is None:
+            self._info = BackendInfo()
+            self._info = await inner.info()
+            self._write(info=asdict(self._info), capabilities=_plain_capabilities(inner.capabilities))
+
+    def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
+        """Write a request and what became of it; of its prompt only what the last one did not have."""
+        ids, known = request.prompt.tolist(), self._paths[scope]
+        shared = next((i for i, (one, other) in enumerate(zip(ids, known, strict=False)) if one != other), None)
+        shared = min(len(ids), len(known)) if shared is None else shared
+        self._write(scope=scope, prompt=[shared, ids[shared:]], request=_plain_request(request), **outcome)
+        self._paths[scope] = ids
+
+    def end(self, samples: Iterable[Any]) -> None:
+        """Write the digests of all samples, and close the file."""
+        for sample in samples:
+            self._write(sample=sample.id, digest=digest_of(sample))
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, **line: Any) -> None:
+        assert self._file is not None, "begin comes first"
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+
+class _Recorded(BackendWrapper):
+    """A backend whose exchanges are recorded."""
+
+    def __init__(self, inner: Any, recorder: Recorder, scope: int) -> None:
+        super().__init__(inner)
+        self._recorder, self._scope = recorder, scope
+
+    async def info(self) -> BackendInfo:
+        await self._recorder.backend(self.inner)
+        return await self.inner.info()
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        try:
+            answer = await self.inner.ask(request)
+        except asyncio.CancelledError:
+            self._recorder.exchange(self._scope, request, cancelled=True)
+            raise
+        except StrandsSGLangError as error:
+            failure = {"type": type(error).__name__, "args": json.loads(json.dumps(error.args, default=str))}
+            self._recorder.exchange(self._scope, request, error=failure)
+            raise
+        self._recorder.exchange(self._scope, request, answer=_plain_answer(answer))
+        return answer
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One recorded exchange; `taken` once it was replayed."""
+
+    line: int
+    prompt: list[int]
+    request: dict[str, Any]
+    outcome: Mapping[str, Any]
+    taken: bool = False
+
+
+class Replay:
+    """A recording, as what stands in for its backend.
+
+    Attributes:
+        options: Options of the recorded run.
+        tasks: Its tasks.
+        tokenizer: The tokenizer of its model.
+        expander: Expands images as its model does; None for a model that does not see.
+        digests: Digest of every recorded sample by id; empty where the run did not end.
+        difference: The first request that differs from the recorded ones, in words; None as long as none does.
+
+    Raises:
+        RecordingError: The file is not a recording, or is cut off.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.options: dict[str, Any] = {}
+        self.tasks: list[Action] = []
+        self.digests: dict[str, str] = {}
+        self.difference: str | None = None
+        self._scopes: dict[int, list[_Exchange]] = defaultdict(list)
+        self._head: dict[str, Any] = {}
+        self._info, self._capabilities = BackendInfo(), Capabilities()
+        try:
+            with Path(path).open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    self._read(number, json.loads(line))
+        except OSError as error:
+            raise RecordingError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordingError(f"{str(path)!r} is not a whole recording: {error}") from error
+        if not self._head:
+            raise RecordingError(f"{str(path)!r} is empty: the run ended before its model was made")
+        self.tokenizer = _unpacked(self._head["tokenizer"], "AutoTokenizer")
+        self.expander = _unpacked_vision(self._head.get("vision"))
+
+    def _read(self, number: int, line: dict[str, Any]) -> None:
+        if number == 1:
+            if line.get("format") != FORMAT:
+                raise ValueError(f"its first line does not say {FORMAT!r}")
+            self._head, self.options = line, line["options"]
+        elif "task" in line:
+            self.tasks.append(Action.model_validate(line["task"]))
+        elif "info" in line:
+            self._info, self._capabilities = BackendInfo(**line["info"]), _capabilities(line["capabilities"])
+        elif "sample" in line:
+            self.digests[line["sample"]] = line["digest"]
+        else:
+            exchanges, (shared, new) = self._scopes[line["scope"]], line["prompt"]
+            prompt = [*(exchanges[-1].prompt[:shared] if exchanges else []), *new]
+            exchanges.append(_Exchange(line=number, prompt=prompt, request=line["request"], outcome=line))
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """Configuration of the recorded model factory."""
+        found: Mapping[str, Any] = self._head["model"]
+        return found
+
+    @property
+    def seeded(self) -> bool:
+        """The calls of the recorded run had seeds."""
+        return bool(self._head["seeded"])
+
+    def wrap(self, client: Any, scope: int) -> Backend:
+        """The backend of one model: the recorded answers of its scope. `client` is not used."""
+        return _Replayed(self, self._scopes.get(scope, []))
+
+    @property
+    def left_over(self) -> int:
+        """Recorded exchanges that nothing asked for."""
+        return sum(not exchange.taken for exchanges in self._scopes.values() for exchange in exchanges)
+
+    def mismatch(self, exchanges: list[_Exchange], prompt: list[int], request: dict[str, Any]) -> ReplayMismatchError:
+        """The error of a request without a recorded answer, beside the first of its rollout that is left."""
+        left = next((exchange for exchange in exchanges if not exchange.taken), None)
+        if left is None:
+            text = f"request of {len(prompt)} tokens, where the recorded rollout makes no further one"
+        elif left.prompt != prompt:
+            pairs = enumerate(zip(left.prompt, prompt, strict=False))
+            at = next((i for i, (one, other) in pairs if one != other), min(len(left.prompt), len(prompt)))
+            was, now = (self.tokenizer.decode(ids[at : at + 12]) for ids in (left.prompt, prompt))
+            text = f"the prompt of line {left.line} differs from token {at} on: recorded {was!r}, now {now!r}"
+        else:
+            names = [name for name in left.request if left.request[name] != request.get(name)]
+            changes = (f"{name} was {left.request[name]!r}, now {request.get(name)!r}" for name in names)
+            text = f"the request of line {left.line} differs: {'; '.join(changes)}"
+        self.difference = self.difference or text
+        return ReplayMismatchError(f"not as recorded: {text}")
+
+
+class _Replayed(Backend):
+    """Answers as recorded."""
+
+    def __init__(self, replay: Replay, exchanges: list[_Exchange]) -> None:
+        self._replay, self._exchanges = replay, exchanges
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._replay._capabilities
+
+    async def info(self) -> BackendInfo:
+        return self._replay._info
+
+    def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
+        return {name: value for name, value in params.items() if value is not None}  # checked when it was recorded
+
+    def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(fields)
+
+    async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+        prompt, plain = request.prompt.tolist(), _plain_request(request)
+        for exchange in self._exchanges:
+            if not exchange.taken and exchange.prompt == prompt and exchange.request == plain:
+                exchange.taken = True
+                return await self._outcome(exchange)
+        raise self._replay.mismatch(self._exchanges, prompt, plain)
+
+    async def _outcome(self, exchange: _Exchange) -> GenerateAnswer:
+        outcome = exchange.outcome
+        if "answer" in outcome:
+            return _answer(outcome["answer"])
+        if "error" in outcome:
+            raise _error(outcome["error"])
+        await asyncio.Event().wait()  # the recorded call was cancelled; so will this one be
+        raise AssertionError("cancelled")
+
+
+def digest_of(sample: Any) -> str:
+    """Digest of an `EvalSample` without the times it took and the random ids of its messages."""
+    content = _lasting(json.loads(sample.model_dump_json()))
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _lasting(part) for name, part in value.items() if not name.endswith(_TIMES) and name not in _IDS}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
+
+
+def _plain_request(request: GenerateRequest) -> dict[str, Any]:
+    """The request without its prompt, and without what differs from run to run."""
+    return {
+        "sampling_params": json.loads(json.dumps(dict(request.sampling_params))),
+        "logprobs": request.logprobs,
+        "score_from": request.score_from,
+        "experts_from": request.experts_from,
+        "sampling_mask": request.sampling_mask,
+        "images": [hashlib.sha256(image.encode()).hexdigest() for image in request.images],
+        "constrain_answer_only": request.constrain_answer_only,
+        "fields": redacted(dict(request.fields)),
+    }
+
+
+def _plain_answer(answer: GenerateAnswer) -> dict[str, Any]:
+    scored, mask = answer.scored_prompt, answer.sampling_mask
+    logprobs = answer.output_logprobs
+    return {
+        "output_ids": answer.output_ids.tolist(),
+        "output_logprobs": None if logprobs is None else logprobs.tolist(),
+        "finish": asdict(answer.finish),
+        "scored_prompt": None if scored is None else [scored.ids.tolist(), scored.logprobs.tolist()],
+        "weight_spans": [[span.version, span.start, span.end] for span in answer.weight_spans],
+        "routed_experts": None if answer.routed_experts is None else base64.b64encode(answer.routed_experts).decode(),
+        "sampling_mask": None if mask is None else [mask.ids.tolist(), mask.offsets.tolist()],
+        "rid": answer.rid,
+        "prompt_tokens": answer.prompt_tokens,
+        "prompt_ids": None if answer.prompt_ids is None else list(answer.prompt_ids),
+        "cached_tokens": answer.cached_tokens,
+        "latency": answer.latency,
+    }
+
+
+def _answer(plain: Mapping[str, Any]) -> GenerateAnswer:
+    scored, mask, logprobs = plain["scored_prompt"], plain["sampling_mask"], plain["output_logprobs"]
+    return GenerateAnswer(
+        output_ids=checked_ids("output_ids", plain["output_ids"]),
+        output_logprobs=None if logprobs is None else checked_logprobs("output_logprobs", logprobs),
+        finish=_finish(plain["finish"]),
+        scored_prompt=None
+        if scored is None
+        else ScoredPrompt(ids=checked_ids("scored", scored[0]), logprobs=checked_logprobs("scored", scored[1])),
+        weight_spans=tuple(
+            WeightSpan(version=version, start=start, end=end) for version, start, end in plain["weight_spans"]
+        ),
+        routed_experts=None if plain["routed_experts"] is None else base64.b64decode(plain["routed_experts"]),
+        sampling_mask=None if mask is None else _mask(*mask),
+        rid=plain["rid"],
+        prompt_tokens=plain["prompt_tokens"],
+        prompt_ids=plain.get("prompt_ids"),
+        cached_tokens=plain["cached_tokens"],
+        latency=plain["latency"],
+    )
+
+
+def _mask(ids: list[int], offsets: list[int]) -> SamplingMask:
+    return SamplingMask.of(ids[start:end] for start, end in pairwise(offsets))
+
+
+def _finish(plain: Mapping[str, Any]) -> Finish:
+    from strands_sglang.trajectory import FinishType
+    from strands_sglang.trajectory.turn import LengthLimit
+
+    limit = plain["limited_by"]
+    return Finish(
+        type=FinishType(plain["type"]),
+        matched=plain["matched"],
+        message=plain["message"],
+        limited_by=None if limit is None else LengthLimit(limit),
+    )
+
+
+def _error(plain: Mapping[str, Any]) -> StrandsSGLangError:
+    kind = getattr(exceptions, plain["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, StrandsSGLangError)):
+        kind = exceptions.BackendError
+    try:
+        made: StrandsSGLangError = kind(*plain["args"])
+    except TypeError:
+        made = exceptions.BackendError(*plain["args"])
+    return made
+
+
+def _plain_capabilities(capabilities: Capabilities) -> dict[str, Any]:
+    plain = asdict(capabilities)
+    return plain | {"constraints": sorted(capabilities.constraints), "hints": dict(capabilities.hints)}
+
+
+def _capabilities(plain: Mapping[str, Any]) -> Capabilities:
+    kind = plain["logprobs"]
+    return Capabilities(
+        **{
+            **plain,
+            "logprobs": None if kind is None else LogprobKind(kind),
+            "prompt_scoring": PromptScoring(plain["prompt_scoring"]),
+            "constraints": frozenset(plain["constraints"]),
+        }
+    )
+
+
+def _packed(saved: Any, name: str) -> dict[str, str]:
+    """The files of a tokenizer or image processor by name, compressed."""
+    if not hasattr(saved, "save_pretrained"):
+        raise RecordingError(
+            f"the {name} {type(saved).__name__} has no save_pretrained, so it cannot be put into a recording"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save_pretrained(folder)
+        files = [file for file in sorted(Path(folder).rglob("*")) if file.is_file()]
+        return {
+            str(file.relative_to(folder)): base64.b64encode(zlib.compress(file.read_bytes(), 6)).decode()
+            for file in files
+        }
+
+
+def _unpacked(files: Mapping[str, str], kind: str) -> Any:
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            target = Path(folder, os.path.normpath(name))
+            if Path(folder) not in target.parents:
+                raise RecordingError(f"the file {name!r} is outside its folder")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(zlib.decompress(base64.b64decode(content)))
+        return getattr(transformers, kind).from_pretrained(folder)
+
+
+def _packed_vision(expander: Any) -> dict[str, Any] | None:
+    if expander is None:
+        return None
+    if not isinstance(expander, ProcessorExpander):
+        raise RecordingError(f"images expanded by a {type(expander).__name__} cannot be recorded: give a processor")
+    return {
+        "family": expander.family,
+        "placeholder_id": expander.placeholder_id,
+        "media_ids": sorted(expander.media_ids),
+        "processor": _packed(expander.image_processor, "image processor"),
+    }
+
+
+def _unpacked_vision(plain: Mapping[str, Any] | None) -> ProcessorExpander | None:
+    if plain is None:
+        return None
+    return ProcessorExpander(
+        _unpacked(plain["processor"], "AutoImageProcessor"),
+        family=plain["family"],
+        placeholder_id=plain["placeholder_id"],
+        other_media_ids=plain["media_ids"],
+        unproved=True,  # proved where it was recorded, or refused there
+    )

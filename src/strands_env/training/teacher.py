@@ -1,0 +1,186 @@
+"""On-policy distillation: another model's log-probabilities of the tokens that were sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.training.sample import TEACHER_ERROR, TrainingSample
+from strands_sglang import get_tokenizer
+from strands_sglang.backends import Backend, as_backend
+from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
+
+logger = logging.getLogger(__name__)
+
+
+async def score_with_teacher(
+    samples: Sequence[TrainingSample],
+    teacher: Any,
+    *,
+    tokenizer: Any,
+    teacher_tokenizer: Any = None,
+    top_k: int = 0,
+    concurrency: int = 64,
+) -> list[TrainingSample]:
+    """The samples with a teacher's log-probabilities of every token from the first sampled one on, in their order.
+
+    A prefix that samples share, of a forest or of a group, is scored once. The teacher computes the prompt, too, and
+    scores none of it. Its log-probabilities are those of temperature 1, whatever the samples were sampled at.
+
+    ```python
+    teacher = SGLangClient("http://teacher:30000")
+    samples = await score_with_teacher(samples, teacher, tokenizer=tokenizer, top_k=8)
+    ```
+
+    Args:
+        teacher: A backend that scores prompts: `SGLangClient`, `VLLMClient`, `EmbeddedEngine`, one of yours.
+        tokenizer: Tokenizer of the model that sampled.
+        teacher_tokenizer: Tokenizer of the teacher, which must have the same vocabulary. If None, the engine's own, or
+            the one that the server names.
+        top_k: Number of the teacher's most likely tokens to keep at each position.
+        concurrency: Requests at a time.
+
+    Returns:
+        Copies with `teacher_logprobs`, and with `teacher_top_ids` and `teacher_top_logprobs` where `top_k` is not 0. A
+        sample without trained tokens comes back as it is. So does one that the teacher failed on, with images, or too
+        long for it: the reason is `metadata["teacher_error"]`.
+
+    Raises:
+        ValueError: The tokenizers differ, or the teacher's is not known.
+        StrandsSGLangError: The teacher scored none of the samples: the failure of the first.
+    """
+    backend = as_backend(teacher)
+    if teacher_tokenizer is None:
+        teacher_tokenizer = await asyncio.to_thread(_tokenizer_of, teacher)
+    await asyncio.to_thread(check_same_vocabulary, tokenizer, teacher_tokenizer)
+    places = [place for place, sample in enumerate(samples) if _is_asked_for(sample)]
+    # Bytes of big-endian ids sort as the ids do: a path stands beside those it shares most with.
+    places.sort(key=lambda place: samples[place].token_ids.astype(">i4").tobytes())
+    paths = [samples[place] for place in places]
+    shared = [0, *(_shared(one.token_ids, other.token_ids) for one, other in pairwise(paths))]
+    limit = asyncio.Semaphore(concurrency)
+    tasks: list[asyncio.Task[_Scores | StrandsSGLangError]] = []
+    async with asyncio.TaskGroup() as group:
+        for number, path in enumerate(paths):
+            owner = number - 1
+            while owner > 0 and shared[owner] >= shared[number]:
+                owner -= 1  # the first path through the prefix, which scores it and brings it into the teacher's cache
+            wait = tasks[owner] if shared[number] else None
+            tasks.append(group.create_task(_score(backend, path, top_k, wait, shared[number], limit)))
+    found = [task.result() for task in tasks]
+    failures = [each for each in found if isinstance(each, StrandsSGLangError)]
+    if failures and len(failures) == len(found):
+        raise failures[0]
+    scored = list(samples)
+    for place, each in zip(places, found, strict=True):
+        if isinstance(each, StrandsSGLangError):
+            logger.warning("rollout=<%s>, error=<%s> | the teacher did not score it", samples[place].rollout_id, each)
+            why = {TEACHER_ERROR: f"{type(each).__name__}: {each}"}
+            scored[place] = replace(samples[place], metadata={**samples[place].metadata, **why})
+        else:
+            scored[place] = replace(
+                samples[place],
+                teacher_logprobs=each.logprobs,
+                teacher_top_ids=each.top_ids if top_k else None,
+                teacher_top_logprobs=each.top_logprobs if top_k else None,
+            )
+    return scored
+
+
+def check_same_vocabulary(tokenizer: Any, other: Any) -> None:
+    """`ValueError` unless every id is the same token in both: ids of one model mean nothing to another otherwise."""
+    if tokenizer is not other:
+        can_be_kept = isinstance(tokenizer, Hashable) and isinstance(other, Hashable)
+        (_compare if can_be_kept else _compare.__wrapped__)(tokenizer, other)
+
+
+@functools.lru_cache(maxsize=8)  # a training asks for every batch, and vocabularies are large
+def _compare(tokenizer: Any, other: Any) -> None:
+    own, theirs = tokenizer.get_vocab(), other.get_vocab()
+    if own == theirs:
+        return
+    token = min((own.keys() | theirs.keys()), key=lambda each: (own.get(each) == theirs.get(each), str(each)))
+    raise ValueError(
+        f"the teacher's tokenizer is not that of the model that sampled: the token {token!r} is {own.get(token)} here "
+        f"and {theirs.get(token)} there; choose a teacher with the same vocabulary"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scores:
+    """Arrays over a path: float64[tokens], int32[tokens, k], float32[tokens, k]."""
+
+    logprobs: NDArray[np.float64]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float32]
+
+
+def _is_asked_for(sample: TrainingSample) -> bool:
+    return bool(sample.trained_tokens) or sample.trained_elsewhere is not None
+
+
+def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Length of the common prefix."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if different.size else length
+
+
+async def _score(
+    backend: Backend,
+    path: TrainingSample,
+    top_k: int,
+    owner: asyncio.Task[_Scores | StrandsSGLangError] | None,
+    shared: int,
+    limit: asyncio.Semaphore,
+) -> _Scores | StrandsSGLangError:
+    """The scores of a path, or why there are none; those of the shared prefix are its owner's."""
+    if path.media:
+        return BackendRequestError("it holds images, which are not sent to a teacher")
+    count, start = len(path), path.prompt_length
+    scores = _Scores(
+        logprobs=np.full(count, np.nan),
+        top_ids=np.full((count, top_k), -1, dtype=np.int32),
+        top_logprobs=np.full((count, top_k), np.nan, dtype=np.float32),
+    )
+    known = None if owner is None else await owner
+    if isinstance(known, _Scores):
+        missing = np.isnan(known.logprobs[start:shared])
+        end = start + int(np.argmax(missing)) if missing.any() else max(start, shared)
+        for name in ("logprobs", "top_ids", "top_logprobs"):
+            getattr(scores, name)[start:end] = getattr(known, name)[start:end]
+        start = end
+    if start == count:
+        return scores
+    try:
+        async with limit:
+            found = await backend.score(path.token_ids, start=start, top_k=top_k)
+    except StrandsSGLangError as error:
+        return error
+    scores.logprobs[start:] = found.logprobs
+    if found.top_ids is not None and found.top_logprobs is not None:
+        scores.top_ids[start:] = np.array(found.top_ids).reshape(-1, top_k)
+        scores.top_logprobs[start:] = np.array(found.top_logprobs).reshape(-1, top_k)
+    return scores
+
+
+def _tokenizer_of(teacher: Any) -> Any:
+    """The tokenizer of an engine, or the one that a server names."""
+    if (own := getattr(teacher, "tokenizer", None)) is not None:
+        return own
+    name = teacher.served_tokenizer() if hasattr(teacher, "served_tokenizer") else None
+    try:
+        if name is not None:
+            return get_tokenizer(name)
+        reason = "it names none"
+    except Exception as error:  # whatever a tokenizer's files or their hub raise
+        reason = f"it names {name!r}, which cannot be loaded ({type(error).__name__}: {error})"
+    raise ValueError(f"the tokenizer of the teacher is not known: {reason}; give teacher_tokenizer=")

@@ -1,0 +1,313 @@
+"""Exit statuses, argument types and subcommands, for both commands.
+
+A subcommand is a module: `add_arguments(parser)` and `run(args)`, which returns the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from functools import partial
+from importlib import import_module, metadata
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Final, NoReturn, TextIO, TypeAlias
+
+_EXTRA_OF = {
+    **dict.fromkeys(("torch", "xgrammar"), "local"),
+    **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
+    "datasets": "eval",
+    "pyarrow": "train",
+    "math_verify": "math",
+    "openai": "openai",
+    "ray": "ray",
+    "shtab": "cli",
+}
+
+
+class Exit(IntEnum):
+    """Exit status of a command. The first three are those of every command."""
+
+    OK = 0
+    """Done. Also a run without a reward function, which says that nothing was scored."""
+    INCOMPLETE = 1
+    """`eval`: finished, but samples were lost, and `--resume` tries them again. `check`: something has to change.
+    `doctor`: the template cannot be used. `compare --fail-if-worse`: the second run is significantly worse. `verify
+    --max-kl`: the mismatch is larger."""
+    FAILED = 1
+    """The same status: the command was right, its work failed. The model server does not answer, the port is taken."""
+    USAGE = 2
+    """Wrong usage: arguments, names, or files that cannot be read, data without tasks, a reward that scored none of the
+    samples, or a package that is not installed."""
+    REFUSED = 3
+    """The results belong to another configuration, are damaged, are being written by another run, or cannot be read or
+    written."""
+    GAVE_UP = 4
+    """`eval`: more samples were lost than `--max-failures`, or the first ones failed alike; everything finished is
+    saved."""
+    UNEXPECTED = 70
+    """An unexpected error, with its traceback; everything finished is saved. Also one in a user's own metric."""
+    INTERRUPTED = 130
+    """Stopped with Ctrl-C or SIGTERM; everything finished is saved."""
+    PIPE = 141
+    """The reader of the output went away before its end (`view`, `list` and `report` count that as done)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line: what is wrong, the nearest thing that would be right, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and exit with `Exit.USAGE`."""
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
+        if found := re.match(r"unrecognized arguments: --([^\s=]*)", message):
+            options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            message += did_you_mean(found[1], options).replace("'", "'--", 1)
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            choices = found[2].replace("'", "").split(", ")
+            message = f"{message[: found.start()]}unknown {found[1]!r}{did_you_mean(found[1], choices)}; choose one of "
+            message += ", ".join(choices)
+        self.exit(Exit.USAGE, f"{self.prog}: {message} (help: {self.prog} --help)\n")
+
+
+# ---- options that several commands have ------------------------------------------------------------------------------
+
+
+SERVERS: Final = ("sglang", "vllm")
+"""Kinds of servers, the default first."""
+
+
+def add_server(parser: argparse._ActionsContainer, help: str) -> None:
+    """Add `--server URL`, or `--base-url URL` as other commands call it, and the kind of server at a plain address."""
+    parser.add_argument("--server", "--base-url", metavar="URL", help=f"{help}; vllm+http://... is vLLM")
+    add_kind(parser)
+
+
+def add_kind(parser: argparse._ActionsContainer, help: str = "its kind (sglang)") -> None:
+    """Add `--backend`, the kind of server at a plain address."""
+    parser.add_argument("--backend", choices=SERVERS, default=SERVERS[0], help=help)
+
+
+def server_of(args: argparse.Namespace) -> str | None:
+    """The address of `add_server`, marked with the kind that `--backend` says."""
+    is_marked = args.server is None or not args.server.startswith("http") or args.backend == SERVERS[0]
+    return args.server if is_marked else f"{args.backend}+{args.server}"
+
+
+# ---- types of arguments ----------------------------------------------------------------------------------------------
+
+
+def _whole(text: str, least: int, most: float, expected: str) -> int:
+    value = int(text) if text.isdecimal() else -1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return value
+
+
+positive = partial(_whole, least=1, most=math.inf, expected="a whole number of at least 1")
+non_negative = partial(_whole, least=0, most=math.inf, expected="a whole number of at least 0")
+port = partial(_whole, least=0, most=65535, expected="a port from 0 to 65535")
+"""A port to listen on; 0 takes a free one."""
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    value = number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, or the one in a file."""
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(
+                f"expected a JSON object or a file with one, got {text!r} ({getattr(error, 'strerror', error)})"
+            ) from None
+    try:
+        value = json.loads(source)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}, in {source[:80]!r}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+COMPLETION = "--print-completion"
+"""Option that prints the completion of a shell."""
+
+AddArguments: TypeAlias = Callable[[argparse.ArgumentParser], None]
+"""Adds the arguments of a subcommand."""
+
+
+def run_command_line(
+    prog: str,
+    commands: Mapping[str, tuple[str, str]],
+    argv: Sequence[str] | None,
+    *,
+    description: str,
+    epilog: str,
+    arguments: Mapping[str, AddArguments] | None = None,
+    showing: Collection[str] = (),
+) -> int:
+    """Run a command of subcommands, each imported only when it is the one that runs; returns the exit status (`Exit`).
+
+    Args:
+        commands: Module and one line of help of each subcommand.
+        argv: Arguments without the program's name; those of the process by default.
+        epilog: Last lines of its help.
+        arguments: Add the arguments of subcommands without importing their modules; where one is missing, its module's
+            own `add_arguments` does.
+        showing: Subcommands whose reader may go away when it has seen enough.
+    """
+    _show_any_text(sys.stdout)
+    given = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(prog=prog, description=description, epilog=epilog)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('strands-rollout')}")
+    parser.add_argument(COMPLETION, metavar="SHELL", help="print what completes this command in bash, zsh, fish, ...")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = {name: subparsers.add_parser(name, help=text, description=text) for name, (_, text) in commands.items()}
+    for argument in given:
+        if not argument.isascii() and re.search("[\ud800-\udfff]", argument):
+            encoding = sys.getfilesystemencoding()
+            parser.error(
+                f"the argument {argument!r} is not text in this locale's encoding ({encoding}): set PYTHONUTF8=1"
+            )
+    if given[:1] == [COMPLETION]:
+        add = {name: (arguments or {}).get(name) or import_module(commands[name][0]).add_arguments for name in parsers}
+        return _guarded(prog, COMPLETION, True, lambda: _print_completion(parser, parsers, add, given[1:]))
+    chosen = next((argument for argument in given if not argument.startswith("-")), None)
+    if chosen is None or chosen not in parsers:
+        return _without_command(parser, parsers, chosen, given)
+    module, own = commands[chosen][0], parsers[chosen]
+    add_arguments = (arguments or {}).get(chosen)
+
+    def run() -> int:
+        (add_arguments or import_module(module).add_arguments)(own)
+        options, unknown = parser.parse_known_args(given)
+        if unknown:
+            own.error(f"unrecognized arguments: {' '.join(unknown)}")
+        status = int(import_module(module).run(options))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+
+    return _guarded(prog, chosen, chosen in showing, run)
+
+
+def _print_completion(
+    parser: argparse.ArgumentParser,
+    parsers: Mapping[str, argparse.ArgumentParser],
+    arguments: Mapping[str, AddArguments],
+    given: Sequence[str],
+) -> int:
+    """Print the completion of a shell, with the arguments of all subcommands."""
+    import shtab
+
+    if len(given) != 1 or given[0] not in shtab.SUPPORTED_SHELLS:
+        said = " ".join(given) or "nothing"
+        parser.error(f"{COMPLETION}: expected one of {', '.join(shtab.SUPPORTED_SHELLS)}, got {said!r}")
+    for name, own in parsers.items():
+        arguments[name](own)
+    sys.stdout.write(str(shtab.complete(parser, shell=given[0])))
+    sys.stdout.write("\n")
+    return Exit.OK
+
+
+def _show_any_text(stream: TextIO | None) -> None:
+    """Let what a terminal's encoding lacks be shown as escapes, as Python does on the standard error."""
+    if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _without_command(
+    parser: Parser, parsers: Mapping[str, Parser], chosen: str | None, arguments: Sequence[str]
+) -> int:
+    if chosen is not None and not {"-h", "--help", "--version"} & set(arguments):
+        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+
+        parser.error(f"unknown command {chosen!r}{did_you_mean(chosen, parsers)}; there are {', '.join(parsers)}")
+    if not arguments:
+        parser.exit(Exit.USAGE, parser.format_help())
+    if unknown := [one for one in arguments if one.startswith("--") and one not in parser._option_string_actions]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # argparse would ask for a command first
+    parser.parse_args(arguments)
+    return Exit.USAGE
+
+
+def _guarded(prog: str, command: str, is_showing: bool, run: Callable[[], int]) -> int:
+    """Run a subcommand; whatever it raises becomes an exit status."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `strands-env view RUN | head`
+        _silence(sys.stdout)
+        return Exit.OK if is_showing else Exit.PIPE
+    except ImportError as error:
+        advice = what_to_install(error)
+        if advice is None:
+            return _unexpected(prog, command)
+        sys.stderr.write(f"{prog} {command}: {advice}\n")
+        return Exit.USAGE
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # also what extensions raise past `Exception`
+        return _unexpected(prog, command)
+    finally:
+        if sys.stderr is not None:
+            try:
+                sys.stderr.flush()
+            except (OSError, ValueError):  # nobody reads the progress; that is no reason for another status
+                _silence(sys.stderr)
+
+
+def what_to_install(error: ImportError) -> str | None:
+    """One sentence that names the extra of a package that is not installed; None where an import failed otherwise."""
+    if "pip install" in str(error):  # one of our own, or of a user's module
+        return str(error)
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in _EXTRA_OF:
+        return None
+    from strands_sglang.exceptions import install_command  # brings the SDK, which help does without
+
+    return f"the package {package!r} is not installed; install it with: {install_command(_EXTRA_OF[package])}"
+
+
+def _unexpected(prog: str, command: str) -> int:
+    with suppress(OSError):
+        traceback.print_exc()
+        sys.stderr.write(f"{prog} {command}: unexpected error, see above; please report it\n")
+    return Exit.UNEXPECTED
+
+
+def _silence(stream: TextIO) -> None:
+    """Discard what is still buffered for a reader that went away, or Python complains when it exits."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
