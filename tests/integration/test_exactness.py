@@ -34,6 +34,10 @@ class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
         return super().parse(text, **kwargs)
 
 
+LONG = 3000
+"""Tokens of a call that something happens to while it runs."""
+
+
 class NamedRequests(BackendWrapper):
     """A backend that keeps id and prompt of every request, so that a test can abort one on the server."""
 
@@ -149,34 +153,36 @@ async def test_a_trimmed_history_starts_another_exact_path(server: Server, backe
 
 
 async def when_running(server: Server, named: NamedRequests, control: Callable[[str], Awaitable[None]]) -> None:
-    """A control call once the first request runs; it is given its id."""
+    """A control call once the first request runs; it is given its id.
+
+    A request has to be long for this: a tiny model samples a token in 2 ms, and a busy server counts what runs late.
+    """
     async with asyncio.timeout(60):
         while not named.rids or not await server.running():
             await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
     await control(named.rids[0])
 
 
 async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=600, ignore_eos=True)
+    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
     abort = asyncio.create_task(when_running(server, named, server.abort))
     events = [event async for event in model.stream([{"role": "user", "content": [{"text": "go"}]}])]
     await abort
     (trajectory,) = model.trajectories
     completion = trajectory.turns[0].completion
     assert len(named.rids) == len(completion.request_ids) == 2
-    assert len(completion.output_ids) == 600
+    assert len(completion.output_ids) == LONG
     assert completion.finish.type is FinishType.LENGTH
     assert any(event.get("messageStop", {}).get("stopReason") == "max_tokens" for event in events)
     spans = model.token_manager.weight_versions
-    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - 600, len(trajectory.token_ids))
+    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - LONG, len(trajectory.token_ids))
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
 async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=2000, ignore_eos=True)
+    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
     model.update_config(abort_policy="surface")
     abort = asyncio.create_task(when_running(server, named, server.abort))
     result = await make_agent(model).invoke_async("go")
@@ -184,13 +190,13 @@ async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(serve
     (trajectory,) = model.trajectories
     assert result.stop_reason == "aborted"
     assert trajectory.finish_reason == "abort"
-    assert 0 < sum(trajectory.loss_mask) < 2000
+    assert 0 < sum(trajectory.loss_mask) < LONG
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
 async def test_a_new_weight_version_in_mid_call_gives_spans(server: Server, backend: Any, tokenizer: Any) -> None:
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=800, ignore_eos=True)
+    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
     version = f"v{uuid.uuid4().hex[:6]}"
     task = asyncio.create_task(when_running(server, named, lambda _: server.set_version(version)))
     async for _ in model.stream([{"role": "user", "content": [{"text": "go"}]}]):
