@@ -16,7 +16,7 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from strands_sglang.compat import REFUSED
+from strands_sglang.compat import LeftOut
 
 BEGIN, END = "<!-- begin: scripts/upstream_names.py -->\n", "<!-- end: scripts/upstream_names.py -->\n"
 
@@ -51,13 +51,12 @@ def fate(module: str, name: str) -> str:
     except ModuleNotFoundError:
         return "the module is not here"
     try:
-        getattr(found, name)
-    except ImportError as error:
-        _, is_refused, reason = str(error).partition(REFUSED)
-        return reason if is_refused else "runs"
+        value = getattr(found, name)
+    except ImportError:
+        return "runs"
     except AttributeError:
         return "the name is not here"
-    return "runs"
+    return value.left_out_because if isinstance(value, LeftOut) else "runs"
 
 
 def table(wheels: list[Path]) -> str:

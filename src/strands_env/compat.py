@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
-from typing import Any, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from strands_sglang.compat import Names
 
@@ -25,6 +27,8 @@ _COMMAND = "strands-env eval is the command, and python -m strands_env.eval take
 _CLIENT = "await client.health(), and (await client.get_model_info())['model_path']"
 
 TaskT = TypeVar("TaskT")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class EnvironmentConfig(TypedDict, total=False):
@@ -101,7 +105,9 @@ _HARBOR_ENVIRONMENT: Names = {
 }
 
 _SEARCH: Names = _gone(
-    "WebSearchConfig WebSearchEnv WebSearchToolkit WebSearchAPIProvider WebScraperToolkit WebPageSummary", _WEB
+    "WebSearchConfig WebSearchEnv WebSearchToolkit WebSearchAPIProvider WebScraperToolkit WebPageSummary "
+    "RESULT_TEMPLATE SUMMARY_PROMPT_TEMPLATE TOKEN_ENCODING",
+    _WEB,
 )
 
 NAMES: dict[str, Names] = {
@@ -207,10 +213,11 @@ MODULES: dict[str, Names] = {
     "tools.web_scraper": _SEARCH,
     "tools.web_search": _SEARCH,
     "utils.aws": {
+        "boto3": "boto3",
         "BotoClient": "botocore.client:BaseClient",
         "BotoClientConfig": "botocore.config:Config",
         "get_assumed_role_session": "strands_env.compat:get_assumed_role_session",
-        "get_session": "strands_env.compat:get_boto3_session",
+        "get_session": "strands_env.compat:get_session",
         "get_boto3_session": "strands_env.compat:get_boto3_session",
         "get_client": "strands_env.compat:get_boto3_client",
         "get_boto3_client": "strands_env.compat:get_boto3_client",
@@ -233,8 +240,8 @@ MODULES: dict[str, Names] = {
         "EnvFactoryCreator load_class load_env_factory_hook load_evaluator_hook load_function load_module", _HOOKS
     ),
     "utils.decorators": {
-        "cache_by": "functools.lru_cache of Python",
-        "requires_env": "os.environ of Python",
+        "cache_by": "strands_env.compat:cache_by",
+        "requires_env": "strands_env.compat:requires_env",
         **_gone("with_timeout TimeoutInterrupt", "tool_timeout= of the environment"),
     },
     "utils.slime_logger": {"RolloutLogger": _LOGGER},
@@ -254,7 +261,7 @@ for _package, _parts in {
 
 def get_assumed_role_session(role_arn: str, **options: Any) -> Any:
     """Refuses a role, with the way that works."""
-    return get_boto3_session(role_arn=role_arn)
+    return get_session(role_arn=role_arn)
 
 
 def extract_message_text(message: Mapping[str, Any], *, raw: bool = False) -> str:
@@ -265,10 +272,63 @@ def extract_message_text(message: Mapping[str, Any], *, raw: bool = False) -> st
     return answer.lstrip() if mark and not raw else text
 
 
-def get_boto3_session(
-    region_name: str | None = None, profile_name: str | None = None, role_arn: str | None = None
+def cache_by(*key_args: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: results are kept by the named arguments alone; `cache_clear()` of the function forgets them."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        results: dict[tuple[object, ...], R] = {}
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def cached(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            key = tuple(given.arguments[name] for name in key_args)
+            if key not in results:
+                results[key] = function(*args, **kwargs)
+            return results[key]
+
+        cached.cache_clear = results.clear  # type: ignore[attr-defined]
+        return cached
+
+    return decorate
+
+
+def requires_env(*names: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Decorator: where an environment variable is missing, an async function returns the error as text, for the model.
+
+    Raises:
+        OSError: From a function that is not async.
+    """
+
+    def error() -> str:
+        missing = ", ".join(name for name in names if not os.environ.get(name))
+        return f"Error: missing required environment variable(s): {missing}" if missing else ""
+
+    def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
+        @wraps(function)
+        async def checked_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return error() or await function(*args, **kwargs)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if said := error():
+                raise OSError(said)
+            return function(*args, **kwargs)
+
+        return checked_async if inspect.iscoroutinefunction(function) else checked
+
+    return decorate
+
+
+def get_session(
+    region_name: str | None = None,
+    profile_name: str | None = None,
+    role_arn: str | None = None,
+    *,
+    region: str | None = None,
 ) -> Any:
-    """A boto3 session (extra `aws`)."""
+    """A new boto3 session (extra `aws`); `region` is the name that strands-env 0.1 and 0.2 gave the first argument."""
     if role_arn is not None:
         raise ValueError(
             f"role_arn={role_arn!r}: name the role in a profile of ~/.aws/config (role_arn, source_profile), and give "
@@ -276,7 +336,10 @@ def get_boto3_session(
         )
     import boto3
 
-    return boto3.Session(region_name=region_name, profile_name=profile_name)
+    return boto3.Session(region_name=region_name or region, profile_name=profile_name)
+
+
+get_boto3_session = cache(get_session)
 
 
 def check_credentials(session: Any) -> bool:
@@ -289,7 +352,8 @@ def check_credentials(session: Any) -> bool:
 
 
 def clear_sessions() -> None:
-    """Nothing: sessions are not cached."""
+    """Forget the sessions of `get_boto3_session`."""
+    get_boto3_session.cache_clear()
 
 
 def resolve_region_name(region_name: str | None = None, profile_name: str | None = None) -> str:
@@ -302,6 +366,14 @@ def resolve_region_name(region_name: str | None = None, profile_name: str | None
     return boto3.Session(profile_name=profile_name).region_name or "us-east-1"
 
 
-def get_boto3_client(service_name: str, region_name: str | None = None, profile_name: str | None = None) -> Any:
-    """A boto3 client of a session of its own."""
-    return get_boto3_session(region_name, profile_name).client(service_name)
+@cache
+def get_boto3_client(
+    service_name: str,
+    region_name: str | None = None,
+    profile_name: str | None = None,
+    role_arn: str | None = None,
+    config: Any = None,
+) -> Any:
+    """A boto3 client of a session of its own, one for all calls with the same arguments."""
+    session = get_session(region_name, profile_name, role_arn)
+    return session.client(service_name, region_name=region_name, config=config)

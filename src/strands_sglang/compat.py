@@ -1,8 +1,8 @@
 """The upstream packages: their names that are elsewhere here, and a warning where they are installed too.
 
-A table says for a module of upstream what its names are: `module:name` where it is now, or words that say what to
-use instead. `install` takes the tables of a package and answers for modules that are not here; `old_names` answers
-for the others. `docs/migration.md` lists all of them.
+A table says for a module of upstream what its names are: `module:name` or `module` where it is now, or words that
+say what to use instead: such a name imports as a `LeftOut`, whose first use raises them. `install` takes the tables of
+a package and answers for modules that are not here; `old_names` answers for the others. `docs/migration.md` lists all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 Names = Mapping[str, str]
-
-REFUSED = "is a name of upstream that is not here: "
 
 _UPSTREAM = ("strands-sglang", "strands-env")
 
@@ -50,6 +48,31 @@ MODULES: Mapping[str, Names] = {
 _tables: dict[str, Names] = {}
 
 
+class LeftOut:
+    """A name of upstream that is not here: it imports, and calls, subclasses and the like raise an `ImportError`.
+
+    Attributes:
+        left_out_because: What to use instead.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        self._name = name
+        self.left_out_because = reason
+
+    def __repr__(self) -> str:
+        return f"{self._name} is a name of upstream that is not here: {self.left_out_because}"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python's own questions, such as `inspect.unwrap`'s, are not uses
+            raise AttributeError(repr(self))
+        self._refuse()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ImportError(repr(self))
+
+    __call__ = __getitem__ = __mro_entries__ = __instancecheck__ = __subclasscheck__ = __fspath__ = _refuse
+
+
 class _Finder(MetaPathFinder, Loader):
     """Makes the modules of the tables that no file has."""
 
@@ -75,19 +98,16 @@ def install(package: str, modules: Mapping[str, Names], names: Mapping[str, Name
 
 
 def old_names(module: str) -> Callable[[str], Any]:
-    """A module's `__getattr__` for names of upstream.
-
-    A name that is left out raises an `ImportError` with the reason, which `from module import name` shows.
-    """
+    """A module's `__getattr__` for names of upstream."""
 
     def find(name: str) -> Any:
         target = _tables.get(module, {}).get(name)
         if target is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if " " in target:
-            raise ImportError(f"{module}.{name} {REFUSED}{target}")
+            return LeftOut(f"{module}.{name}", target)
         home, _, own = target.partition(":")
-        return getattr(import_module(home), own)
+        return getattr(import_module(home), own) if own else import_module(home)
 
     return find
 

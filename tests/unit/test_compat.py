@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
-from typing import Unpack
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Unpack
 
 import pytest
 
@@ -13,7 +16,7 @@ import strands_env.environments
 import strands_sglang
 from strands_env import compat as env_compat
 from strands_env.core import Action, Environment, RewardResult, StepResult
-from strands_env.eval import EvalSample
+from strands_env.eval import EvalSample, Evaluator
 from strands_env.eval.__main__ import translated
 from strands_env.testing import ScriptedModel, call
 from strands_sglang import compat as sglang_compat
@@ -31,19 +34,47 @@ def test_every_old_name_runs_or_says_what_to_use(module: str, names: dict[str, s
     found = importlib.import_module(module)
     for name, target in names.items():
         if " " in target:
-            with pytest.raises(ImportError, match=sglang_compat.REFUSED):
-                getattr(found, name)
+            with pytest.raises(
+                ImportError, match=re.escape(f"{name} is a name of upstream that is not here: {target}")
+            ):
+                getattr(found, name)()
         elif "harbor" not in target:  # its package may be absent
             assert getattr(found, name) is not None
     with pytest.raises(AttributeError):
         found.never_was  # noqa: B018
 
 
-def test_submodules_of_upstream_say_what_to_use_where_they_are_imported() -> None:
-    with pytest.raises(ImportError, match=r"SearchEnv with provider=WebSearch\('serper'\)"):
-        from strands_env.environments.web_search.tools.search import WebSearchToolkit  # noqa: F401
-    with pytest.raises(ImportError, match="HarborEnv takes task_dir="):
-        from strands_env.environments.harbor.task import HarborTask  # noqa: F401
+def subclassed(base: Any) -> type:
+    class Mine(base): ...
+
+    return Mine
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda left_out: left_out(top_k=3),
+        lambda left_out: left_out.from_env,
+        lambda left_out: left_out[str],
+        lambda left_out: isinstance("", left_out),
+        lambda left_out: issubclass(str, left_out),
+        subclassed,
+        Path,
+    ],
+    ids=["call", "attribute", "item", "isinstance", "issubclass", "subclass", "path"],
+)
+def test_a_name_that_is_left_out_imports_and_says_what_to_use_where_it_is_used(use: Callable[[Any], object]) -> None:
+    from strands_env.environments.web_search.tools.search import WebSearchToolkit
+
+    assert "WebSearch" in repr(WebSearchToolkit)
+    assert not hasattr(WebSearchToolkit, "__wrapped__")
+    with pytest.raises(
+        ImportError, match=r"search.WebSearchToolkit is .*SearchEnv with provider=WebSearch\('serper'\)"
+    ):
+        use(WebSearchToolkit)
+
+
+def test_submodules_of_upstream_have_the_names_of_their_package() -> None:
     from strands_env.environments.agentcore_code.env import AgentCoreCodeEnv
     from strands_env.environments.mcp_atlas.reward import MCPAtlasReward
 
@@ -140,6 +171,68 @@ async def test_messages_are_limited() -> None:
     result = await env.rollout(Action(message="on"))
     assert result.termination_reason == "max_messages_reached"
     assert len(result.observation.messages) == 5
+
+
+async def test_an_object_with_only_a_rollout_of_its_own_is_evaluated(tmp_path: Path) -> None:
+    class Mine:
+        async def rollout(self, task: Action) -> StepResult:
+            return StepResult(messages=[{"role": "assistant", "content": [{"text": task.message}]}])
+
+    results = await Evaluator(env_factory=lambda: Mine(), output_path=tmp_path / "r.jsonl").run([Action(message="hi")])
+    assert [sample.result.final_response for (sample,) in results.values()] == ["hi"]
+
+
+async def test_trace_attributes_of_a_task_reach_its_agent() -> None:
+    from strands_env.core import Task
+
+    class Seen(Environment):
+        async def interact(self, agent: Any, action: Action) -> Any:
+            self.seen = agent.trace_attributes
+            return await super().interact(agent, action)
+
+    env = Seen(model_factory=lambda: ScriptedModel(["4"]))
+    await env.rollout(Task(message="2+2?", trace_attributes={"step": "7"}))
+    assert env.seen == {"step": "7"}
+
+
+async def test_decorators_of_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from strands_env.utils.decorators import cache_by, requires_env
+
+    calls = []
+
+    @cache_by("name", "region")
+    def client(name: str, region: str = "here", **options: object) -> str:
+        calls.append(name)
+        return f"{name} {region}"
+
+    assert client("a", options=[1]) == client("a", "here") == client(name="a") == "a here"
+    client.cache_clear()
+    assert (client("a"), calls) == ("a here", ["a", "a"])
+
+    async def search(query: str) -> str:
+        return query
+
+    needs_key = requires_env("SOME_KEY", "PATH")
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    assert await needs_key(search)("x") == "Error: missing required environment variable(s): SOME_KEY"
+    with pytest.raises(OSError, match="SOME_KEY"):
+        needs_key(str)("x")
+    monkeypatch.setenv("SOME_KEY", "k")
+    assert (await needs_key(search)("x"), needs_key(str)("x")) == ("x", "x")
+
+
+def test_sessions_of_aws_are_made_once_where_upstream_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    from strands_env.utils.aws import clear_sessions, get_boto3_session, get_client, get_session
+
+    session = get_boto3_session(region="eu-west-1")
+    assert session.region_name == "eu-west-1"
+    assert get_boto3_session(region="eu-west-1") is session is not get_session(region_name="eu-west-1")
+    assert get_client("s3", region_name="eu-west-1") is get_client("s3", region_name="eu-west-1")
+    clear_sessions()
+    assert get_boto3_session(region="eu-west-1") is not session
 
 
 def test_a_role_is_refused_with_the_way_that_works() -> None:

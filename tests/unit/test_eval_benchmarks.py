@@ -579,7 +579,7 @@ def test_harbor_names_what_is_missing(tmp_path):
 
 @pytest.fixture
 def clean_registry(monkeypatch):
-    monkeypatch.setattr(registry_module, "_registered", {})
+    monkeypatch.setattr(registry_module, "_BENCHMARKS", {})
 
 
 def test_every_built_in_benchmark_loads():

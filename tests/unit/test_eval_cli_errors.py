@@ -154,7 +154,7 @@ def test_tasks_may_come_from_an_async_function(name, tmp_path):
 def test_a_registered_name_may_have_a_dot(monkeypatch):
     from tests.unit.eval_hooks import EvaluatorClass
 
-    monkeypatch.setattr(registry_module, "_registered", {"their.bench-v1.5": EvaluatorClass})
+    monkeypatch.setattr(registry_module, "_BENCHMARKS", {"their.bench-v1.5": EvaluatorClass})
     assert objects.load_evaluator("their.bench-v1.5") is EvaluatorClass
 
 

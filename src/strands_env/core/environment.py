@@ -266,7 +266,7 @@ class Environment:
         seen = len(history)
         with scope.active(), inside_a_step():
             try:
-                agent = self._build_agent(model, scope, history)
+                agent = self._build_agent(model, scope, history, action)
             except Exception as error:
                 return self._failed(error, Phase.SETUP)
             reason, failure = await self._run(agent, action, scope)
@@ -402,7 +402,7 @@ class Environment:
             max_messages=self.max_messages,
         )
 
-    def _build_agent(self, model: Model, scope: StepScope, history: list[Any]) -> Agent:
+    def _build_agent(self, model: Model, scope: StepScope, history: list[Any], action: Action) -> Agent:
         agent = Agent(
             model=model,
             messages=history,
@@ -414,6 +414,7 @@ class Environment:
             retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
             name=self.agent_name,
             agent_id=uuid.uuid4().hex,
+            trace_attributes=getattr(action.task_context, "trace_attributes", None),
         )
         registry = agent.tool_registry.registry
         registry.update({name: self._limited(tool) for name, tool in registry.items()})
