@@ -147,8 +147,8 @@ def start_sglang_cpu() -> Iterator[Callable[..., str]]:
         pytest.skip("no genuine SGLang server is installed here: scripts/sglang-cpu install")
 
     def start(*options: str) -> str:
-        names.append(f"test-{uuid.uuid4().hex[:8]}")
-        result = _sglang_cpu("serve", "--name", names[-1], *options)
+        names.append(name := f"test-{uuid.uuid4().hex[:8]}")
+        result = _sglang_cpu("serve", "--name", name, *options)
         assert result.returncode == 0, result.stderr
         return result.stdout.strip().rpartition("\n")[2]
 

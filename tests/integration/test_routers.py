@@ -278,7 +278,8 @@ async def test_experts_that_get_lost_fail_the_call_and_name_the_cause(start: Sta
 async def test_a_genuine_worker_that_dies_in_mid_rollout_costs_no_token(start_sglang_cpu: Callable[..., str]) -> None:
     """Both workers have the same weights, so whoever sampled a token, the survivor must score it alike."""
     transformers = pytest.importorskip("transformers", reason="the extra 'hf' or 'local' is not installed")
-    urls = [await asyncio.to_thread(start_sglang_cpu, "--context-length", "4096") for _ in range(2)]
+    starts = [asyncio.to_thread(start_sglang_cpu, "--context-length", "4096") for _ in range(2)]
+    urls = await asyncio.gather(*starts)
     async with SGLangClient(urls[0]) as direct:
         tokenizer = transformers.AutoTokenizer.from_pretrained((await direct.get_model_info())["tokenizer_path"])
     stops = list(range(0, len(tokenizer), 4))

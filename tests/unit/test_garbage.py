@@ -15,9 +15,10 @@ from strands_env.core.garbage import YOUNG_COLLECTIONS, YOUNG_OBJECTS, rare_coll
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
     yield
-    gc.unfreeze()
+    if not frozen:
+        gc.unfreeze()
     gc.set_threshold(*before)
 
 

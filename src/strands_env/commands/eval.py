@@ -115,12 +115,14 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
 @contextlib.contextmanager
 def _tuned_garbage_collection() -> Iterator[None]:
     """Restores the settings for a program that called this command."""
+    is_frozen = gc.get_freeze_count() > 0
     with rare_collections():
         tune_garbage_collection()
         try:
             yield
         finally:
-            gc.unfreeze()
+            if not is_frozen:
+                gc.unfreeze()
 
 
 def _track(evaluator: Evaluator, options: dict[str, Any]) -> list[BackgroundTracker]:
