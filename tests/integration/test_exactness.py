@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequ
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.tool_parsers import ToolParser, get_tool_parser
 from strands_sglang.trajectory import FinishType
-from tests.integration.servers import Server
+from tests.integration.servers import CallEndedError, Server, meets_a_call
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 
@@ -32,10 +32,6 @@ class CallEveryTime(type(get_tool_parser("hermes"))):  # type: ignore[misc]
 
     def parse(self, text: str, **kwargs: Any) -> Any:
         return super().parse(text, **kwargs)
-
-
-LONG = 3000
-"""Tokens of a call that something happens to while it runs."""
 
 
 class NamedRequests(BackendWrapper):
@@ -152,77 +148,79 @@ async def test_a_trimmed_history_starts_another_exact_path(server: Server, backe
         assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
-async def when_running(server: Server, named: NamedRequests, control: Callable[[str], Awaitable[None]]) -> None:
-    """A control call once the first request runs; it is given its id.
-
-    A request has to be long for this: a tiny model samples a token in 2 ms, and a busy server counts what runs late.
-    """
-    async with asyncio.timeout(60):
-        while not named.rids or not await server.running():
-            await asyncio.sleep(0.01)
-    await control(named.rids[0])
+async def in_flight(server: Server, call: Coroutine[Any, Any, Any], control: Callable[[], Awaitable[None]]) -> Any:
+    """The result of a call, to which something happens while the server works on it."""
+    task = asyncio.create_task(call)
+    await server.sampling(task)
+    await control()
+    return await task
 
 
+async def stream(model: SGLangModel) -> list[Any]:
+    return [event async for event in model.stream([{"role": "user", "content": [{"text": "go"}]}])]
+
+
+@meets_a_call
 async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
-    abort = asyncio.create_task(when_running(server, named, server.abort))
-    events = [event async for event in model.stream([{"role": "user", "content": [{"text": "go"}]}])]
-    await abort
+    model = make_model(named, tokenizer, max_new_tokens=1500, ignore_eos=True)
+    events = await in_flight(server, stream(model), lambda: server.abort(named.rids[0]))
     (trajectory,) = model.trajectories
     completion = trajectory.turns[0].completion
+    if len(named.rids) == 1:
+        raise CallEndedError
     assert len(named.rids) == len(completion.request_ids) == 2
-    assert len(completion.output_ids) == LONG
+    assert len(completion.output_ids) == 1500
     assert completion.finish.type is FinishType.LENGTH
     assert any(event.get("messageStop", {}).get("stopReason") == "max_tokens" for event in events)
     spans = model.token_manager.weight_versions
-    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - LONG, len(trajectory.token_ids))
+    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - 1500, len(trajectory.token_ids))
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
+@meets_a_call
 async def test_a_surfaced_abort_ends_the_loop_with_the_partial_turn_marked(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
+    model = make_model(named, tokenizer, max_new_tokens=3000, ignore_eos=True)
     model.update_config(abort_policy="surface")
-    abort = asyncio.create_task(when_running(server, named, server.abort))
-    result = await make_agent(model).invoke_async("go")
-    await abort
+    agent = make_agent(model)
+    result = await in_flight(server, agent.invoke_async("go"), lambda: server.abort(named.rids[0]))
     (trajectory,) = model.trajectories
+    sampled = sum(trajectory.loss_mask)
+    if sampled == 3000:
+        raise CallEndedError
     assert result.stop_reason == "aborted"
     assert trajectory.finish_reason == "abort"
-    assert 0 < sum(trajectory.loss_mask) < LONG
+    assert sampled > 0
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
+@meets_a_call
 async def test_a_new_weight_version_in_mid_call_gives_spans(server: Server, backend: Any, tokenizer: Any) -> None:
-    named = NamedRequests(backend)
-    model = make_model(named, tokenizer, max_new_tokens=LONG, ignore_eos=True)
+    model = make_model(backend, tokenizer, max_new_tokens=1500, ignore_eos=True)
     version = f"v{uuid.uuid4().hex[:6]}"
-    task = asyncio.create_task(when_running(server, named, lambda _: server.set_version(version)))
-    async for _ in model.stream([{"role": "user", "content": [{"text": "go"}]}]):
-        pass
-    await task
+    await in_flight(server, stream(model), lambda: server.set_version(version))
     spans = model.token_manager.weight_versions
-    assert [span.version for span in spans][-1] == version
+    if spans[-1].version != version:
+        raise CallEndedError
     assert len(spans) == 2
     assert spans[0].end == spans[1].start
     assert spans[-1].end == len(model.token_manager)
 
 
+@meets_a_call
 @pytest.mark.parametrize("how", ["agent.cancel", "task", "client.close"])
 async def test_a_cancelled_call_is_gone_from_the_server_and_from_the_trajectory(server, tokenizer, how):
     client = server.client(max_retries=0)
-    named = NamedRequests(client)
-    model = await rollout(named, tokenizer, 2)
+    model = await rollout(client, tokenizer, 2)
     before = model.token_manager.token_ids
-    calls = len(named.rids)
     model.update_config(sampling_params={"max_new_tokens": 3000, "ignore_eos": True})
     history = [{"role": "user", "content": [{"text": "another"}]}]
     agent = make_agent(model, messages=history)
     task = asyncio.create_task(agent.invoke_async("go"))
-    async with asyncio.timeout(30):
-        while len(named.rids) == calls or not await server.running():
-            await asyncio.sleep(0.01)
+    await server.sampling(task)
+    if task.done():
+        raise CallEndedError
     if how == "agent.cancel":
         agent.cancel()
         assert (await task).stop_reason == "cancelled"

@@ -15,7 +15,7 @@ from strands_sglang.backends import GenerateAnswer, GenerateRequest
 from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.gateway import Gateway
 from tests.gateway_clients import chat, messages, responses
-from tests.integration.servers import Server
+from tests.integration.servers import CallEndedError, Server, meets_a_call
 from tests.integration.test_exactness import (
     CallEveryTime,
     NamedRequests,
@@ -26,8 +26,6 @@ from tests.integration.test_exactness import (
 TURNS = 3
 BROKEN = 2
 """The request whose connection breaks, counted from 1."""
-HOLD = 2.5
-"""Seconds until a broken-off request may be repeated: by then the gateway has seen that its client is gone."""
 
 
 class Recorded(NamedRequests):
@@ -42,13 +40,18 @@ class Recorded(NamedRequests):
         super().__init__(client)
         self.endless = endless
         self.sampled: list[list[int] | None] = []
+        self.endless_ended = asyncio.Event()
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         self.sampled.append(None)
         number = len(self.sampled)
         if number == self.endless:
-            request = replace(request, sampling_params={"max_new_tokens": 2000, "ignore_eos": True})
-        answer = await super().ask(request)
+            request = replace(request, sampling_params={"max_new_tokens": 3000, "ignore_eos": True})
+        try:
+            answer = await super().ask(request)
+        finally:
+            if number == self.endless:
+                self.endless_ended.set()
         self.sampled[number - 1] = answer.output_ids.tolist()
         return answer
 
@@ -56,18 +59,24 @@ class Recorded(NamedRequests):
 class BreakingProxy:
     """Passes bytes between a client and the gateway, and breaks the connection of one request.
 
-    After a break before the answer, the next connection is held, lest the repeat join the call still in flight.
-
     Args:
         url: The gateway.
         before_answer: Waits for the moment to break the connection; None: when the answer begins, which is swallowed.
+        gone: Waits until the gateway has seen the break. The next connection is held for it, lest the repeat join the
+            call still in flight.
     """
 
-    def __init__(self, url: str, before_answer: Callable[[], Awaitable[None]] | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        before_answer: Callable[[], Awaitable[None]] | None,
+        gone: Callable[[], Awaitable[Any]],
+    ) -> None:
         self.port = int(url.rpartition(":")[2])
         self.before_answer = before_answer
+        self.gone = gone
         self.requests = 0
-        self.hold = 0.0
+        self.broken = False
 
     async def __aenter__(self) -> str:
         self.server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -77,8 +86,8 @@ class BreakingProxy:
         self.server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hold, self.hold = self.hold, 0.0
-        await asyncio.sleep(hold)
+        if self.broken:
+            await self.gone()
         from_gateway, to_gateway = await asyncio.open_connection("127.0.0.1", self.port)
         reached = asyncio.Event()
         ways = [
@@ -112,12 +121,12 @@ class BreakingProxy:
             await asyncio.Event().wait()  # `_back` ends it
         else:
             await self.before_answer()
-            self.hold = HOLD
+            self.broken = True
 
 
 async def until_running(server: Server, recorded: Recorded) -> None:
     async with asyncio.timeout(60):
-        while len(recorded.sampled) < BROKEN or not await server.running():
+        while len(recorded.sampled) < BROKEN or not (await server.running() or recorded.endless_ended.is_set()):
             await asyncio.sleep(0.01)
 
 
@@ -127,6 +136,7 @@ async def until_idle(server: Server) -> None:
             await asyncio.sleep(0.01)
 
 
+@meets_a_call
 @pytest.mark.parametrize(("hang_up", "stream"), [(True, False), (False, True)], ids=["hung-up", "answer-swallowed"])
 @pytest.mark.parametrize("agent", [chat, responses, messages])
 async def test_a_client_whose_connection_breaks_extends_token_by_token(
@@ -151,12 +161,15 @@ async def test_a_client_whose_connection_breaks_extends_token_by_token(
     ):
         session = gateway.open()
         moment = (lambda: until_running(server, recorded)) if hang_up else None
-        async with BreakingProxy(gateway.url, moment) as proxy_url:
+        async with BreakingProxy(gateway.url, moment, recorded.endless_ended.wait) as proxy_url:
             url = session.anthropic_url.replace(gateway.url, proxy_url)
             await agent(url, session.key, ["What is 1 + 2?"], stream=stream, rounds=TURNS)
         async with http.get(f"/sessions/{session.id}/trajectories") as answer:
             rows = await answer.json()
         counters = session.counters
+
+    if hang_up and None not in recorded.sampled:
+        raise CallEndedError
 
     # One request was cut: its sampling was aborted and repeated, or its answer was given again.
     assert len(recorded.sampled) == TURNS + hang_up
