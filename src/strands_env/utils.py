@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strands_sglang.backends.sglang import get_client_from_slime_args as get_cached_client_from_slime_args
+from strands_sglang.backends.clients import get_client_from_slime_args as get_cached_client_from_slime_args
 
 __path__: list[str] = []  # submodules of upstream: strands_sglang.compat
 

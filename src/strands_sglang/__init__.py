@@ -12,7 +12,8 @@ compat.warn_of_upstream()
 compat.install(__name__, compat.MODULES)
 
 if TYPE_CHECKING:
-    from .backends.sglang import SGLangClient, get_client, get_client_from_slime_args, get_tokenizer
+    from .backends.clients import get_client, get_client_from_slime_args, get_tokenizer
+    from .backends.sglang import SGLangClient
     from .backends.vllm import VLLMClient
     from .exceptions import (
         ContextOverflowError,
@@ -98,7 +99,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "backends.sglang": ("SGLangClient", "get_client", "get_client_from_slime_args", "get_tokenizer"),
+    "backends.clients": ("get_client", "get_client_from_slime_args", "get_tokenizer"),
+    "backends.sglang": ("SGLangClient",),
     "trajectory.packed": ("decode_routed_experts",),
     "backends.vllm": ("VLLMClient",),
     "model": ("SGLangModel", "TokenModel"),

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from strands_sglang.backends.sglang.shared import get_client, get_client_from_slime_args, get_tokenizer
+from strands_sglang.backends.clients import get_client, get_client_from_slime_args, get_tokenizer
 from strands_sglang.exceptions import SGLangRequestError
 
 
@@ -99,7 +99,7 @@ def test_tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return object()
 
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
-    monkeypatch.setattr("strands_sglang.backends.sglang.shared.only_from_cache", lambda path: path == "cached")
+    monkeypatch.setattr("strands_sglang.backends.clients.only_from_cache", lambda path: path == "cached")
     try:
         assert get_tokenizer("m") is get_tokenizer("m")
         assert get_tokenizer("m", revision="r") is not get_tokenizer("m")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.backends.prompt import PromptIds, check_vocabulary
+from strands_sglang.backends.contract import PromptIds, check_vocabulary
 from strands_sglang.backends.sglang.sampling import (
     SAMPLING_KEYS,
     validate_fields,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
 
+from strands_sglang.backends.clients import get_client, get_tokenizer
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.backends.http.served import SERVERS
-from strands_sglang.backends.sglang.shared import get_client, get_tokenizer
 from strands_sglang.compat import old_names
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
 from strands_sglang.trajectory.media.processor import image_expander

@@ -128,7 +128,7 @@ async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, 
         engine = await stack.enter_async_context(EmbeddedEngine(args.model, **more))
         return engine, engine.tokenizer, args.model
     from ..backends import client_class
-    from ..backends.sglang.shared import get_tokenizer
+    from ..backends.clients import get_tokenizer
 
     kind, address = client_class(args.base_url, args.backend)
     tokenizer = get_tokenizer(args.tokenizer)

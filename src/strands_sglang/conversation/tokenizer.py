@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..exceptions import ControlTokenError
 from ..template import Span, pattern_of
 from ..trajectory import pack_ids
-from ..trajectory.recent import Recent
 from .fast_paths import FastPath
+from .recent import Recent
 
 if TYPE_CHECKING:
     from .pieces import PieceDecoder, PieceEncoder

@@ -21,8 +21,8 @@ import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
 from ..conversation.options import MalformedCalls
+from ..conversation.recent import Recent
 from ..trajectory import Trajectory, Turn, digest
-from ..trajectory.recent import Recent
 from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arrange, without_volatile
 from .counters import Counters, counters_of
 from .dialects import CALL_PREFIXES

@@ -9,8 +9,7 @@ import base64
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import GetCoreSchemaHandler
@@ -80,6 +79,7 @@ class TokenView:
         return list(self.sequence.weight_versions)
 
 
+@dataclass(kw_only=True)
 class Trajectory(TokenView):
     """One path from a root to a leaf: its tokens and the facts about them.
 
@@ -93,6 +93,7 @@ class Trajectory(TokenView):
             trajectory.tokens.token_ids_array                                   # arrays, for computing
 
     Attributes:
+        tokens: The tokens as arrays.
         trainable: Its tokens are meant to be trained (a frozen sub-agent's are not).
         is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
             rewards of turns and spans refer to. True for at most one of an episode.
@@ -102,110 +103,80 @@ class Trajectory(TokenView):
         routed_experts: Raw int32 rows of the routed experts of a mixture-of-experts model for all positions but the
             last, or None.
         sampling_mask: The tokens that survived top-k and top-p at each position, or None. Not part of any file.
-        turns: The turns, root first, where the trajectory comes from a forest; results and files keep none.
+        turns: The turns, root first, where a model exports it; results and files keep none.
         trained: For every turn whether this trajectory trains its sampled tokens.
     """
 
-    def __init__(
-        self,
-        *,
-        tokens: TokenSequence | None = None,
-        agent_name: str | None = None,
-        trainable: bool = True,
-        is_main: bool = False,
-        is_discarded: bool = False,
-        finish_reason: str | None = None,
-        media: Iterable[PlacedMedium] = (),
-        routed_experts: bytes | None = None,
-        sampling_mask: SamplingMask | None = None,
-        turns: tuple[Turn, ...] = (),
-        trained: tuple[bool, ...] = (),
-    ) -> None:
-        self.turns, self.trained = turns, trained
-        self.trainable, self.is_main, self.is_discarded = trainable, is_main, is_discarded
-        self.agent_name = turns[-1].agent if turns else agent_name
-        self.finish_reason = turns[-1].completion.finish.type.value if turns else finish_reason
-        if turns:
-            return  # the rest is read from them when it is asked for
-        if tokens is None:
-            raise TypeError("a trajectory needs its tokens, or the turns that hold them")
-        self.tokens, self.media = tokens, list(media)
-        self.routed_experts, self.sampling_mask = routed_experts, sampling_mask
+    tokens: TokenSequence
+    agent_name: str | None = None
+    trainable: bool = True
+    is_main: bool = False
+    is_discarded: bool = False
+    finish_reason: str | None = None
+    media: Sequence[PlacedMedium] = field(default=(), repr=False)
+    routed_experts: bytes | None = field(default=None, repr=False)
+    sampling_mask: SamplingMask | None = field(default=None, repr=False, compare=False)
+    turns: tuple[Turn, ...] = field(default=(), repr=False, compare=False)
+    trained: tuple[bool, ...] = field(default=(), repr=False, compare=False)
 
-    @cached_property
-    def tokens(self) -> TokenSequence:
-        """The tokens as arrays."""
+    def __post_init__(self) -> None:
+        self.media = list(self.media)
+
+    @classmethod
+    def of_turns(
+        cls, turns: tuple[Turn, ...], *, trained: tuple[bool, ...], is_discarded: bool, is_main: bool
+    ) -> Trajectory:
+        """The trajectory of a path of a forest."""
         from .tokens import TokenSequence  # loads NumPy
 
-        steps = enumerate(zip(self.turns, self.trained, strict=True))
-        return TokenSequence.of_runs([run for i, (turn, trained) in steps for run in turn.runs(i, trained=trained)])
+        runs = [run for i, turn in enumerate(turns) for run in turn.runs(i, trained=trained[i])]
+        placed, growth = [], 0
+        for start, medium in [(turn.start, medium) for turn in turns for medium in turn.media]:
+            placed.append(medium.placed(start + growth))
+            growth += medium.growth
+        return cls(
+            tokens=TokenSequence.of_runs(runs),
+            agent_name=turns[-1].agent,
+            is_main=is_main,
+            is_discarded=is_discarded,
+            finish_reason=turns[-1].completion.finish.type.value,
+            media=placed,
+            routed_experts=join_routed_experts(turns),
+            sampling_mask=_join_sampling_masks(turns),
+            turns=turns,
+            trained=trained,
+        )
 
     @property
     def sequence(self) -> TokenSequence:
         """The same as `tokens`."""
         return self.tokens
 
-    @cached_property
-    def media(self) -> list[PlacedMedium]:
-        """All images in order, with their places in `token_ids`."""
-        placed, growth = [], 0
-        for start, medium in ((turn.start, medium) for turn in self.turns for medium in turn.media):
-            placed.append(medium.placed(start + growth))
-            growth += medium.growth
-        return placed
-
-    @cached_property
-    def routed_experts(self) -> bytes | None:
-        """Raw int32 rows of the routed experts for positions 0 to `len - 2`, or None when a turn has none."""
-        return join_routed_experts(self.turns)
-
-    @cached_property
-    def sampling_mask(self) -> SamplingMask | None:
-        """The tokens that survived top-k and top-p at each position, or None when a turn has none."""
-        parts = []
-        for turn in self.turns:
-            if turn.completion.sampling_mask is None:
-                return None
-            parts += [SamplingMask.empty(turn.prompt_length), turn.completion.sampling_mask]
-        return SamplingMask.join(parts)
-
     @property
     def images(self) -> list[str]:
         """Data URLs of all images in order."""
         return [medium.data for medium in self.media]
 
-    # ---- of the turns of a forest ------------------------------------------------
-
     @property
     def finish(self) -> Finish:
-        """End of the last completion."""
+        """End of the last completion, of the turns of a forest."""
         return self.turns[-1].completion.finish
 
     @property
     def calls(self) -> list[ToolCall]:
-        """All tool calls in order."""
+        """All tool calls in order, of the turns of a forest."""
         return [call for turn in self.turns for call in turn.calls]
 
     @property
     def request_ids(self) -> list[str]:
-        """Request ids of every model call in order."""
+        """Request ids of every model call in order, of the turns of a forest."""
         return [rid for turn in self.turns for rid in turn.completion.request_ids]
 
     # ---- for results and files ------------------------------------------------
 
     def labelled(self, *, agent_name: str | None, trainable: bool, is_main: bool) -> Trajectory:
         """The trajectory under the labels of an episode, without its turns."""
-        return Trajectory(
-            tokens=self.tokens,
-            agent_name=agent_name,
-            trainable=trainable,
-            is_main=is_main,
-            is_discarded=self.is_discarded,
-            finish_reason=self.finish_reason,
-            media=self.media,
-            routed_experts=self.routed_experts,
-            sampling_mask=self.sampling_mask,
-        )
+        return replace(self, agent_name=agent_name, trainable=trainable, is_main=is_main, turns=(), trained=())
 
     def facts(self) -> dict[str, Any]:
         """Everything that a file keeps beside tokens and routed experts, as JSON values."""
@@ -235,18 +206,6 @@ class Trajectory(TokenView):
             routed_experts=base64.b64decode(experts, validate=True) if isinstance(experts, str) else experts,
         )
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Trajectory):
-            return NotImplemented
-        same = self.facts() == other.facts() and self.tokens == other.tokens
-        return same and self.routed_experts == other.routed_experts
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FACTS)
-        return f"Trajectory({facts}, tokens={self.tokens!r})"
-
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return closed_schema(cls)
@@ -265,6 +224,15 @@ def join_routed_experts(turns: Sequence[Turn]) -> bytes | None:
     if not slices or any(piece is None for piece in slices):
         return None
     return b"".join(piece for piece in slices if piece is not None)
+
+
+def _join_sampling_masks(turns: Sequence[Turn]) -> SamplingMask | None:
+    parts: list[SamplingMask] = []
+    for turn in turns:
+        if turn.completion.sampling_mask is None:
+            return None
+        parts += [SamplingMask.empty(turn.prompt_length), turn.completion.sampling_mask]
+    return SamplingMask.join(parts)
 
 
 class CurrentPath(Protocol):

@@ -97,7 +97,7 @@ async def _run(call: Call) -> Any:
             if call.partial:
                 SUSPENDED.put(call.key, episode)
             return write_aborted(call, episode.control)
-        if any(path.images for model in episode.control.models for path in model.trajectories):
+        if any(path.images for path in result.trajectories):
             return await asyncio.to_thread(_finished, call, episode, result)  # processes them for the trainer
         return _finished(call, episode, result)
     except (SlimeConfigError, FailureStreakError):

@@ -7,6 +7,7 @@ prompt with images are the model's own (`get_rope_index`); sampled tokens contin
 from __future__ import annotations
 
 import base64
+import functools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +16,9 @@ from typing import Any
 import torch
 
 from strands_sglang.exceptions import MediaError
-from strands_sglang.trajectory.media import Medium, ProcessorExpander, expanded_ids, place_images
-from strands_sglang.trajectory.recent import Recent
+from strands_sglang.trajectory.media import ProcessorExpander, expanded_ids, place_images
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl")
-_REMEMBERED = 32  # images whose features are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,11 +86,11 @@ class Vision:
             placeholder_id=config.image_token_id,
             other_media_ids=[config.video_token_id],
         )
-        self._features: Recent[tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]] = Recent(_REMEMBERED)
+        self._look = functools.lru_cache(maxsize=32)(self._features)
 
     def forget(self) -> None:
         """Drop features of the old weights."""
-        self._features = Recent(_REMEMBERED)
+        self._look.cache_clear()
 
     def see(self, ids: list[int], images: Sequence[Any]) -> SeenPrompt:
         """Expand a prompt's placeholders and look at its images; `MediaError` if they disagree or one is unreadable."""
@@ -101,7 +100,7 @@ class Vision:
             raise MediaError(f"Prompt has {found} image placeholders but {len(given)} image inputs were provided")
         packed = array("i", ids)
         media = place_images(packed, [self.expander.enter(image) for image in given], self.expander)
-        looked = [self._look(medium) for medium in media]
+        looked = [self._look(medium.image) for medium in media]
         expanded = list(expanded_ids(packed, media))
         seen, grown = [], 0
         for medium, (features, deep, _) in zip(media, looked, strict=True):
@@ -117,20 +116,16 @@ class Vision:
             ids=expanded, images=tuple(seen), positions=positions, shift=int(positions.max()) + 1 - len(expanded)
         )
 
-    def _look(self, medium: Medium) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
+    def _features(self, image: bytes) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
         """Features, deep features and grid of an image."""
-        if (known := self._features.get(medium.digest)) is not None:
-            return known
-        made = self.expander.pixels(medium.image)
+        made = self.expander.pixels(image)
         grid = torch.as_tensor(made["image_grid_thw"])
         weight = next(self.tower.parameters())
         pixels = torch.as_tensor(made["pixel_values"]).to(weight)
         with torch.inference_mode():
             output = self.tower.get_image_features(pixels, grid.to(weight.device))
         deep = getattr(output, "deepstack_features", None) or ()
-        features = _rows(output.pooler_output), tuple(map(_rows, deep)), grid
-        self._features.put(medium.digest, features)
-        return features
+        return _rows(output.pooler_output), tuple(map(_rows, deep)), grid
 
 
 def _rows(features: Any) -> torch.Tensor:

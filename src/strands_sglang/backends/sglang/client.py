@@ -13,12 +13,11 @@ from typing import Any
 from typing_extensions import override
 
 from ...exceptions import BackendHTTPError
-from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest
+from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, PromptIds, check_vocabulary
 from ..http.attempts import FAILURES
 from ..http.connections import HTTPAnswer
 from ..http.retry import RetryClass
 from ..http.server import GenerateCall, ServerClient
-from ..prompt import PromptIds, check_vocabulary
 from . import server_info
 from .answer import check_belongs, read_answer
 from .errors import classify, http_error, parse_answer

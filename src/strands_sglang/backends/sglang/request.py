@@ -6,8 +6,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...exceptions import BackendRequestError
-from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind, PromptScoring
-from ..prompt import PromptIds, check_vocabulary
+from ..contract import (
+    CONSTRAINTS,
+    Capabilities,
+    GenerateRequest,
+    LogprobKind,
+    PromptIds,
+    PromptScoring,
+    check_vocabulary,
+)
 from .sampling import CONTEXT_RESERVE, validate_fields, validate_sampling_params
 
 CAPABILITIES = Capabilities(

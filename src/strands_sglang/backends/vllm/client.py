@@ -23,14 +23,21 @@ from ...exceptions import (
     BackendHTTPError,
     BackendRequestError,
 )
-from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
+from ..contract import (
+    BackendInfo,
+    Capabilities,
+    GenerateAnswer,
+    GenerateRequest,
+    LogprobKind,
+    PromptIds,
+    check_vocabulary,
+)
 from ..http.attempts import FAILURES, FailedAttempt
 from ..http.connections import Attempt, HTTPAnswer
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
 from ..http.transport import LoopTransport
-from ..prompt import PromptIds, check_vocabulary
 from .answer import RID_PREFIX, read_answer
 from .errors import classify, embedded_error, http_error
 from .request import CAPABILITIES, RAW_HINT, check_fields, check_sampling_params, is_plain, wire_fields

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...backends import client_class
-from ...backends.sglang import get_tokenizer
+from ...backends.clients import get_tokenizer
 from ...command_line import Exit, add_server, server_of
 from ...exceptions import MediaError, StrandsSGLangError, TemplateError
 from ...template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools

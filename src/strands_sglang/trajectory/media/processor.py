@@ -13,12 +13,12 @@ import math
 import os
 import threading
 from array import array
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...cache import cache_folder
 from ...exceptions import MediaError, install_command
-from ..recent import Recent
 from .entry import MAX_PIXELS, ImageEncoding, blank, encode, open_image, resized
 from .medium import EnteredImage, ImageExpander
 
@@ -27,7 +27,6 @@ PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
 
 _FAMILY_OF = {"Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
 _REMEMBERED_BYTES = 1 << 27  # of entered images, for other conversations with the same ones
-_REMEMBERED_SIZES = 4096
 _TRIES = 4  # sizes to ask a processor about before giving up
 _MOST_ELONGATED = 200  # as the Qwen family has it
 
@@ -102,8 +101,9 @@ class ProcessorExpander:
         self._unit = self._patch * int(settings["merge_size"])
         size = settings.get("size") or {}
         self._fewest, self._most = size.get("shortest_edge") or 0, size.get("longest_edge") or MAX_PIXELS
-        self._sizes: Recent[_Size] = Recent(_REMEMBERED_SIZES)
-        self._known: Recent[EnteredImage] = Recent(_REMEMBERED_BYTES)
+        self._final = functools.lru_cache(maxsize=4096)(self._final_size)
+        self._known: OrderedDict[Any, EnteredImage] = OrderedDict()
+        self._known_bytes = 0
         self._lock = threading.Lock()
         self._at_work: dict[Any, threading.Lock] = {}
 
@@ -145,20 +145,30 @@ class ProcessorExpander:
             MediaError: The image cannot be read, or the processor does not take it.
         """
         key = hashlib.sha256(image).digest(), max_pixels, encoding
-        if (known := self._known.get(key)) is not None:
-            return known
         with self._lock:
             at_work = self._at_work.setdefault(key, threading.Lock())
         with at_work:  # rollouts of a group begin with the same image at the same time
-            if (known := self._known.get(key)) is not None:
-                return known
             try:
-                entered = self._entered(image, max_pixels, encoding)
-                self._known.put(key, entered, len(entered.data))
+                if (known := self._recalled(key)) is None:
+                    known = self._entered(image, max_pixels, encoding)
+                    self._remember(key, known)
+                return known
             finally:
                 with self._lock:
                     self._at_work.pop(key, None)
-        return entered
+
+    def _recalled(self, key: Any) -> EnteredImage | None:
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
+
+    def _remember(self, key: Any, entered: EnteredImage) -> None:
+        with self._lock:
+            self._known[key] = entered
+            self._known_bytes += len(entered.data)
+            while self._known_bytes > _REMEMBERED_BYTES:
+                self._known_bytes -= len(self._known.popitem(last=False)[1].data)
 
     def _entered(self, image: bytes, max_pixels: int | None, encoding: ImageEncoding) -> EnteredImage:
         picture, encoded = open_image(image)
@@ -170,7 +180,7 @@ class ProcessorExpander:
         span = array("i", [self.placeholder_id]) * (math.prod(final.grid) // (self._unit // self._patch) ** 2)
         return EnteredImage.of(image, f"image/{encoding}", span, final.grid)
 
-    def _final(self, given: tuple[int, int], max_pixels: int | None) -> _Size:
+    def _final_size(self, given: tuple[int, int], max_pixels: int | None) -> _Size:
         """The size that an image is given, one that the processor leaves alone, and its grid.
 
         Computed as the Qwen family does it; the processor has the last word, asked once about every size.
@@ -178,9 +188,7 @@ class ProcessorExpander:
         Raises:
             MediaError: The processor takes no image of these proportions, or leaves no size alone.
         """
-        key, (width, height) = (given, max_pixels), given
-        if (known := self._sizes.get(key)) is not None:
-            return known
+        width, height = given
         if max(width, height) > _MOST_ELONGATED * min(width, height):
             raise MediaError(f"an image of {width} x {height} pixels is too elongated: at most {_MOST_ELONGATED} to 1")
         size = _smart_resize(width, height, self._unit, self._fewest, min(self._most, max_pixels or self._most))
@@ -195,9 +203,7 @@ class ProcessorExpander:
                 f"the image processor has no size for an image of {width} x {height} pixels that it would not resize "
                 "again: its min_pixels and max_pixels are too close together"
             )
-        final = _Size(size, (time, high, wide))
-        self._sizes.put(key, final)
-        return final
+        return _Size(size, (time, high, wide))
 
     def pixels(self, image: bytes) -> Any:
         """The arrays a model is fed for an image that has entered: `pixel_values` and `image_grid_thw`, numpy.

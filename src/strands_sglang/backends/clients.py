@@ -1,4 +1,4 @@
-"""Shared clients and tokenizers: one of each per address and path in a process.
+"""The client of an address. Shared clients and tokenizers: one of each per address and path in a process.
 
 `get_client`, `get_client_from_slime_args` and `get_tokenizer` return the same object for the same arguments; their
 `cache_clear` forgets what was made (it does not close clients).
@@ -9,20 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from strands_sglang.exceptions import install_command
+from ..exceptions import BackendRequestError, install_command
+from .engine.own_models import ModelLoadError, check_model_name, is_own_model, only_from_cache, why_not_loaded
 
-from ...exceptions import BackendRequestError
-from .. import client_class
-from ..engine.own_models import (
-    ModelLoadError,
-    check_model_name,
-    is_own_model,
-    only_from_cache,
-    why_not_loaded,
-)
-from ..http.server import ServerClient
+if TYPE_CHECKING:
+    from .http.server import ServerClient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,6 +26,24 @@ DEFAULT_CONCURRENCY_PER_ENGINE = 512
 
 _clients: dict[Any, ServerClient] = {}
 _tokenizers: dict[Any, Any] = {}
+
+
+def client_class(base_url: str, plain: str = "sglang") -> tuple[type[ServerClient], str]:
+    """The client class for an address, and the address without its marking.
+
+    `vllm+http://host:8000` is vLLM, `sglang+http://...` SGLang, a plain address of the kind `plain`; else `ValueError`.
+    """
+    kind, marked, rest = str(base_url).partition("+http")
+    kind, rest = (kind, f"http{rest}") if marked else (plain, str(base_url))
+    if kind == "vllm":
+        from .vllm import VLLMClient
+
+        return VLLMClient, rest
+    if kind == "sglang":
+        from .sglang import SGLangClient
+
+        return SGLangClient, rest
+    raise ValueError(f"base_url={base_url!r}: expected http://..., sglang+http://... or vllm+http://...")
 
 
 class _Cached(Generic[P, R]):
@@ -113,7 +124,7 @@ def _count(args: Any, name: str) -> int | None:
 
 def _load_tokenizer(path: str, options: dict[str, Any]) -> Any:
     if is_own_model(path):
-        from ..engine.loader import load_tokenizer
+        from .engine.loader import load_tokenizer
 
         return load_tokenizer(path)
     check_model_name(path)
