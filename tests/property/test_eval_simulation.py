@@ -10,6 +10,8 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify_run
-from strands_env.eval.store import ResultLog, config, files
+from strands_env.eval.store import ResultLog, reader, record, writer
 from tests.unit.eval_support import FakeEnv, outcome, task, with_tokens
 from tests.unit.simulation import CrashError, SimulatedDisk, simulate
 
@@ -31,11 +33,11 @@ OUTPUT = Path("/simulated/run/results.jsonl")
 
 @pytest.fixture(autouse=True)
 def _no_system(monkeypatch):
-    monkeypatch.setattr(files, "lock", lambda fd, path: None)
-    monkeypatch.setattr(config, "versions", lambda: {"python": "3"})
+    monkeypatch.setattr(writer, "lock", lambda fd, path: None)
+    monkeypatch.setattr(writer, "versions", lambda: {"python": "3"})
     monkeypatch.setattr("strands_env.eval.run.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
     monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)
-    monkeypatch.setattr("strands_env.eval.store.log.logger.disabled", True)
+    monkeypatch.setattr("strands_env.eval.store.writer.logger.disabled", True)
     monkeypatch.setattr("strands_env.eval.run.run.logger.disabled", True)
 
 
@@ -98,25 +100,31 @@ class Saved:
     def finish(self, state: Any) -> None: ...
 
 
-def on(disk: SimulatedDisk, seed: int, scenario: Scenario, progress: Saved, stop_at: float | None = None) -> Any:
-    files.os = disk  # type: ignore[assignment]
+@contextmanager
+def running_on(disk: SimulatedDisk) -> Iterator[None]:
+    for module in (reader, record, writer):
+        module.os = disk  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in (reader, record, writer):
+            module.os = os  # type: ignore[attr-defined]
 
+
+def on(disk: SimulatedDisk, seed: int, scenario: Scenario, progress: Saved, stop_at: float | None = None) -> Any:
     async def main() -> Any:
         evaluator = scenario.evaluator(progress)
         if stop_at is not None:
             asyncio.get_running_loop().call_later(stop_at, evaluator.stop)
         return await evaluator.run(scenario.tasks)
 
-    try:
+    with running_on(disk):
         return simulate(seed, main)
-    finally:
-        files.os = os
 
 
 def check_file(disk: SimulatedDisk, scenario: Scenario, at_least: int) -> set[str]:
     """Whatever happened: what is in the file is right, and what was said to be saved is there."""
-    files.os = disk  # type: ignore[assignment]
-    try:
+    with running_on(disk):
         log = ResultLog(scenario.evaluator().paths)
         assert len(log) >= at_least, "a saved sample is lost"
         final = set()
@@ -130,8 +138,6 @@ def check_file(disk: SimulatedDisk, scenario: Scenario, at_least: int) -> set[st
             assert sample.step_result == scenario.answer(name)
         log.close()
         return final
-    finally:
-        files.os = os
 
 
 def schedule(seed: int) -> tuple[list[str], bytes]:
@@ -171,12 +177,9 @@ def schedule(seed: int) -> tuple[list[str], bytes]:
     assert len(check_file(disk, scenario, len(scenario.tasks) * scenario.samples)) == (
         len(scenario.tasks) * scenario.samples
     )
-    files.os = disk  # type: ignore[assignment]
-    try:
+    with running_on(disk):
         assert verify_run(OUTPUT).is_intact
         return log + disk.log, disk.pread(disk.open(OUTPUT, disk.O_RDONLY), 10**9, 0)
-    finally:
-        files.os = os
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, PART))

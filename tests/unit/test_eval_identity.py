@@ -19,11 +19,10 @@ import pytest
 from pydantic import PrivateAttr
 
 from strands_env.core import Action, TaskContext
-from strands_env.core.jsonable import canonical, changed, name_of, plain
+from strands_env.core.jsonable import canonical, changed, differences, digest, name_of, plain
 from strands_env.eval import Evaluator, read_results
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.tasks import TaskNamer, task_digest
-from strands_env.eval.store.config import differences, digest
 from tests.conftest import ROOT
 from tests.unit.eval_support import FakeEnv, task
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, files, load_run, verify_run
+from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, load_run, verify_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -77,7 +78,7 @@ def test_tools_of_a_batch_that_was_not_written_are_written_with_the_next(paths, 
     made.step_result.observation.tools = "[1]"
     log = ResultLog(paths)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_all_at", refused)
+        patch.setattr("strands_env.eval.store.writer.write_at", refused)
         with pytest.raises(StoreError):
             log.append([made])
     log.append([made])
@@ -338,13 +339,11 @@ def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
     log.append([sample(1.0)])
     size = paths.results.stat().st_size
 
-    def full(fd, data):
-        import os
-
-        os.write(fd, data[:10])
+    def full(fd, data, offset):
+        os.pwrite(fd, data[:10], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.files.write_all", full)
+    monkeypatch.setattr("strands_env.eval.store.writer.write_at", full)
     with pytest.raises(Exception, match="No space left"):
         log.append([sample(0.0, 1)])
     monkeypatch.undo()
@@ -477,10 +476,10 @@ def test_a_folder_in_place_of_the_results_is_named(tmp_path):
 
 
 def test_a_full_device_at_the_configuration_is_named(paths, monkeypatch):
-    def full(fd, data):
+    def full(fd, data, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.files.write_all", full)
+    monkeypatch.setattr("strands_env.eval.store.writer.write_at", full)
     with pytest.raises(StoreError, match=r"run.json.*No space left"):
         RunConfig(paths.run, {}).check(has_results=False)
     assert list(paths.run.parent.iterdir()) == []

@@ -14,7 +14,7 @@ from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError, EvalSample, read_results
 from strands_env.eval.dialects import DIALECTS, DialectTotals, PlayedRollout, play
-from strands_env.eval.store.files import naming_errors
+from strands_env.eval.store.record import naming_errors
 from strands_sglang.command_line import Exit
 from strands_sglang.conversation.messages import format_messages
 from strands_sglang.testing import Reply

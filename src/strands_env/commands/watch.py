@@ -26,8 +26,7 @@ from strands_env.commands.terminal import (
     shows,
 )
 from strands_env.eval import EvalError, EvalSample
-from strands_env.eval.store.files import naming_errors
-from strands_env.eval.store.records import LineError, decode, to_sample
+from strands_env.eval.store.record import LineError, decode, naming_errors, to_sample
 from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit
 

@@ -19,7 +19,7 @@ from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import ResultReader, load_run
-from strands_env.eval.store.files import naming_errors
+from strands_env.eval.store.record import naming_errors
 from strands_env.report.details import before
 from strands_env.report.run import header_of, system_prompt_of, title_of
 

@@ -15,7 +15,7 @@ from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
-from strands_env.eval.store.files import naming_errors
+from strands_env.eval.store.record import naming_errors
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
 from strands_env.report.run import ReportResult, header_of

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.deadline import is_closing
-from strands_env.core.jsonable import canonical, changed, copied, is_json, plain
+from strands_env.core.jsonable import canonical, changed, copied, digest, is_json, plain
 from strands_env.core.seeds import derive_seed
 from strands_env.eval.errors import DatasetError
-from strands_env.eval.store.config import digest
 
 AHEAD = 64
 """Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from .config import RunConfig, load_run
-from .files import StorePaths
-from .log import ResultLog, ResultWriter
-from .reader import Damage, Entry, RecordFile, ResultReader, StoredSamples, Verification, read_results, verify_run
+from .reader import (
+    Damage,
+    Entry,
+    RecordFile,
+    ResultReader,
+    StoredSamples,
+    Verification,
+    load_run,
+    read_results,
+    verify_run,
+)
+from .record import StorePaths
+from .writer import ResultLog, ResultWriter, RunConfig
 
 __all__ = [
     "Damage",

@@ -1,24 +1,37 @@
-"""Reading and verifying results, of a finished or of a running run, without locking or changing its files."""
+"""Reading and verifying a run, finished or not, without locking or changing its files."""
 
 from __future__ import annotations
 
-import logging
+import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
+import orjson
+
+from strands_env.core import StepResult, TokenObservation, Trajectory
+from strands_env.core.jsonable import canonical
+from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample, Score
-from strands_env.eval.store import files
-from strands_env.eval.store.config import checksum_of, load_run
-from strands_env.eval.store.files import StorePaths
-from strands_env.eval.store.records import Line, LineError, decode, lines_of, read_line, score_of, to_sample
-from strands_env.eval.store.tokens import FrameReader, place_of_tools, places_of
-
-logger = logging.getLogger(__name__)
+from strands_env.eval.store.record import (
+    Line,
+    LineError,
+    StorePaths,
+    decode,
+    lines_of,
+    naming_errors,
+    payload_of,
+    place_of_tools,
+    places_of,
+    read_at,
+    read_line,
+    score_of,
+    to_sample,
+)
 
 
 class Entry(NamedTuple):
@@ -27,6 +40,68 @@ class Entry(NamedTuple):
     prompt_id: str
     index: int  # type: ignore[assignment]  # the field, not the method of tuples
     offset: int
+
+
+class FrameReader:
+    """Reads frames from the side file, opened at the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def read(self, place: Sequence[int]) -> bytes:
+        """The payload of the frame at `[offset, length]`; `StoreCorruptError` where there is none, or it is damaged."""
+        if self._fd is None:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise StoreCorruptError(f"records point at tokens in {str(self._path)!r}, which is missing") from None
+        offset, length = place
+        frame = read_at(self._fd, offset, length)
+        where = f"bytes {offset} to {offset + length} of {str(self._path)!r}"
+        if len(frame) != length:
+            raise StoreCorruptError(f"{where} are missing: the file is shorter than its records say")
+        payload = payload_of(frame)
+        if payload is None:
+            raise StoreCorruptError(f"{where} are damaged: the checksum does not match")
+        return payload
+
+    def fill(self, result: StepResult, tokens: dict[str, Any]) -> None:
+        """Put the token data back into a result; `StoreCorruptError` where it is missing, or damaged."""
+        try:
+            self._fill(result, tokens)
+        except (LookupError, ValueError, TypeError, OverflowError, OSError) as error:
+            raise StoreCorruptError(f"the tokens of a record cannot be read: {error!r}") from error
+
+    def _fill(self, result: StepResult, tokens: dict[str, Any]) -> None:
+        places: dict[tuple[int, int], TokenObservation] = {}
+
+        def observation(place: Sequence[int]) -> TokenObservation:
+            key = (place[0], place[1])
+            if key not in places:
+                places[key] = TokenObservation.from_bytes(self.read(place))
+            return places[key]
+
+        if tokens["observation"]:
+            result.observation.tokens = observation(tokens["observation"])
+        if tokens.get("tools"):
+            result.observation.tools = shared_text(self.read(tokens["tools"]).decode())
+        result.trajectories = [
+            Trajectory.from_dict(
+                {
+                    **item,
+                    "tokens": observation(item["tokens"]),
+                    "routed_experts": None if item["routed_experts"] is None else self.read(item["routed_experts"]),
+                }
+            )
+            for item in tokens["trajectories"]
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
 class RecordFile:
@@ -41,8 +116,8 @@ class RecordFile:
     def fd(self) -> int:
         """The open results file."""
         if self._fd is None:
-            with files.naming_errors("read", self.paths.results):
-                self._fd = files.open_to_read(self.paths.results)
+            with naming_errors("read", self.paths.results):
+                self._fd = os.open(self.paths.results, os.O_RDONLY)
         return self._fd
 
     def read(self, offset: int, *, with_tokens: bool = False) -> EvalSample:
@@ -65,14 +140,14 @@ class RecordFile:
         """Close the files; they are opened again when they are needed."""
         self._frames.close()
         if self._fd is not None:
-            files.close(self._fd)
+            os.close(self._fd)
             self._fd = None
 
     def __del__(self) -> None:
         self.close()
 
     def _record(self, offset: int) -> dict[str, Any]:
-        with files.naming_errors("read", self.paths.results):
+        with naming_errors("read", self.paths.results):
             line = read_line(self.fd, offset)
         try:
             return decode(line)
@@ -98,7 +173,7 @@ class ResultReader:
         self.paths = StorePaths.of(output_path)
         self._records = RecordFile(self.paths)
         try:
-            with files.naming_errors("read", self.paths.results):
+            with naming_errors("read", self.paths.results):
                 self.entries = self._entries()
         except BaseException:
             self.close()
@@ -224,6 +299,37 @@ class StoredSamples(MutableSequence[EvalSample]):
         return f"<{len(self)} samples>"
 
 
+def load_run(path: Path) -> dict[str, Any] | None:
+    """The saved document of a run, None where there is none. `config` and `about` are objects."""
+    try:
+        with naming_errors("read", path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                document = orjson.loads(read_at(fd, 0, os.fstat(fd).st_size))
+            finally:
+                os.close(fd)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
+    for name, needed in (("config", True), ("about", False), ("environment", False)):
+        value = document.setdefault(name, None)
+        if not (isinstance(value, dict) or (value is None and not needed)):
+            raise StoreCorruptError(
+                f"{str(path)!r} is not the configuration of a run: {name!r} must be a JSON object, got {value!r}"
+            )
+    document["about"] = document["about"] or {}
+    return document
+
+
+def checksum_of(document: Mapping[str, Any]) -> str:
+    """CRC-32 of a saved document's content, its own field `crc` left out; `verify_run` compares it."""
+    content = canonical({name: value for name, value in document.items() if name != "crc"})
+    return f"{zlib.crc32(content):08x}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """A place that differs from what was written.
@@ -284,13 +390,13 @@ def verify_run(output_path: str | Path) -> Verification:
     frames = FrameReader(paths.tokens)
     seen: set[bytes] = set()
     tools: set[tuple[int, int]] = set()
-    with files.naming_errors("read", paths.results):
-        fd = files.open_to_read(paths.results)
+    with naming_errors("read", paths.results):
+        fd = os.open(paths.results, os.O_RDONLY)
         try:
             for line in lines_of(fd):
                 _verify_line(line, paths, frames, seen, tools, found)
         finally:
-            files.close(fd)
+            os.close(fd)
             frames.close()
     found.samples = len(seen)
     _verify_config(paths, found)

@@ -1,19 +1,27 @@
-"""Lines of a results file: a sample as JSON with a checksum, and back, by the offset of its line.
+"""The files of a run, and the records in them.
+
+A sample is one line of the results file: JSON with a checksum, the CRC-32 of everything before it.
 
     {"id":..,"prompt_id":..,"task":..,"index":..,"aborted":..,"reward":..,"attempts":..,"duration_s":..,
      "tokens":{..},"action":{..},"step_result":{..},"crc":"1a2b3c4d"}
 
-The fields before `action` are the head, which is all that a resume needs. `crc` is the CRC-32 of everything before it.
+The fields before `action` are the head, which is all that a resume needs. `tokens` points into the side file at
+checksummed, compressed frames. A set of tools is a frame too: one for all samples of a run that were given the same.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 import pydantic_core
@@ -28,12 +36,11 @@ from strands_env.core import (
     StepResult,
     TaskContext,
     TerminationReason,
+    TokenObservation,
 )
 from strands_env.core.jsonable import shown, text_of
-from strands_env.eval.errors import StoreCorruptError
+from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample, Score, located
-from strands_env.eval.store import files
-from strands_env.eval.store.tokens import end_of
 
 _BLOCK = 1 << 20
 _BEGINNING = b'{"id":"'
@@ -43,6 +50,56 @@ _BODY = b',"action":'
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
 _CHECKSUM_LENGTH = len(b',"crc":"00000000"}\n')
 _NO_TOKENS: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}
+
+_FRAME = struct.Struct("<4sII")
+_MAGIC = b"STK1"
+_LEVEL = 1
+MAX_SETS_OF_TOOLS = 4096
+"""Sets of tools whose places a writer remembers: where every task has its own, the index must not grow with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePaths:
+    """The files of one run, beside each other: `x.jsonl`, `x.tokens` and `x.run.json`."""
+
+    results: Path
+
+    @classmethod
+    def of(cls, output_path: str | Path) -> Self:
+        """The files for an output path: a `.jsonl` file, or a folder that gets `results.jsonl`."""
+        path = Path(output_path)
+        return cls(results=path if path.suffix == ".jsonl" else path / "results.jsonl")
+
+    @property
+    def tokens(self) -> Path:
+        """Side file of tokens."""
+        return self.results.with_suffix(".tokens")
+
+    @property
+    def run(self) -> Path:
+        """Configuration, versions and seeds of the run."""
+        return self.results.with_suffix(".run.json")
+
+
+@contextmanager
+def naming_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn system errors into `StoreError`s that name the file; a missing file to read stays a `FileNotFoundError`."""
+    try:
+        yield
+    except OSError as error:
+        if doing == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        raise StoreError(f"cannot {doing} {str(path)!r}: {error.strerror or error}") from error
+
+
+def read_at(fd: int, offset: int, length: int) -> bytes:
+    """`length` bytes from an offset, fewer at the end of the file."""
+    parts: list[bytes] = []
+    while length > 0 and (part := os.pread(fd, length, offset)):
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class LineError(ValueError):
@@ -99,7 +156,7 @@ def lines_of(fd: int) -> Iterator[Line]:
     """All lines of an open file."""
     number = offset = position = 0
     rest: list[bytes] = []
-    while block := files.read_at(fd, position, _BLOCK):
+    while block := read_at(fd, position, _BLOCK):
         position += len(block)
         first, *others = block.split(b"\n")
         rest.append(first)
@@ -117,7 +174,7 @@ def read_line(fd: int, offset: int) -> bytes:
     """The line that begins at an offset."""
     parts: list[bytes] = []
     size = 4096
-    while block := files.read_at(fd, offset, size):
+    while block := read_at(fd, offset, size):
         end = block.find(b"\n")
         if end >= 0:
             parts.append(block[: end + 1])
@@ -334,3 +391,102 @@ def _known_result(sample: EvalSample, failure: Exception) -> StepResult:
         termination_reason=reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
         error=ErrorRecord(type=type(failure).__name__, message=text, traceback="", where=Phase.LOOP),
     )
+
+
+class FrameWriter:
+    """Collects the frames of a batch of records; the caller appends `data` to the file before the records.
+
+    `offset` is the length of the file before the batch; `tools` maps the hash of a set of tools to its place in the
+    file, those of the batch included.
+    """
+
+    def __init__(self, offset: int, tools: Mapping[bytes, list[int]]) -> None:
+        self.tools = dict(tools)
+        self._start = offset
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    @property
+    def data(self) -> bytes:
+        """All frames."""
+        return b"".join(self._parts)
+
+    def add(self, payload: bytes) -> list[int]:
+        """Add a frame; returns its `[offset, length]` in the file."""
+        body = zlib.compress(payload, _LEVEL)
+        frame = _FRAME.pack(_MAGIC, len(body), zlib.crc32(body)) + body
+        place = [self._start + self._length, len(frame)]
+        self._parts.append(frame)
+        self._length += len(frame)
+        return place
+
+    def add_result(self, result: StepResult) -> dict[str, Any] | None:
+        """Add all token data of a result; returns its places for the record, None without token data."""
+        places: list[tuple[TokenObservation, list[int]]] = []
+
+        def place(tokens: TokenObservation) -> list[int]:
+            for known, where in places:
+                if known == tokens:
+                    return where
+            places.append((tokens, self.add(tokens.to_bytes())))
+            return places[-1][1]
+
+        trajectories = [
+            {
+                **item.facts(),
+                "tokens": place(item.tokens),
+                "routed_experts": None if item.routed_experts is None else self.add(item.routed_experts),
+            }
+            for item in result.trajectories
+        ]
+        observed = result.observation.tokens
+        if observed is None and not trajectories:
+            return None
+        record = {"observation": None if observed is None else place(observed), "trajectories": trajectories}
+        if tools := result.observation.tools:
+            record["tools"] = self._place_of_tools(tools)
+        return record
+
+    def _place_of_tools(self, tools: str) -> list[int]:
+        data = tools.encode()
+        key = sha256(data).digest()
+        if key not in self.tools:
+            if len(self.tools) >= MAX_SETS_OF_TOOLS:
+                self.tools.clear()
+            self.tools[key] = self.add(data)
+        return self.tools[key]
+
+
+def payload_of(frame: bytes) -> bytes | None:
+    """The payload of a frame, None where it is damaged."""
+    if len(frame) < _FRAME.size:
+        return None
+    magic, size, checksum = _FRAME.unpack_from(frame)
+    body = frame[_FRAME.size :]
+    return zlib.decompress(body) if (magic, size, checksum) == (_MAGIC, len(body), zlib.crc32(body)) else None
+
+
+def may_be_ours(start: bytes) -> bool:
+    """True for the beginning of a side file, or of the remains of one."""
+    return start.startswith(_MAGIC) or _MAGIC.startswith(start) or not start.strip(b"\0")
+
+
+def places_of(tokens: dict[str, Any] | None) -> list[tuple[int, int]]:
+    """Every `[offset, length]` a record points at, each once."""
+    if not tokens:
+        return []
+    places = [tokens["observation"], place_of_tools(tokens)]
+    for item in tokens["trajectories"]:
+        places += [item["tokens"], item["routed_experts"]]
+    return list(dict.fromkeys((place[0], place[1]) for place in places if place))
+
+
+def place_of_tools(tokens: dict[str, Any] | None) -> tuple[int, int] | None:
+    """The `[offset, length]` of the set of tools of a record."""
+    place = (tokens or {}).get("tools")
+    return (place[0], place[1]) if place else None
+
+
+def end_of(tokens: dict[str, Any] | None) -> int:
+    """The end of the last frame a record points at; 0 for none."""
+    return max((place[0] + place[1] for place in places_of(tokens)), default=0)
