@@ -15,11 +15,10 @@ import pytest
 from provider_support import Replay, add, call, completion, tokenizer
 from strands import Agent, tool
 
-import strands_sglang
 from strands_env.core import Environment
 from strands_env.training import slime
 from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.settings import SCORING, STREAK
+from strands_env.training.slime.call import SCORING, STREAK
 from strands_sglang.testing import Reply
 
 
@@ -108,7 +107,8 @@ class Rig:
         for name in ("slime", "slime.rollout"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         monkeypatch.setitem(sys.modules, "slime.rollout.sglang_rollout", module)
-        monkeypatch.setattr(strands_sglang, "get_client_from_slime_args", lambda args, **options: self.client)
+        generate = sys.modules["strands_env.training.slime.generate"]  # the package hands on a function of this name
+        monkeypatch.setattr(generate, "get_client_from_slime_args", lambda args, **options: self.client)
         monkeypatch.setattr(_settings, "_PROVEN", set())
         STREAK.reset()
         SCORING.reset()

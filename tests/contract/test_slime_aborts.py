@@ -13,8 +13,8 @@ from provider_support import Replay, add, call, completion
 from slime_support import AddEnv, Rig, Sample, TwoPaths, check, rig, settle
 from strands import tool
 
-from strands_env.training.slime.backend import RolloutControl
-from strands_env.training.slime.episode import SUSPENDED, AbortWatch, Episode
+from strands_env.training.slime.call import RolloutControl
+from strands_env.training.slime.rollout import SUSPENDED, AbortWatch, Episode
 from strands_env.training.slime.sample import RolloutSamples
 from strands_sglang.testing import FaultyServer, Reply, faults
 from tests.unit.client_support import make

@@ -29,7 +29,7 @@ from slime_support import (
 from strands_env.core import Environment, RewardResult
 from strands_env.testing import ScriptedModel
 from strands_env.training import slime
-from strands_env.training.slime.episode import SUSPENDED
+from strands_env.training.slime.rollout import SUSPENDED
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

@@ -21,7 +21,7 @@ from strands_env.training import slime
 from strands_env.training.formats import write_rows
 from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
 from strands_env.training.slime import hooks
-from strands_env.training.slime.settings import SCORING, STREAK
+from strands_env.training.slime.call import SCORING, STREAK
 from strands_sglang.backends import (
     Backend,
     Capabilities,

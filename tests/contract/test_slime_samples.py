@@ -17,8 +17,8 @@ from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import SamplingMask, slime
-from strands_env.training.slime.backend import CallRecord, sampling_mask_of_path
 from strands_env.training.slime.hooks import rollout_metrics
+from strands_env.training.slime.rollout import CallRecord, sampling_mask_of_path
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

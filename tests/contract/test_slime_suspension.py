@@ -11,8 +11,8 @@ from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, rig, settle
 
 from strands_env.training import slime
-from strands_env.training.slime.backend import RolloutControl
-from strands_env.training.slime.episode import SUSPENDED, Episode, SuspendedEpisodes
+from strands_env.training.slime.call import RolloutControl
+from strands_env.training.slime.rollout import SUSPENDED, Episode, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

@@ -1,7 +1,7 @@
 """A disk, a clock and a scheduler decided by a seed: any schedule of an evaluation, and any crash, can be replayed.
 
-`SimulatedDisk` takes the place of `os` in `strands_env.eval.store`: files in memory, each with what the device holds for
-certain and with what was written since. A crash keeps the first and any part of the second: of a killed process
+`SimulatedDisk` takes the place of `os` in `strands_env.eval.store`: files in memory, each with what the device holds
+for certain and with what was written since. A crash keeps the first and any part of the second: of a killed process
 everything that was written, of a machine without power any blocks of any of the writes.
 `SimulatedLoop` is an event loop whose time jumps to the next timer, that starts at any of the ready callbacks, and
 that does the work of threads itself, at some later moment.

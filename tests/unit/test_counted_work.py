@@ -29,7 +29,8 @@ from strands_env.core import Action, Environment
 from strands_env.eval import Evaluator
 from strands_env.eval.store import ResultLog, StorePaths
 from strands_env.training.sample import TrainingSample
-from strands_env.training.slime.backend import RolloutBackend, RolloutControl
+from strands_env.training.slime.call import RolloutControl
+from strands_env.training.slime.rollout import RolloutBackend
 from strands_env.training.slime.sample import fill
 from strands_env.training.slime.settings import Needs
 from strands_sglang import SGLangModel

@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-import strands_sglang
 from strands_env.core import Action, Environment
 from strands_env.training import InvalidSampleError, TrainingSample, samples_from_model, skyrl, slime, verl
 from strands_env.training.slime import settings as _settings
-from strands_env.training.slime.prompt import prompt_images
+from strands_env.training.slime.generate import prompt_images
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
 from strands_sglang.trajectory.media import ProcessorExpander
@@ -133,7 +132,8 @@ def slimes_sample() -> Any:
 
 async def run_slime(monkeypatch: pytest.MonkeyPatch, tiny: TinyModel, args: Any, **params: Any) -> Any:
     async with engine_of(tiny) as engine:
-        monkeypatch.setattr(strands_sglang, "get_client_from_slime_args", lambda args, **options: engine)
+        generate = sys.modules["strands_env.training.slime.generate"]
+        monkeypatch.setattr(generate, "get_client_from_slime_args", lambda args, **options: engine)
         return await slime.generate(args, slimes_sample(), {**PARAMS, "max_new_tokens": 60, **params})
 
 

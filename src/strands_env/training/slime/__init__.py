@@ -8,14 +8,14 @@
     --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
     --custom-config-path config.yaml            # strands_env_factory: my_module.make_env, ...
 
-slime is imported only while these functions run. The options are those of `SlimeSettings`. slime's forks vime and miles
-take the same functions, miles `generate_miles` for the first.
+slime is imported only while these functions run; options are those of `SlimeSettings`. Its forks vime and miles take
+the same functions, miles `generate_miles` for the first.
 """
 
 from __future__ import annotations
 
-from .episode import close, router_model_factory
-from .generate import generate, generate_miles
+from .call import FailureStreakError
+from .generate import generate, generate_miles, router_model_factory
 from .hooks import (
     check_reward_nonzero_std,
     log_eval_rollout,
@@ -24,7 +24,8 @@ from .hooks import (
     reward_post_process,
     teacher_log_probs,
 )
-from .settings import FailureStreakError, SlimeConfigError, SlimeSettings
+from .rollout import close
+from .settings import SlimeConfigError, SlimeSettings
 
 __all__ = [
     "FailureStreakError",

@@ -1,4 +1,4 @@
-"""`generate`: the rollout function slime calls, from slime's sample to the filled one."""
+"""`generate`: the rollout function slime calls, from its sample's prompt to the filled sample. Read from the top."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ import asyncio
 import functools
 import importlib
 import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from strands_env.core import StepResult
+from strands_env.core import Action, StepResult, TaskContext
+from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import with_all_sampled_tokens
-from strands_env.training.slime.episode import SUSPENDED, Episode, resumed, started
-from strands_env.training.slime.sample import write, write_aborted, write_unusable
-from strands_env.training.slime.settings import (
+from strands_env.training.slime.call import (
     STREAK,
     Call,
     FailureStreakError,
-    SlimeConfigError,
+    RolloutControl,
     is_swallowed,
     raise_in_the_run,
 )
+from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
+from strands_env.training.slime.sample import Pictures, write, write_aborted, write_unusable
+from strands_env.training.slime.settings import METADATA_KEY, SlimeConfigError
+from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
+from strands_sglang.trajectory.media import ImageEncoding, as_rgb, encode
 
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout, twice as long before each next one."""
+
+_WRONG_CONFIGURATION = (TypeError, ValueError, AttributeError, KeyError, ImportError)
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -89,7 +98,7 @@ async def _run(call: Call) -> Any:
     """One attempt: the rollout that waits for this call or a new one, to its end, into slime's sample."""
     episode = None
     try:
-        episode = resumed(call) or await started(call)
+        episode = _resumed(call) or await _started(call)
         result = await episode.run()
         if episode.config_error is not None:
             raise episode.config_error
@@ -108,6 +117,175 @@ async def _run(call: Call) -> Any:
         record = ErrorRecord.from_exception(error, Phase.LOOP)
         control = None if episode is None else episode.control
         return write_unusable(call, control, None, record, TerminationReason.UNCLASSIFIED_ERROR)
+
+
+def _resumed(call: Call) -> Episode | None:
+    """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
+    episode = SUSPENDED.take(call.key) if call.partial else None
+    SUSPENDED.expire(call.settings.max_suspension)
+    if episode is None or episode.has_failed:
+        return None
+    episode.control.is_aborted = lambda: call.is_stopping  # slime may have replaced its state
+    episode.control.sample = call.sample
+    return episode
+
+
+async def _started(call: Call) -> Episode:
+    """A new rollout: the environment of the factory, on the prompt of the sample.
+
+    Raises:
+        SlimeConfigError: The prompt cannot be sent, or the factory makes no environment.
+    """
+    prompt = await prompt_of(call)
+    control = RolloutControl(
+        is_aborted=lambda: call.is_stopping,
+        suspends=call.partial,
+        sampled_limit=call.sampled_limit,
+        sample=call.sample,
+        trainer=call.trainer,
+        records=[] if call.needs.top_p else None,
+        successes=call.successes,
+    )
+    episode = Episode(task=None, control=control)  # type: ignore[arg-type]
+    environment = call.settings.make_environment(
+        model_factory=lambda: _make_model(call, episode),
+        args=call.args,
+        sample=call.sample,
+        evaluation=call.evaluation,
+    )
+    if prompt.system is not None:
+        environment.system_prompt = prompt.system
+    control.scores = getattr(environment, "reward_fn", None) is not None
+    episode.task = asyncio.ensure_future(environment.rollout(prompt.action))
+    return episode
+
+
+async def prompt_of(call: Call) -> SlimePrompt:
+    """The prompt of a call. Its images are encoded in a thread."""
+    sample = call.sample
+    has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
+    images = await asyncio.to_thread(prompt_images, sample, Pictures.of(call)) if has_media else ()
+    return read_prompt(sample, images)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlimePrompt:
+    """slime's prompt as an environment takes it: the last message, the ones before as history; the system message."""
+
+    action: Action
+    system: str | None = None
+
+
+def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimePrompt:
+    """Slime's prompt; one of messages is in the format of chat completions.
+
+    Args:
+        images: PNGs of the image parts, in order; None leaves the parts out.
+
+    Raises:
+        SlimeConfigError: A part is neither text nor an image.
+        ValueError: It does not end with a user message, or a message cannot be understood.
+    """
+    context: dict[str, Any] = {
+        "id": str(sample.index) if sample.index is not None else uuid.uuid4().hex,
+        "ground_truth": sample.label,
+        "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
+    }
+    if isinstance(sample.prompt, str):
+        return SlimePrompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
+    try:
+        chat = ChatPrompt.of(sample.prompt, images)
+    except UnsupportedPromptError as error:
+        raise SlimeConfigError(str(error)) from error
+    context["conversation_history"] = chat.turns[:-1]
+    action = Action(message=chat.turns[-1], task_context=TaskContext(**context))
+    return SlimePrompt(action=action, system=chat.system)
+
+
+def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:
+    """The images of slime's prompt as PNG, in the order of their parts; for a thread.
+
+    slime has loaded them (`--multimodal-keys`), one for every image part of the messages.
+
+    Raises:
+        SlimeConfigError: Nothing expands them, they do not fit the messages, or there are videos or audio.
+    """
+    inputs = getattr(sample, "multimodal_inputs", None) or {}
+    given = sorted(name for name, value in inputs.items() if value is not None and _length(value))
+    if others := [name for name in given if name != "images"]:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {others!r}: only images can be sent exactly, for with video or audio in a "
+            "request SGLang decodes the ids and tokenises them again"
+        )
+    places = sum(map(is_image, _parts(sample.prompt)))
+    if not given and not places:
+        return []
+    if pictures is None:
+        raise SlimeConfigError(
+            f"the data has multimodal inputs {given or ['images']!r}, and nothing expands them: slime found no "
+            "processor in --hf-checkpoint, or its family is not proved; strands_env_processor names another folder"
+        )
+    images = list(inputs.get("images") or ()) if given else []
+    if len(images) != places:
+        raise SlimeConfigError(
+            f"the prompt has {places} image parts, and the data's multimodal inputs have {len(images)} images: give "
+            "images with --multimodal-keys, and the prompt as messages"
+        )
+    return [encode(as_rgb(image), ImageEncoding.PNG) for image in images]
+
+
+def _parts(prompt: Any) -> list[Any]:
+    if isinstance(prompt, str):
+        return []
+    contents = [message.get("content") for message in prompt]
+    return [part for content in contents if not isinstance(content, str) for part in content or ()]
+
+
+def _length(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+def _make_model(call: Call, episode: Episode) -> Any:
+    """A model of this rollout. One that cannot be made for its options would fail in every rollout."""
+    tokenizer = getattr(call.state, "tokenizer", None) or get_tokenizer(call.args.hf_checkpoint)
+    try:
+        model = _model(call, episode, tokenizer)
+    except _WRONG_CONFIGURATION as error:
+        episode.config_error = SlimeConfigError(
+            f"the model cannot be made with strands_env_tool_parser, strands_env_model_options, "
+            f"strands_env_client_options and slime's own arguments: {error}"
+        )
+        episode.config_error.__cause__ = error
+        raise
+    episode.control.models.append(model)
+    return model
+
+
+def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
+    args, trainer, params, pictures = call.args, call.trainer, call.model_params, Pictures.of(call)
+    client = RolloutBackend(
+        get_client_from_slime_args(args, **call.settings.client_options),
+        episode.control,
+        None if pictures is None else pictures.expanded,
+    )
+    options: dict[str, Any] = {
+        "sampling_params": params,
+        "max_sampled_tokens": call.sampled_limit or None,
+        "max_response_tokens": params.get("max_new_tokens"),
+        "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
+        "context_window_limit": call.context_limit,
+        "chat_template_kwargs": {
+            **(getattr(args, "apply_chat_template_kwargs", None) or {}),
+            **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
+        },
+        "return_routed_experts": call.needs.experts_shape is not None,
+        "require_routed_experts": True,
+        "return_sampling_mask": call.needs.top_p and trainer.server == "vllm",  # slime's own server needs no asking
+        "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
+        **({} if pictures is None else {"processor": pictures.expander}),
+        **call.settings.model_options,
+    }
+    return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=call.settings.tool_parser or None, **options)
 
 
 def _finished(call: Call, episode: Episode, result: StepResult) -> Any:
@@ -134,3 +312,38 @@ def _warn_of_other_paths() -> None:
         "--custom-reward-post-process-path, or set strands_env_fanout; log_rollout gives the share of sampled tokens "
         "that is lost (untrained/other_paths)"
     )
+
+
+def router_model_factory(
+    args: Any, name: str, *, tokenizer: Any, tool_parser: str | None = None, **options: Any
+) -> Callable[[], Any]:
+    """A factory of models behind one of slime's named routers (`--sglang-config`), for judges and simulated users.
+
+    Their tokens belong to no rollout: the models are for reward functions and `Environment.interact`, not for the
+    agent that is trained.
+
+    Args:
+        args: slime's, as factories of environments are given them.
+        name: Name of the model in `--sglang-config`.
+        tokenizer: Tokenizer of that model, or its path.
+        tool_parser: Name of the tool parser; None chooses one that fits the chat template.
+        **options: Options of `SGLangModel`.
+
+    Raises:
+        SlimeConfigError: slime has no router of that name.
+    """
+    server = "vllm" if hasattr(args, "vllm_router_ip") else "sglang"
+    routers = getattr(args, f"{server}_model_routers", None) or {}
+    if name not in routers:
+        raise SlimeConfigError(
+            f"slime has no router for the model {name!r}; --{server}-config names {sorted(routers)!r}"
+        )
+    host, port = routers[name]
+    client = get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}")
+    tokens = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    options = {"return_prompt_logprobs": False, **options}
+
+    def factory() -> Any:
+        return SGLangModel(tokenizer=tokens, client=client, tool_parser=tool_parser or None, **options)
+
+    return factory

@@ -22,7 +22,8 @@ from strands_env.core.types import as_reward_function, as_reward_result
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
-from strands_env.training.slime.prompt import read_prompt
+from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run
+from strands_env.training.slime.generate import read_prompt
 from strands_env.training.slime.sample import (
     RolloutSamples,
     notes_of,
@@ -31,16 +32,7 @@ from strands_env.training.slime.sample import (
     rollout_key,
     unusable_reward,
 )
-from strands_env.training.slime.settings import (
-    SCORING,
-    FailureStreakError,
-    SlimeConfigError,
-    SlimeSettings,
-    Trainer,
-    is_swallowed,
-    load,
-    raise_in_the_run,
-)
+from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
 from strands_sglang.exceptions import StrandsSGLangError

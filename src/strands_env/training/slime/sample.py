@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
 import logging
 import math
 import uuid
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +19,11 @@ from strands_env.core import StepResult
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.export import image_tensors
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
-from strands_env.training.slime.backend import RolloutControl
-from strands_env.training.slime.prompt import Pictures
-from strands_env.training.slime.settings import METADATA_KEY, STREAK, Call, Failure, Needs, SlimeConfigError
+from strands_env.training.slime.call import STREAK, Call, Failure, RolloutControl
+from strands_env.training.slime.settings import METADATA_KEY, Needs, SlimeConfigError
+from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory import SamplingMask
+from strands_sglang.trajectory.media import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
@@ -461,3 +464,58 @@ def _set_arrays(
     if sampling_mask is not None:
         sample.rollout_top_p_token_ids = sampling_mask.ids.tolist()
         sample.rollout_top_p_token_offsets = sampling_mask.offsets.tolist()
+
+
+# ---- its images -----------------------------------------------------------------------------------------------------
+
+
+class Pictures:
+    """The spans of tokens that one model's processor makes of images; shared by all rollouts of a run."""
+
+    def __init__(self, expander: ProcessorExpander) -> None:
+        self.expander = expander
+        self._span = functools.lru_cache(maxsize=1024)(self._expand)
+
+    @classmethod
+    def of(cls, call: Call) -> Pictures | None:
+        """The images' expansion for the trained model; None if it takes no images, or its family is not proved.
+
+        Raises:
+            SlimeConfigError: The processor that `strands_env_processor` names cannot be used.
+        """
+        if (named := call.settings.processor) is not None:
+            try:
+                return _load(named)
+            except MediaError as error:
+                raise SlimeConfigError(f"strands_env_processor: {error}") from error
+        if getattr(call.state, "processor", None) is None:
+            return None  # slime itself found none
+        try:
+            return _load(call.args.hf_checkpoint)
+        except MediaError as error:
+            _warn_once(str(error))
+            return None
+
+    def expanded(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
+        """A prompt with every placeholder replaced by what its image expands to."""
+        spans = iter(images)
+        out: array[int] = array("i")
+        for token in ids:
+            if token == self.expander.placeholder_id:
+                out += self._span(next(spans))
+            else:
+                out.append(token)
+        return out
+
+    def _expand(self, url: str) -> array[int]:
+        return self.expander.enter(base64.b64decode(url.partition(",")[2])).span
+
+
+@functools.cache
+def _load(model: str) -> Pictures:
+    return Pictures(ProcessorExpander.of_model(model))
+
+
+@functools.cache
+def _warn_once(error: str) -> None:
+    logger.warning("error=<%s> | the model is trained without images", error)

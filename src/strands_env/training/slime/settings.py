@@ -1,27 +1,21 @@
-"""slime's arguments: the options of a run and of one call of `generate`, and the failures that end a run."""
+"""The options of a run: ours out of slime's arguments, and what slime or its fork needs of every sample."""
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
 
-from strands_env.core.termination import ErrorRecord, TerminationReason, message_of
+from strands_env.core.termination import message_of
 
 METADATA_KEY = "strands_env"
 """Key in a sample's `metadata` of termination reason, final answer, error, metrics and reward information."""
 
 _PREFIX = "strands_env_"
-_PATHS = 4
-"""Responses of full length that a rollout may sample in all, by default."""
 
 
 class SlimeConfigError(ValueError):
@@ -176,123 +170,6 @@ def load(path: str) -> Any:
         ) from error
 
 
-# ---- failures -----------------------------------------------------------------------------------------------------
-
-
-class FailureStreakError(RuntimeError):
-    """Too many rollouts in a row failed, the last with `error`; the run ends instead of sampling forever."""
-
-    def __init__(self, count: int, error: ErrorRecord) -> None:
-        super().__init__(count, error)
-        self.count = count
-        self.error = error
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count} rollouts in a row failed, the last with {self.error.type} in {self.error.where.value}: "
-            f"{self.error.message!r}; fix the cause, or raise strands_env_max_failures (0 for no limit)"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A rollout that cannot be trained; `has_waited` if it was suspended meanwhile.
-
-    `successes` counts the training rollouts that had succeeded when it began; None for the number when slime called.
-    """
-
-    error: ErrorRecord
-    reason: TerminationReason
-    successes: int | None = None
-    has_waited: bool = False
-
-    @property
-    def is_worth_another_attempt(self) -> bool:
-        """Another attempt may succeed: not after a limit or a time-out."""
-        return not self.reason.is_limit and self.reason is not TerminationReason.TIMEOUT
-
-
-class FailureStreak:
-    """Counts failures of rollouts that began after the last good one.
-
-    Rollouts run concurrently and failures come fast. So a failure does not count if another rollout has succeeded
-    since it began, and the run does not end before all rollouts that ran beside the first failure have ended.
-
-    Attributes:
-        successes: Rollouts that succeeded so far. A rollout keeps the number at its start.
-    """
-
-    def __init__(self) -> None:
-        self.successes = 0
-        self._count = 0
-        self._running: set[object] = set()
-        self._beside_first: set[object] = set()
-
-    @contextmanager
-    def running(self, rollout: object) -> Iterator[None]:
-        """A rollout runs for the length of a `with` block."""
-        self._running.add(rollout)
-        try:
-            yield
-        finally:
-            self._running.discard(rollout)
-            self._beside_first.discard(rollout)
-
-    def reset(self) -> None:
-        """A rollout succeeded."""
-        self.successes += 1
-        self._count = 0
-
-    def add(self, rollout: object, error: ErrorRecord, limit: int, *, successes: int) -> None:
-        """Count a failure; at `limit` in a row (0 for none) `FailureStreakError`, and the count starts again.
-
-        `successes` is the number of rollouts that had succeeded when this one began.
-        """
-        if successes != self.successes:
-            return
-        if not self._count:
-            self._beside_first = set(self._running)
-        self._count += 1
-        self._beside_first.discard(rollout)
-        if limit and self._count >= limit and not self._beside_first:
-            count, self._count = self._count, 0
-            raise FailureStreakError(count, error)
-
-
-def is_swallowed() -> bool:
-    """An exception of this call would be logged and forgotten: slime's fully asynchronous worker does that."""
-    return threading.current_thread().name == "fully-async-rollout"
-
-
-class FatalIndex:
-    """The `index` of a sample that ends the run: reading it as a number raises.
-
-    The worker logs exceptions and goes on, but the run orders finished groups by `int(sample.index)`.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __int__(self) -> int:
-        raise self._error
-
-
-def raise_in_the_run(sample: Any, error: Exception) -> Any:
-    """A finished sample at which slime's run, not its worker, raises the error."""
-    sample.status, sample.reward, sample.index = type(sample).Status.COMPLETED, 0.0, FatalIndex(error)
-    return sample
-
-
-STREAK = FailureStreak()
-"""The streak of this process's training rollouts."""
-
-SCORING = FailureStreak()
-"""The streak of `reward_func` calls in training, which follow successful rollouts."""
-
-
-# ---- one call -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
     """slime or one of its forks: their names for the same things.
@@ -377,143 +254,3 @@ class Needs:
             experts_shape=shape,
             top_p=trainer.replays_top_p and float(getattr(args, "rollout_top_p", None) or 1.0) != 1.0,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Call:
-    """The arguments that slime passed, unchanged, and the settings derived from them.
-
-    Attributes:
-        state: slime's `GenerateState`, or None outside slime.
-        partial: Rollouts that are aborted wait to be resumed.
-        fanout: Every path becomes a sample, and the rollout a list of them.
-        successes: Training rollouts that had succeeded when slime called.
-        failures: Why the last attempt failed.
-    """
-
-    args: Any
-    sample: Any
-    sampling_params: Mapping[str, Any]
-    evaluation: bool
-    settings: SlimeSettings
-    trainer: Trainer
-    state: Any
-    needs: Needs
-    partial: bool
-    fanout: bool
-    successes: int
-    failures: list[Failure] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls, args: Any, sample: Any, sampling_params: Mapping[str, Any], *, evaluation: bool, state: Any = None
-    ) -> Call:
-        """Read the arguments; the state is looked up unless it came with the call."""
-        _refuse_printed_prompts(args, evaluation)
-        if getattr(args, "log_reward_category", None) and not getattr(args, "reward_key", None):
-            raise SlimeConfigError("--log-reward-category needs --reward-key: slime reads both out of one dict")
-        settings = SlimeSettings.from_args(args)
-        trainer = Trainer.of(sample)
-        return cls(
-            args=args,
-            sample=sample,
-            sampling_params=sampling_params,
-            evaluation=evaluation,
-            settings=settings,
-            trainer=trainer,
-            state=_generate_state(trainer, args) if state is None else state,
-            needs=Needs.of(args, trainer, evaluation=evaluation),
-            partial=bool(getattr(args, "partial_rollout", False)) and not evaluation,
-            fanout=_fans_out(args, settings) and not evaluation,
-            successes=STREAK.successes,
-        )
-
-    @property
-    def key(self) -> Any:
-        """Key of this sample among suspended rollouts."""
-        return self.routing_key or (self.sample.group_index, self.sample.index)
-
-    def count_failures(self) -> None:
-        """Count what may end the run: no evaluation, which ends by itself, and no time-out of a rollout that waited."""
-        for failure in self.failures:
-            if self.evaluation or (failure.has_waited and failure.reason is TerminationReason.TIMEOUT):
-                continue
-            successes = self.successes if failure.successes is None else failure.successes
-            STREAK.add(self, failure.error, self.settings.max_failures, successes=successes)
-
-    @property
-    def routing_key(self) -> str | None:
-        """The key that keeps its requests on one worker, whether the router looks at it or not."""
-        key: str | None = getattr(self.sample, self.trainer.key, None)
-        return key
-
-    @property
-    def is_stopping(self) -> bool:
-        """Slime has asked to stop."""
-        return bool(getattr(self.state, "aborted", False))
-
-    @property
-    def model_params(self) -> dict[str, Any]:
-        """Sampling parameters of one model call: a copy without slime's that are unset, special tokens kept."""
-        params = {key: copy.deepcopy(value) for key, value in self.sampling_params.items() if value is not None}
-        params.pop("skip_special_tokens", None)
-        if self.trainer.server == "vllm" and "seed" in params:
-            params["sampling_seed"] = params.pop("seed")
-        return params
-
-    @property
-    def context_limit(self) -> int | None:
-        """Tokens of prompt and response together; None for the server's own limit."""
-        limit = getattr(self.args, "rollout_max_context_len", None)
-        if self.evaluation:
-            return getattr(self.args, "eval_max_context_len", None) or limit or None
-        return limit or None
-
-    @property
-    def sampled_limit(self) -> int | None:
-        """Tokens that all paths and agents of the rollout sample together; None for no limit."""
-        per_path = self.sampling_params.get("max_new_tokens")
-        return self.settings.max_sampled_tokens or (None if per_path is None else _PATHS * int(per_path))
-
-    @property
-    def micro_batch_tokens(self) -> int | None:
-        """Tokens that slime packs into a micro batch; None where it packs by samples. A longer sample has one alone."""
-        per_gpu = getattr(self.args, "max_tokens_per_gpu", None)
-        if not per_gpu or not getattr(self.args, "use_dynamic_batch_size", False):
-            return None
-        return int(per_gpu) * int(getattr(self.args, "context_parallel_size", None) or 1)
-
-
-def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
-    """A prompt that a chat template has printed would become the text of a user message."""
-    option = "--apply-chat-template" if getattr(args, "apply_chat_template", False) else None
-    for dataset in (getattr(args, "eval_datasets", None) or ()) if evaluation else ():
-        if getattr(dataset, "apply_chat_template", None):
-            option = f"apply_chat_template of the evaluation data {getattr(dataset, 'name', None)!r}"
-    if option:
-        raise SlimeConfigError(
-            f"leave out {option}: the agent renders the conversation itself, and the prompt must be messages or plain "
-            "text"
-        )
-
-
-def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set."""
-    if settings.fanout is not None:
-        return settings.fanout
-    path = str(getattr(args, "custom_reward_post_process_path", None) or "")
-    return path.startswith("strands_env.training.slime.")
-
-
-def _generate_state(trainer: Trainer, args: Any) -> Any:
-    """The trainer's process-wide state; None outside it (the package's own tests, a dry run)."""
-    if trainer.states is None:
-        raise SlimeConfigError(
-            f"{trainer.name} hands its state over with the call alone: name strands_env.training.slime.generate_miles "
-            "in --custom-generate-function-path"
-        )
-    try:
-        module = importlib.import_module(trainer.states)
-    except ImportError:
-        return None
-    return module.GenerateState(args)
