@@ -31,8 +31,9 @@ from strands_env.tools.container import ContainerTools
 
 from .checkpoints import Checkpoint, CheckpointError
 from .named import NamedAgentRun
+from .results import Part
 from .sandbox import HarborSandbox
-from .trial import Part, TaskTrial
+from .trial import TaskTrial
 
 
 class HarborEnv(Environment):

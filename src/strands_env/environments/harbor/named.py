@@ -16,8 +16,8 @@ from strands_env.environments.harness import Harness, ProgramRun
 from strands_env.environments.harness.recipes import claude_code
 from strands_env.sandbox import ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
 
+from .results import Part
 from .sandbox import HarborSandbox
-from .trial import Part
 
 _TERMINUS: dict[str, Any] = {
     "model_name": "hosted_vllm/policy",

@@ -1,4 +1,4 @@
-"""The outcome of a task: its rewards, or why there are none.
+"""The agent's part in a task, and the outcome: its rewards, or why there are none.
 
 TaskFailedError           the task could not be run; nothing was measured
 └── NotMeasuredError      it was run, and its verifier gave no reward
@@ -6,8 +6,14 @@ TaskFailedError           the task could not be run; nothing was measured
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harbor.environments.base import BaseEnvironment
+    from harbor.models.agent.context import AgentContext
 
 
 class TaskFailedError(RuntimeError):
@@ -41,3 +47,26 @@ class TaskReward:
         raise NotMeasuredError(
             f"the verifier gave the rewards {sorted(self.rewards)} and none named 'reward': name one as reward_key"
         )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Part:
+    """The agent's part in one step of a task: an instruction, and the container to work in."""
+
+    instruction: str
+    environment: BaseEnvironment
+    context: AgentContext
+    finished: asyncio.Future[None]
+    expired: asyncio.Event = field(default_factory=asyncio.Event)
+    """The task's time for the agent is over."""
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """The agent does nothing any more."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The agent is done, or failed for no fault of its own: then the part is not graded."""
+        self.stopped.set()
+        if not self.finished.done():
+            if error is None:
+                self.finished.set_result(None)
+            else:
+                self.finished.set_exception(TaskFailedError(f"{type(error).__name__}: {error}"))

@@ -16,7 +16,6 @@ import math
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +32,7 @@ from harbor.trial.trial import Trial
 from strands_sglang.exceptions import did_you_mean
 
 from .guard import guard, running_processes
-from .results import NotMeasuredError, TaskFailedError, TaskReward
+from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
 
 logger = logging.getLogger(__name__)
 
@@ -41,29 +40,6 @@ _OURS = {"bubblewrap": "BubblewrapEnvironment", "docker": "Docker", "podman": "P
 BACKENDS = {name: f"strands_env.environments.harbor.backend:{kind}" for name, kind in _OURS.items()}
 """Backends with a class of ours, by name; all others are Harbor's alone."""
 logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor logs every step of a trial as debugging
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Part:
-    """The agent's part in one step of a task: an instruction, and the container to work in."""
-
-    instruction: str
-    environment: BaseEnvironment
-    context: AgentContext
-    finished: asyncio.Future[None]
-    expired: asyncio.Event = field(default_factory=asyncio.Event)
-    """The task's time for the agent is over."""
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """The agent does nothing any more."""
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """The agent is done, or failed for no fault of its own: then the part is not graded."""
-        self.stopped.set()
-        if not self.finished.done():
-            if error is None:
-                self.finished.set_result(None)
-            else:
-                self.finished.set_exception(TaskFailedError(f"{type(error).__name__}: {error}"))
 
 
 class OutsideAgent(BaseAgent):

@@ -1,15 +1,10 @@
 """slime: rollouts of any environment, by import path. Written against slime 0.3.1 (624b824a8, 2026-08-21).
 
     --custom-generate-function-path strands_env.training.slime.generate
-    --custom-rm-path strands_env.training.slime.reward_func
-    --custom-reward-post-process-path strands_env.training.slime.reward_post_process
-    --dynamic-sampling-filter-path strands_env.training.slime.check_reward_nonzero_std
-    --custom-rollout-log-function-path strands_env.training.slime.log_rollout
-    --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
     --custom-config-path config.yaml            # strands_env_factory: my_module.make_env, ...
 
-slime is imported only while these functions run; options are those of `SlimeSettings`. Its forks vime and miles take
-the same functions, miles `generate_miles` for the first.
+The other hooks are in `hooks`, the options are those of `SlimeSettings`. slime is imported only while these functions
+run. Its forks vime and miles take the same functions, miles `generate_miles` for the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One call of `generate`: its arguments, the state of its rollout, and how its failures can end the run."""
+"""One call of `generate`: its arguments, its prompt, the state of its rollout, and how failures can end the run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import copy
 import importlib
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from strands_env.core import Action, TaskContext
+from strands_env.core.chat import ChatPrompt, UnsupportedPromptError
 from strands_env.core.termination import ErrorRecord, TerminationReason
-from strands_env.training.slime.settings import SLIME, Needs, SlimeConfigError, SlimeSettings, Trainer
+from strands_env.training.slime.settings import METADATA_KEY, SLIME, Needs, SlimeConfigError, SlimeSettings, Trainer
 from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
 
 _PATHS = 4
@@ -158,6 +161,40 @@ def _generate_state(trainer: Trainer, args: Any) -> Any:
     except ImportError:
         return None
     return module.GenerateState(args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlimePrompt:
+    """slime's prompt as an environment takes it: the last message, the ones before as history; the system message."""
+
+    action: Action
+    system: str | None = None
+
+
+def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimePrompt:
+    """Slime's prompt; one of messages is in the format of chat completions.
+
+    Args:
+        images: PNGs of the image parts, in order; None leaves the parts out.
+
+    Raises:
+        SlimeConfigError: A part is neither text nor an image.
+        ValueError: It does not end with a user message, or a message cannot be understood.
+    """
+    context: dict[str, Any] = {
+        "id": str(sample.index) if sample.index is not None else uuid.uuid4().hex,
+        "ground_truth": sample.label,
+        "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
+    }
+    if isinstance(sample.prompt, str):
+        return SlimePrompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
+    try:
+        chat = ChatPrompt.of(sample.prompt, images)
+    except UnsupportedPromptError as error:
+        raise SlimeConfigError(str(error)) from error
+    context["conversation_history"] = chat.turns[:-1]
+    action = Action(message=chat.turns[-1], task_context=TaskContext(**context))
+    return SlimePrompt(action=action, system=chat.system)
 
 
 class HeldError(Exception):

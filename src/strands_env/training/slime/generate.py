@@ -6,13 +6,11 @@ import asyncio
 import functools
 import importlib
 import logging
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from strands_env.core import Action, StepResult, TaskContext
-from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
+from strands_env.core import StepResult
+from strands_env.core.chat import is_image
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.build import samples_from_step
 from strands_env.training.export import with_all_sampled_tokens
@@ -21,12 +19,14 @@ from strands_env.training.slime.call import (
     Call,
     FailureStreakError,
     RolloutControl,
+    SlimePrompt,
     is_swallowed,
     raise_in_the_run,
+    read_prompt,
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
 from strands_env.training.slime.sample import Pictures, write, write_aborted, write_unusable
-from strands_env.training.slime.settings import METADATA_KEY, SlimeConfigError
+from strands_env.training.slime.settings import SlimeConfigError
 from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, as_rgb, encode
 
@@ -166,40 +166,6 @@ async def prompt_of(call: Call) -> SlimePrompt:
     has_media = bool(getattr(sample, "multimodal_inputs", None)) or any(map(is_image, _parts(sample.prompt)))
     images = await asyncio.to_thread(prompt_images, sample, Pictures.of(call)) if has_media else ()
     return read_prompt(sample, images)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlimePrompt:
-    """slime's prompt as an environment takes it: the last message, the ones before as history; the system message."""
-
-    action: Action
-    system: str | None = None
-
-
-def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> SlimePrompt:
-    """Slime's prompt; one of messages is in the format of chat completions.
-
-    Args:
-        images: PNGs of the image parts, in order; None leaves the parts out.
-
-    Raises:
-        SlimeConfigError: A part is neither text nor an image.
-        ValueError: It does not end with a user message, or a message cannot be understood.
-    """
-    context: dict[str, Any] = {
-        "id": str(sample.index) if sample.index is not None else uuid.uuid4().hex,
-        "ground_truth": sample.label,
-        "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
-    }
-    if isinstance(sample.prompt, str):
-        return SlimePrompt(action=Action(message=sample.prompt, task_context=TaskContext(**context)))
-    try:
-        chat = ChatPrompt.of(sample.prompt, images)
-    except UnsupportedPromptError as error:
-        raise SlimeConfigError(str(error)) from error
-    context["conversation_history"] = chat.turns[:-1]
-    action = Action(message=chat.turns[-1], task_context=TaskContext(**context))
-    return SlimePrompt(action=action, system=chat.system)
 
 
 def prompt_images(sample: Any, pictures: Pictures | None) -> list[bytes]:

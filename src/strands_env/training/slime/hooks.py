@@ -22,8 +22,7 @@ from strands_env.core.types import as_reward_function, as_reward_result
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
-from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run
-from strands_env.training.slime.generate import read_prompt
+from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
 from strands_env.training.slime.sample import (
     RolloutSamples,
     notes_of,
