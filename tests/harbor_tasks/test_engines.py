@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +28,8 @@ def reward(result: StepResult) -> float:
     return result.reward.reward
 
 
-async def test_podman_runs_the_oracle_nothing_and_our_agent(tmp_path: Path) -> None:
-    task = podman_task(tmp_path)
-    script = [
-        shell("pwd; id -un; ls /sys/class/net; echo problem >&2; exit 3"),
-        call("edit_file", command="create", path="/app/answer.txt", text="41\n"),
-        call("edit_file", command="replace", path="/app/answer.txt", old_text="41", text="42"),
-        "Done.",
-    ]
-    oracle, nop, result = await asyncio.gather(
-        reward_of(task, "oracle", **PODMAN), reward_of(task, "nop", **PODMAN), episode(task, *script, **PODMAN)
-    )
-    assert (oracle, nop, reward(result)) == (1.0, 0.0, 1.0)
-    assert "/app\nroot\nlo\nproblem\n[exit code 3]" in str(result.observation.messages[2]).replace("\\n", "\n")
+async def test_podman_runs_a_tasks_own_solution(tmp_path: Path) -> None:
+    assert await reward_of(podman_task(tmp_path), "oracle", **PODMAN) == 1.0
 
 
 async def test_on_podman_what_the_agent_started_is_dead_before_the_tests_and_what_the_task_started_is_not(
@@ -64,12 +52,19 @@ async def test_podman_grades_in_a_container_of_its_own(tmp_path: Path) -> None:
     assert reward(await episode(task, *script, verifier="separate", **PODMAN)) == 1.0
 
 
-async def test_podman_starts_every_container_of_a_task(tmp_path: Path) -> None:
-    beside = f"{{image: {podman_image()}, network_mode: none, command: [sh, -c, 'echo 42 > /shared/answer; sleep 1000']"
+async def test_our_agent_works_in_the_main_one_of_a_tasks_containers_on_podman(tmp_path: Path) -> None:
+    beside = f"{{image: {podman_image()}, network_mode: none, command: [sh, -c, 'echo 41 > /shared/answer; sleep 1000']"
     compose = f"services:\n  main: {{volumes: [shared:/shared]}}\n  beside: {beside}, volumes: [shared:/shared]}}\n"
     files = {"environment/docker-compose.yaml": compose + "volumes: {shared: {}}\n"}
-    script = [shell("until cp /shared/answer answer.txt; do sleep 0.5; done 2> /dev/null"), "Done."]
-    assert reward(await episode(podman_task(tmp_path, files=files), *script, **PODMAN)) == 1.0
+    script = [
+        shell("pwd; id -un; ls /sys/class/net; echo problem >&2; exit 3"),
+        shell("until cp /shared/answer answer.txt; do sleep 0.5; done 2> /dev/null"),
+        call("edit_file", command="replace", path="/app/answer.txt", old_text="41", text="42"),
+        "Done.",
+    ]
+    result = await episode(podman_task(tmp_path, files=files), *script, **PODMAN)
+    assert reward(result) == 1.0
+    assert "/app\nroot\nlo\nproblem\n[exit code 3]" in str(result.observation.messages[2]).replace("\\n", "\n")
 
 
 async def test_a_network_that_is_neither_is_refused(tmp_path: Path) -> None:
