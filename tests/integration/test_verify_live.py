@@ -1,4 +1,4 @@
-"""`strands-env verify` against a live server: a run sampled there, and one that was not."""
+"""Runs of a live server: verified by it and by another, refused where they are not its own, and replayed without it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from strands_env.commands.cli import main
 from strands_env.core import TokenObservation, Trajectory
-from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from strands_env.eval.store import ResultLog, RunConfig, StorePaths, read_results
 from tests.integration.servers import Server
 from tests.unit.eval_support import sample
 
@@ -18,11 +19,15 @@ from tests.unit.eval_support import sample
 @pytest.fixture
 def run(tmp_path: Path, server: Server, capsys: Any) -> str:
     """A small evaluation on the server."""
-    model = ["--backend", server.name, "--base-url", server.base_url, "--temperature", "1"]
-    size = ["--limit", "2", "-n", "2", "--max-new-tokens", "24", "-q", "-o", str(tmp_path / "run")]
-    assert main(["eval", "arithmetic", *model, *size]) == 0
+    evaluate(server, "-o", str(tmp_path / "run"))
     capsys.readouterr()
     return str(tmp_path / "run")
+
+
+def evaluate(server: Server, *options: str) -> None:
+    model = ["--backend", server.name, "--base-url", server.base_url, "--temperature", "1"]
+    size = ["--limit", "2", "-n", "2", "--max-new-tokens", "24", "-q"]
+    assert main(["eval", "arithmetic", *model, *size, *options]) == 0
 
 
 def mismatch(run: str, capsys: Any, *where: str) -> dict[str, Any]:
@@ -46,6 +51,26 @@ def test_embedded_engine_agrees_with_the_server(run: str, server: Server, capsys
     if not (folder / "config.json").is_file():
         pytest.skip(f"the server's model {str(folder)!r} is not a folder on this machine")
     assert mismatch(run, capsys, "--model", str(folder))["max_abs_difference"] < 1e-2
+
+
+def test_a_recorded_run_is_replayed_without_its_server(server, tmp_path, monkeypatch, capsys):
+    recording = tmp_path / "run.rec"
+    evaluate(server, "-o", str(tmp_path / "run"), "--record", str(recording))
+    monkeypatch.setattr(server.client_class, "ask", None)
+    monkeypatch.setattr(server.client_class, "info", None)
+    capsys.readouterr()
+    assert main(["replay", str(recording), "-o", str(tmp_path / "again"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"samples": 4, "changed": [], "missing": [], "difference": None, "requests_left_over": 0}
+    recorded, replayed = (
+        {
+            each.id: TypeAdapter(list[Trajectory]).dump_json(each.step_result.trajectories)
+            for each in read_results(run, with_tokens=True)
+        }
+        for run in (tmp_path / "run", tmp_path / "again")
+    )
+    assert replayed == recorded
+    assert all(b"logprobs" in tokens for tokens in recorded.values())
 
 
 def test_run_of_another_vocabulary_is_not_sent(tmp_path, sglang_server, sglang_vocab_size, capsys):
