@@ -97,6 +97,10 @@ async def live(url: str, tiny: TinyModel, folder: Path) -> None:
         shown = client.calls[-1][1]["prompt_token_ids"]
         assert trajectory.token_ids[: len(shown)] == shown
         check_replay(conv, tiny)
+        start = trajectory.loss_mask.index(1)
+        scored = await client.score(trajectory.token_ids, start=start, images=trajectory.media)
+        for place in (place for place, mask in enumerate(trajectory.loss_mask) if mask):
+            assert scored.logprobs[place - start] == pytest.approx(trajectory.logprobs[place], abs=1e-4)
         with pytest.raises(MediaError):  # refused before it is sent: one of these would hang the server
             text = "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>"
             wrong = Conversation(client=client, tokenizer=tiny.tokenizer, processor=folder, control_tokens="allow")  # type: ignore[call-arg]

@@ -6,6 +6,7 @@ import asyncio
 import io
 import sys
 import types
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,25 @@ import torch
 from PIL import Image
 
 from strands_env.core import Action, Environment
-from strands_env.training import InvalidSampleError, TrainingSample, samples_from_model, skyrl, slime, verl
+from strands_env.training import (
+    InvalidSampleError,
+    TrainingSample,
+    samples_from_model,
+    score_with_teacher,
+    skyrl,
+    slime,
+    verl,
+)
+from strands_env.training.export import reference_logprobs
 from strands_env.training.slime import settings as _settings
 from strands_env.training.slime.generate import prompt_images
 from strands_sglang import SGLangModel
+from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest
+from strands_sglang.backends.contract import PromptScoring
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
-from strands_sglang.trajectory.media import ProcessorExpander
+from strands_sglang.exceptions import BackendAnswerError, BackendRequestError
+from strands_sglang.trajectory import Finish, FinishType
+from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
 from tests.slime_support import PARAMS, Sample
 
 # Most tokens end a turn: random weights say something, and the episode goes on.
@@ -98,6 +112,46 @@ def differences(tiny: TinyModel, ids: list[int], fed: dict[str, Any], mask: list
     trained = torch.tensor(mask[1:]).bool()
     assert trained.any()
     return (torch.tensor(logprobs[1:])[trained] - expected[trained]).abs().max().item()
+
+
+# ---- a teacher -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_teacher_scores_what_it_sees_as_transformers_does(sample: TrainingSample, tiny: TinyModel) -> None:
+    """Two samples of equal tokens and different images share no scores from the image on."""
+    teacher, blue = make_tiny_vision_model(seed=1), picture((5, 3, 200))
+    data = block(blue)["image"]["source"]["bytes"]
+    entered = EnteredImage.of(data, "image/png", array("i"), None)
+    first, second = sample.media
+    other = replace(sample, media=(replace(first, data=entered.data, digest=entered.digest), second))
+    async with engine_of(teacher) as engine:
+        seen = await score_with_teacher([sample, other], engine, tokenizer=tiny.tokenizer)
+    values = [np.array(reference_logprobs(scored)) for scored in seen]
+    assert second.offset > sample.prompt_length
+    assert not values[0][second.offset : second.offset + second.length].any()
+    for scored, pictures in zip(values, ([RED, TALL], [blue, TALL]), strict=True):
+        fed = dict(teacher.image_processor(images=pictures, return_tensors="pt"))
+        mask = (scored != 0).astype(int).tolist()
+        assert sum(mask) == len(sample) - sample.prompt_length - second.length
+        assert differences(teacher, sample.token_ids.tolist(), fed, mask, scored.tolist()) < 2e-5
+    assert np.abs(values[0] - values[1]).max() > 1e-4
+
+
+async def test_a_teacher_that_takes_no_images_or_shows_no_prompt_says_so(sample: TrainingSample) -> None:
+    class Blind(Backend):
+        capabilities = Capabilities(prompt_scoring=PromptScoring.CACHED)
+
+        async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+            return GenerateAnswer(
+                output_ids=array("i", [1]), finish=Finish(type=FinishType.LENGTH), prompt_tokens=request.prompt_tokens
+            )
+
+    teacher = Blind()
+    with pytest.raises(BackendRequestError, match="Blind takes no images"):
+        await teacher.score(sample.token_ids, images=sample.media)
+    teacher.capabilities = replace(teacher.capabilities, images=True)
+    with pytest.raises(BackendAnswerError, match="nothing proves how it expands images"):
+        await teacher.score(sample.token_ids, images=sample.media)
 
 
 # ---- slime -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from strands_env.training.sample import TEACHER_ERROR, TrainingSample
 from strands_sglang import get_tokenizer
 from strands_sglang.backends import Backend, as_backend
-from strands_sglang.exceptions import BackendRequestError, StrandsSGLangError
+from strands_sglang.exceptions import StrandsSGLangError
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,9 @@ async def score_with_teacher(
 
     Returns:
         Copies with `teacher_logprobs`, and with `teacher_top_ids` and `teacher_top_logprobs` where `top_k` is not 0. A
-        sample without trained tokens comes back as it is. So does one that the teacher failed on, with images, or too
-        long for it: the reason is `metadata["teacher_error"]`.
+        sample without trained tokens comes back as it is. So does one that the teacher failed on, whose images it does
+        not take or expands to other tokens, or too long for it: the reason is `metadata["teacher_error"]`. The tokens
+        of images have no value.
 
     Raises:
         ValueError: The tokenizers differ, or the teacher's is not known.
@@ -63,9 +64,9 @@ async def score_with_teacher(
     await asyncio.to_thread(check_same_vocabulary, tokenizer, teacher_tokenizer)
     places = [place for place, sample in enumerate(samples) if _is_asked_for(sample)]
     # Bytes of big-endian ids sort as the ids do: a path stands beside those it shares most with.
-    places.sort(key=lambda place: samples[place].token_ids.astype(">i4").tobytes())
+    places.sort(key=lambda place: (samples[place].token_ids.astype(">i4").tobytes(), _digests(samples[place])))
     paths = [samples[place] for place in places]
-    shared = [0, *(_shared(one.token_ids, other.token_ids) for one, other in pairwise(paths))]
+    shared = [0, *(_shared(one, other) for one, other in pairwise(paths))]
     limit = asyncio.Semaphore(concurrency)
     tasks: list[asyncio.Task[_Scores | StrandsSGLangError]] = []
     async with asyncio.TaskGroup() as group:
@@ -127,11 +128,18 @@ def _is_asked_for(sample: TrainingSample) -> bool:
     return bool(sample.trained_tokens) or sample.trained_elsewhere is not None
 
 
-def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
-    """Length of the common prefix."""
+def _digests(sample: TrainingSample) -> tuple[str, ...]:
+    return tuple(image.digest for image in sample.media)
+
+
+def _shared(one: TrainingSample, other: TrainingSample) -> int:
+    """Length of the common prefix; equal tokens of different images are not common."""
     length = min(len(one), len(other))
-    different = np.flatnonzero(one[:length] != other[:length])
-    return int(different[0]) if different.size else length
+    different = np.flatnonzero(one.token_ids[:length] != other.token_ids[:length])
+    if different.size:
+        length = int(different[0])
+    images = zip(one.media, other.media, strict=False)
+    return min([length, *(first.offset for first, second in images if first.digest != second.digest)])
 
 
 async def _score(
@@ -143,8 +151,6 @@ async def _score(
     limit: asyncio.Semaphore,
 ) -> _Scores | StrandsSGLangError:
     """The scores of a path, or why there are none; those of the shared prefix are its owner's."""
-    if path.media:
-        return BackendRequestError("it holds images, which are not sent to a teacher")
     count, start = len(path), path.prompt_length
     scores = _Scores(
         logprobs=np.full(count, np.nan),
@@ -162,7 +168,7 @@ async def _score(
         return scores
     try:
         async with limit:
-            found = await backend.score(path.token_ids, start=start, top_k=top_k)
+            found = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
     except StrandsSGLangError as error:
         return error
     scores.logprobs[start:] = found.logprobs

@@ -7,6 +7,7 @@ checks of its parameters, its errors and its retries are the backend's alone. `d
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +19,10 @@ import orjson
 
 from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import Finish, SamplingMask, WeightSpan
+from .answer import check_expansion
 
 if TYPE_CHECKING:
-    from ..trajectory.media import ImageExpander
+    from ..trajectory.media import ImageExpander, PlacedMedium
 
 
 class LogprobKind(StrEnum):
@@ -333,7 +335,14 @@ class Backend(ABC):
                 repeating did not help.
         """
 
-    async def score(self, ids: Sequence[int] | array[int] | Any, *, start: int = 0, top_k: int = 0) -> ScoredPrompt:
+    async def score(
+        self,
+        ids: Sequence[int] | array[int] | Any,
+        *,
+        start: int = 0,
+        top_k: int = 0,
+        images: Sequence[PlacedMedium] = (),
+    ) -> ScoredPrompt:
         """Log-probabilities of tokens that are there already, at temperature 1: a forward pass over them.
 
         Args:
@@ -341,22 +350,44 @@ class Backend(ABC):
             start: First position to score, in `[0, len(ids))`. Position i scores token i given those before it; the
                 first token of the sequence has no value.
             top_k: Number of the most likely tokens to return at each position.
+            images: The images of the sequence in order, which `ids` holds expanded. Their tokens have no value.
 
         Returns:
             Exactly the tokens from `start` on, log-probabilities in nats.
 
         Raises:
-            BackendRequestError: The backend scores no prompts.
+            BackendRequestError: The backend scores no prompts, or takes no images.
             BackendError: As `ask`; `BackendAnswerError` where the answer does not score these very tokens.
         """
         if self.capabilities.prompt_scoring is PromptScoring.NONE:
             raise BackendRequestError(f"{type(self).__name__} scores no prompts{self.capabilities.hint('score')}")
+        if images and not self.capabilities.images:
+            raise BackendRequestError(f"{type(self).__name__} takes no images{self.capabilities.hint('images')}")
         prompt = PromptIds.of(ids)
-        params = {"max_new_tokens": 1, "temperature": 1.0}
-        request = GenerateRequest(prompt=prompt, sampling_params=params, score_from=start, score_top_k=top_k)
-        found = (await self.ask(request)).scored_prompt
-        expected = prompt.tolist()[start:]
+        whole = array("i", prompt.tolist())
+        if images:
+            wire = whole[:]
+            for image in reversed(images):
+                del wire[image.offset + 1 : image.offset + image.length]
+            prompt = PromptIds.of(wire)
+        request = GenerateRequest(
+            prompt=prompt,
+            sampling_params={"max_new_tokens": 1, "temperature": 1.0},
+            score_from=start,
+            score_top_k=top_k,
+            images=tuple(image.data for image in images),
+            show_prompt=bool(images),
+            growth=len(whole) - len(prompt),
+        )
+        answer = await self.ask(request)
+        if images:
+            check_expansion(answer, len(whole), whole, self)
+        found, expected = answer.scored_prompt, whole[start:].tolist()
         count = len(expected)
+        if found is not None and len(found.ids) >= count:
+            for image in images:  # a server names 0 for its tokens
+                for place in range(max(image.offset - start, 0), image.offset + image.length - start):
+                    found.ids[place - count], found.logprobs[place - count] = expected[place], math.nan
         if found is None or found.ids[-count:].tolist() != expected:
             raise BackendAnswerError(
                 f"the answer does not score the {count} tokens from position {start} on: it names "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
+from ..backends.answer import check_expansion
 from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.media import Medium, collapsed_values, expanded_ids, media_growth
@@ -77,7 +78,7 @@ async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -
         before = len(output.ids)
         answer = await backend.ask(output.next_request() if before or deadline is not None else request)
         if request.growth:
-            _check_expansion(answer, request.prompt_tokens + before, plan.proof, backend)
+            check_expansion(answer, request.prompt_tokens + before, plan.proof, backend)
         output.append(answer)
         if answer.finish.type is not FinishType.ABORT:
             return output.completion(answer.finish)
@@ -101,28 +102,6 @@ async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -
         pause = min(2 * pause, _LONGEST_PAUSE)
         if backend.closings != closings:
             raise BackendConnectionError("the client was closed while a request that the server aborted was resumed")
-
-
-def _check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | None, backend: Backend) -> None:
-    """Refuse an answer to another prompt than ours: a server that expands images differently, or tokenises again.
-
-    `expected` is the length of the expanded prompt, tokens sampled in earlier attempts included; `proof` the prompt of
-    the first attempt, where the server was asked to show it.
-    """
-    length, hints = answer.prompt_tokens, backend.capabilities
-    if length is None and answer.finish.type is FinishType.ABORT:
-        return  # aborted before it was looked at
-    if length != expected:
-        what = f"the server's prompt has {length} tokens, expected {expected} with the images expanded"
-        raise BackendAnswerError(what + hints.hint("images"))
-    if proof is None:
-        return
-    shown = answer.prompt_ids
-    if shown is None:
-        what = "the server does not show prompt_token_ids, so nothing proves how it expands images"
-        raise BackendAnswerError(what + hints.hint("show_prompt"))
-    if list(shown[: len(proof)]) != proof.tolist():
-        raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")
 
 
 def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Finish | None:

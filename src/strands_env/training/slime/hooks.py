@@ -243,7 +243,7 @@ async def teacher_log_probs(args: Any, sample: Any, evaluation: bool = False) ->
     if not (url := getattr(args, "rm_url", None)):
         raise SlimeConfigError("teacher_log_probs needs the address of the teacher: give --rm-url")
     if sample.multimodal_train_inputs is not None:
-        raise SlimeConfigError("teacher_log_probs scores no samples with images: they are not sent to a teacher")
+        raise SlimeConfigError("teacher_log_probs: a sample with images holds tensors, which no teacher takes")
     mask = np.zeros(len(sample.tokens), dtype=np.uint8)
     mask[-length:] = 1
     source = TrainingSample(
