@@ -1,4 +1,4 @@
-"""One attempt of a generate call: read its answer, or make its failure a typed error of a retry class."""
+"""The failure of an attempt: its class in the retry table, and the typed error that is raised for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...exceptions import BackendAnswerError, BackendConnectionError, BackendError
-from .closing import closed_error
 from .connections import Attempt, CannotConnectError, ConnectionLostError, NotHTTPError
 from .options import Secrets
 from .retry import RetryClass
@@ -29,13 +28,11 @@ _MAYBE_RUNNING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAttempt:
-    """A failed attempt: the error to raise, its class, and what the server asked for (seconds, or None)."""
+@dataclass(slots=True, kw_only=True)
+class CountedAttempt(Attempt):
+    """An attempt that the retry table counts; `kind` is the class of its failure."""
 
-    error: BackendError
-    kind: RetryClass
-    retry_after: float | None = None
+    kind: RetryClass = RetryClass.NEVER
 
     @property
     def maybe_running(self) -> bool:
@@ -50,46 +47,51 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Makes typed failures of what attempts raise; `secrets` are the keys sent, which the server may repeat."""
+    """Classes and typed errors of what attempts raise; `secrets` are the keys sent, which the server may repeat."""
 
     classify: Callable[[BaseException], RetryClass]
     secrets: Secrets
 
-    def of(
-        self, error: BaseException, attempt: Attempt, base_url: str, *, age: float = 0.0, timeout: float | None = None
-    ) -> FailedAttempt:
-        """The failure of an attempt that raised one of `FAILURES`, `age` of its `timeout` seconds after it was sent."""
+    def kind(self, error: BaseException, attempt: Attempt | None = None, *, age: float = 0.0) -> RetryClass:
+        """The class of one of `FAILURES`, which an attempt raised `age` seconds after it was sent."""
+        if isinstance(error, BackendError):
+            return self.classify(error)
+        if isinstance(error, CannotConnectError):
+            return RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
+        if isinstance(error, TimeoutError):
+            return RetryClass.TIMEOUT
+        if isinstance(error, NotHTTPError) or (isinstance(error, ConnectionLostError) and error.has_begun):
+            return RetryClass.DECODING
+        is_stale = attempt is not None and attempt.reused and age < _STALE_WITHIN_S
+        return RetryClass.STALE if is_stale else RetryClass.RESET
+
+    def typed(self, error: BaseException, base_url: str, rid: str, *, timeout: float | None = None) -> BackendError:
+        """The error to raise for one of `FAILURES`; `timeout` is that of the attempt.
+
+        Raise it from a call of this method, without a variable: an error that a frame of its traceback holds is garbage
+        that only a collection frees.
+        """
         typed: BackendError
         if isinstance(error, BackendError):
             self.secrets.hide_in(error)
-            return FailedAttempt(error=error, kind=self.classify(error), retry_after=attempt.retry_after)
+            return error
         if isinstance(error, CannotConnectError):
-            kind = RetryClass.NEVER if error.is_final else RetryClass.UNREACHABLE
             typed = BackendConnectionError(f"cannot connect to {base_url}: {_words(error)}")
         elif isinstance(error, TimeoutError):
-            kind = RetryClass.TIMEOUT
             limit = "in time" if timeout is None else f"within {timeout:g} s"
-            typed = BackendConnectionError(f"no answer from {base_url} {limit} (request {attempt.rid})")
+            typed = BackendConnectionError(f"no answer from {base_url} {limit} (request {rid})")
         elif isinstance(error, NotHTTPError):
-            kind = RetryClass.DECODING
             received, error.received = self.secrets.hide(error.received.decode("utf-8", "backslashreplace")), b""
             typed = BackendAnswerError(
-                f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {attempt.rid})"
+                f"{base_url} does not speak HTTP: {_words(error)}: {received!r:.200} (request {rid})"
             )
         elif isinstance(error, ConnectionLostError) and error.has_begun:
-            kind = RetryClass.DECODING
-            typed = BackendAnswerError(f"the answer broke off: {_words(error)} (request {attempt.rid})")
+            typed = BackendAnswerError(f"the answer broke off: {_words(error)} (request {rid})")
         else:
-            kind = RetryClass.STALE if attempt.reused and age < _STALE_WITHIN_S else RetryClass.RESET
-            typed = BackendConnectionError(f"connection to {base_url} broke: {_words(error)} (request {attempt.rid})")
+            typed = BackendConnectionError(f"connection to {base_url} broke: {_words(error)} (request {rid})")
         typed.__cause__ = error.with_traceback(None)  # its frames hold the request, and the error
         self.secrets.hide_in(typed)
-        return FailedAttempt(error=typed, kind=kind)
-
-
-def client_closed(rid: str) -> FailedAttempt:
-    """The failure of an attempt whose client was closed."""
-    return FailedAttempt(error=closed_error(f"request {rid}"), kind=RetryClass.NEVER)
+        return typed
 
 
 def _words(error: BaseException) -> str:

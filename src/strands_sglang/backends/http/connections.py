@@ -411,24 +411,21 @@ class HTTPClient:
 
     async def _connected(self, target: Target, deadline: float | None) -> _Connection:
         """A new connection, which knows nothing of the rollout that needs it."""
-        # Not `context=...`, which a task factory of the user may not take.
-        connecting = self._context.run(self._loop.create_task, self._connect(target, deadline))
+        made: list[_Connection] = []
         try:
-            return await connecting
-        except BaseException:
-            connecting.cancel()
-            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
-                connecting.result().close()
-            raise
+            # Not `context=...`, which a task factory of the user may not take.
+            await self._context.run(self._loop.create_task, self._connect(target, deadline, made))
+            return made.pop()
         finally:
-            del connecting  # it holds the error, and the error this frame
+            for unwanted in made:  # this task was cancelled in the same moment
+                unwanted.close()
 
-    async def _connect(self, target: Target, deadline: float | None) -> _Connection:
+    async def _connect(self, target: Target, deadline: float | None, made: list[_Connection]) -> None:
         limit = None if self._connect_timeout is None else self._loop.time() + self._connect_timeout
         is_whole = deadline is not None and (limit is None or deadline < limit)
         try:
             async with asyncio.timeout_at(deadline if is_whole else limit):
-                return await self._open(target)
+                made.append(await self._open(target))
         except TimeoutError as error:
             if is_whole:
                 raise

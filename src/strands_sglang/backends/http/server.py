@@ -19,10 +19,11 @@ from typing import Any, ClassVar, Self
 
 import orjson
 
-from ...exceptions import BackendConnectionError, BackendHTTPError, BackendRequestError
+from ...exceptions import BackendConnectionError, BackendError, BackendHTTPError, BackendRequestError
 from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
-from .attempts import FAILURES, FailedAttempt, Failures, client_closed
+from .attempts import FAILURES, CountedAttempt, Failures
+from .closing import closed_error
 from .connections import Attempt, HTTPAnswer, Target
 from .options import (
     Secrets,
@@ -271,75 +272,75 @@ class ServerClient(Backend):
         """The answer to a call, repeated and aborted as the class says."""
         affinity = affinity_header(self._affinity_header, call.request.routing_key)
         transport = await self._transport()
+        attempt, number = CountedAttempt(rid=call.request.rid or _new_rid()), 1
+        await transport.slots.acquire()
         budget = RetryBudget(self.retry_policy, rng=self._rng)
-        attempt, number = Attempt(rid=call.request.rid or _new_rid()), 1
-        failure: FailedAttempt | None = None
         while True:
-            result = await self._attempt(transport, call, affinity, attempt, budget, failure)
-            if not isinstance(result, FailedAttempt):
-                return result
-            final = transport.closed.is_set() or result is failure
-            delay = None if final else budget.next_delay(result.kind, result.retry_after)
-            if delay is None:
-                if number > 1:
-                    result.error.add_note(f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so")
-                try:
-                    raise result.error
-                finally:
-                    del result, failure  # the error holds this frame
-            logger.info(
-                "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
-                result.kind, number, delay, result.error,
-            )  # fmt: skip
-            if delay:
-                await transport.closing.wait(delay)
-            failure, number = result, number + 1
-            attempt = Attempt(rid=_new_rid(), fresh=attempt.fresh or result.wants_new_connection)
+            try:
+                return await self._attempt(transport, call, affinity, attempt)
+            except FAILURES as error:
+                closed = transport.closed.is_set()
+                delay = None if closed else budget.next_delay(attempt.kind, attempt.retry_after)
+                if delay is not None:
+                    logger.info(
+                        "kind=<%s>, attempt=<%d>, delay=<%.2f>, error=<%s> | retrying request",
+                        attempt.kind, number, delay, self._typed(transport, attempt, error),
+                    )  # fmt: skip
+                    if delay:
+                        await transport.closing.wait(delay)
+                    await transport.slots.acquire()
+                    if not budget.is_over:
+                        fresh = attempt.fresh or attempt.wants_new_connection
+                        attempt, number = CountedAttempt(rid=_new_rid(), fresh=fresh), number + 1
+                        continue
+                    transport.slots.release()
+                note = f"{number} attempts in {budget.elapsed:.1f} s, the last one failed so" if number > 1 else ""
+                raise self._typed(transport, attempt, error, note)  # noqa: B904 - it names its cause
 
     async def _attempt(
-        self,
-        transport: LoopTransport,
-        call: GenerateCall,
-        affinity: bytes,
-        attempt: Attempt,
-        budget: RetryBudget,
-        last: FailedAttempt | None,
-    ) -> GenerateAnswer | FailedAttempt:
-        """One attempt in its turn: the answer, or why there is none; the last failure again when it is too late."""
+        self, transport: LoopTransport, call: GenerateCall, affinity: bytes, attempt: CountedAttempt
+    ) -> GenerateAnswer:
+        """One attempt in the slot that its caller has taken, and that is given back."""
         rid = attempt.rid
-        async with transport.slots:
+        try:
             if transport.closed.is_set():
-                return client_closed(rid)
+                raise closed_error(f"request {rid}")
             if call.request.before_attempt is not None:
                 call.request.before_attempt()
-            if last is None:
-                budget.begin()
-            elif budget.is_over:
-                return last
             attempt.started = transport.begin(rid)
             try:
                 with transport.closing.block(f"request {rid}"):
                     answer = await self._post(transport, call, affinity, attempt)
-                if answer.latency is None:  # a server that does not say it
-                    answer = replace(answer, latency=transport.loop.time() - attempt.started)
-                return answer
             except asyncio.CancelledError:
                 if attempt.connected:
                     transport.abort_later(rid)
                 raise
             except FAILURES as error:
-                return self._failed(transport, attempt, error)
-            finally:
-                transport.in_flight.pop(rid, None)
+                self._note_failure(transport, attempt, error)
+                raise
+            if answer.latency is None:  # a server that does not say it
+                answer = replace(answer, latency=transport.loop.time() - attempt.started)
+            return answer
+        finally:
+            transport.in_flight.pop(rid, None)
+            transport.slots.release()
 
-    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> FailedAttempt:
+    def _note_failure(self, transport: LoopTransport, attempt: CountedAttempt, error: BaseException) -> None:
+        """Classify the failure of an attempt, and abort what the server may still be working on."""
         if transport.closed.is_set():
-            return client_closed(attempt.rid)
-        age = transport.loop.time() - attempt.started
-        failure = self._failures.of(error, attempt, self.base_url, age=age, timeout=self.timeout)
-        if attempt.connected and failure.maybe_running:
+            return
+        attempt.kind = self._failures.kind(error, attempt, age=transport.loop.time() - attempt.started)
+        if attempt.connected and attempt.maybe_running:
             transport.abort_later(attempt.rid)
-        return failure
+
+    def _typed(self, transport: LoopTransport, attempt: Attempt, error: BaseException, note: str = "") -> BackendError:
+        if transport.closed.is_set():
+            typed: BackendError = closed_error(f"request {attempt.rid}")
+        else:
+            typed = self._failures.typed(error, self.base_url, attempt.rid, timeout=self.timeout)
+        if note:
+            typed.add_note(note)
+        return typed
 
     async def _post(
         self, transport: LoopTransport, call: GenerateCall, affinity: bytes, attempt: Attempt

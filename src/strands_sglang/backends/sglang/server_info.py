@@ -13,7 +13,6 @@ from typing import Any
 from ...exceptions import BackendAnswerError, BackendError
 from ..http.attempts import FAILURES, Failures
 from ..http.closing import closed_error
-from ..http.connections import Attempt
 from ..http.retry import RequestRetryPolicy, RetryBudget
 from ..http.served import vocab_size_of, vocab_size_of_folder
 from ..http.transport import LoopTransport
@@ -85,13 +84,9 @@ class Probes:
             except FAILURES as error:
                 if transport.closed.is_set():
                     raise
-                failure = self._failures.of(error, Attempt(rid=remaining[0]), where)
-            delay = budget.next_delay(failure.kind, failure.retry_after)
-            if delay is None:
-                try:
-                    raise failure.error
-                finally:
-                    del failure  # the error holds this frame
+                delay = budget.next_delay(self._failures.kind(error))
+                if delay is None:
+                    raise self._failures.typed(error, where, remaining[0])  # noqa: B904 - it names its cause
             await transport.closing.wait(delay)
             if transport.closed.is_set():
                 raise closed_error(f"GET {where}{remaining[0]}")

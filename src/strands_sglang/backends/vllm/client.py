@@ -32,8 +32,8 @@ from ..contract import (
     PromptIds,
     check_vocabulary,
 )
-from ..http.attempts import FAILURES, FailedAttempt
-from ..http.connections import Attempt, HTTPAnswer
+from ..http.attempts import FAILURES, CountedAttempt
+from ..http.connections import HTTPAnswer
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
@@ -103,11 +103,11 @@ class VLLMClient(ServerClient):
             except BackendRequestError:
                 raise
             except FAILURES as error:
-                failure = self._failures.of(error, Attempt(rid=path), self.base_url)
-                if failure.kind is RetryClass.NEVER:
-                    raise failure.error from error.__cause__
+                if self._failures.kind(error) is RetryClass.NEVER:
+                    raise self._failures.typed(error, self.base_url, path)  # noqa: B904 - it names its cause
                 # The server may be starting, or a router lists no models: the call itself is repeated by the table.
-                logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, failure.error)
+                typed = self._failures.typed(error, self.base_url, path)
+                logger.debug("base_url=<%s>, error=<%s> | no model list", self.base_url, typed)
                 return BackendInfo(vocab_size=self._vocab_size)
         return self._info
 
@@ -170,11 +170,10 @@ class VLLMClient(ServerClient):
         return answer
 
     @override
-    def _failed(self, transport: LoopTransport, attempt: Attempt, error: BaseException) -> FailedAttempt:
-        failure = super()._failed(transport, attempt, error)
-        if failure.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
+    def _note_failure(self, transport: LoopTransport, attempt: CountedAttempt, error: BaseException) -> None:
+        super()._note_failure(transport, attempt, error)
+        if attempt.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
             self._info = self._logprobs = None
-        return failure
 
     async def _check_logprobs(self, request: GenerateRequest) -> None:
         """Ask which log-probabilities the server returns, unless it is known, and refuse raw ones."""
