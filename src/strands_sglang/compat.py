@@ -35,7 +35,7 @@ MODULES: Mapping[str, Names] = {
     },
     "rollout": {"Rollout": "strands_sglang.trajectory:TokenManager"},
     "sglang": {
-        "SGLangModel": "strands_sglang.model:SGLangModel",
+        "SGLangModel": "strands_sglang.model:TokenModel",
         "SGLangConfig": "strands_sglang.conversation.options:SGLangConfig",
     },
     "tool_parsers.hermes": {"HermesToolParser": "strands_sglang.tool_parsers:HermesToolParser"},
@@ -43,6 +43,23 @@ MODULES: Mapping[str, Names] = {
     "tool_parsers.qwen_xml": {"QwenXMLToolParser": "strands_sglang.tool_parsers:QwenXMLToolParser"},
     "utils": {name: f"strands_sglang:{name}" for name in ("get_client", "get_client_from_slime_args", "get_tokenizer")},
 }
+
+
+NAMES: Mapping[str, Names] = {
+    "exceptions": {
+        "SGLangAbortedError": "strands_sglang.exceptions:BackendAbortedError",
+        "SGLangAnswerLimitError": "strands_sglang.exceptions:BackendAnswerLimitError",
+        "SGLangClientError": "strands_sglang.exceptions:BackendError",
+        "SGLangConnectionError": "strands_sglang.exceptions:BackendConnectionError",
+        "SGLangContextLengthError": "strands_sglang.exceptions:BackendContextLengthError",
+        "SGLangDecodingError": "strands_sglang.exceptions:BackendAnswerError",
+        "SGLangHTTPError": "strands_sglang.exceptions:BackendHTTPError",
+        "SGLangRequestError": "strands_sglang.exceptions:BackendRequestError",
+        "SGLangThrottledError": "strands_sglang.exceptions:BackendThrottledError",
+    },
+    "model": {"SGLangModel": "strands_sglang.model:TokenModel"},
+}
+"""Tables of modules that are here. The package, too, has these names."""
 
 
 _tables: dict[str, Names] = {}
@@ -106,10 +123,16 @@ def old_names(module: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if " " in target:
             return LeftOut(f"{module}.{name}", target)
-        home, _, own = target.partition(":")
-        return getattr(import_module(home), own) if own else import_module(home)
+        return object_at(target)
 
     return find
+
+
+def object_at(target: str) -> Any:
+    """The object of `module:name`, or the module where there is no name."""
+    home, _, own = target.partition(":")
+    module = import_module(home)
+    return getattr(module, own) if own else module
 
 
 def warn_of_upstream() -> None:

@@ -35,7 +35,7 @@ from strands_env.training.slime.sample import fill
 from strands_env.training.slime.settings import Needs
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
-from strands_sglang.backends import prompt as prompt_module
+from strands_sglang.backends import contract as contract_module
 from strands_sglang.backends.http import server as server_module
 from strands_sglang.backends.http.server import GenerateCall
 from strands_sglang.backends.sglang import SGLangClient
@@ -186,7 +186,7 @@ def work_at(turns: int, *, by_slime: bool = False) -> Work:
                 return written
 
         patch.setattr(TokenizerAdapter, "encode", counted_encode)
-        for module in (server_module, prompt_module):
+        for module in (server_module, contract_module):
             patch.setattr(module, "orjson", CountedJson())
         sys.setprofile(work.note)
         try:

@@ -27,7 +27,7 @@ from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, cli
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import SGLangClientError
+from strands_sglang.exceptions import BackendError
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         )
         seen = asyncio.run(try_environment(factory, action, args.call))
         server = None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
-    except SGLangClientError as error:
+    except BackendError as error:
         return complain("check", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
         return complain("check", error, Exit.USAGE)

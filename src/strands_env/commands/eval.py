@@ -39,7 +39,7 @@ from strands_env.recipe.options import resolve
 from strands_env.recipe.recording import Recorder
 from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker, numbers_of
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import SGLangClientError
+from strands_sglang.exceptions import BackendError
 from strands_sglang.trajectory.drift import DriftTotals
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         trackers = _track(evaluator, options)
     except (StoreError, ConfigMismatchError) as error:
         return complain("eval", error, Exit.REFUSED)
-    except SGLangClientError as error:
+    except BackendError as error:
         return complain("eval", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError, OSError) as error:
         return complain("eval", error, Exit.USAGE)

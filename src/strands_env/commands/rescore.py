@@ -27,7 +27,7 @@ from strands_env.recipe.evaluation import check_writable
 from strands_env.recipe.models import DeferredModels, make_model_factory
 from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import SGLangClientError
+from strands_sglang.exceptions import BackendError
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return complain("rescore", "interrupted: nothing was written", Exit.INTERRUPTED)
     except (FileNotFoundError, StoreError) as error:
         return cannot_read("rescore", error)
-    except SGLangClientError as error:
+    except BackendError as error:
         return complain("rescore", error, Exit.FAILED)
     except (EvalError, ValueError, TypeError) as error:
         return complain("rescore", error, Exit.USAGE)

@@ -78,7 +78,7 @@ def sglang_model_factory(
         wrap: Makes the backend of one model from the client and a number that is the model's own: the same in every
             repetition of a rollout that has a seed, 0 in one that has none.
     """
-    from strands_sglang.model import SGLangModel
+    from strands_sglang.model import TokenModel
     from strands_sglang.tool_parsers import as_tool_parser
 
     parser = as_tool_parser(tool_parser)
@@ -88,7 +88,7 @@ def sglang_model_factory(
         rollout = RolloutSeed.current() if seeded or wrap is not None else None
         seed = None if rollout is None else rollout.for_model()
         backend = client if wrap is None else wrap(client, seed or 0)
-        return SGLangModel(
+        return TokenModel(
             tokenizer=tokenizer,
             client=SeededBackend(backend, seed) if seeded and seed is not None else backend,
             tool_parser=parser,

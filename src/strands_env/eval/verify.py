@@ -20,7 +20,7 @@ from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_sglang.backends import as_backend
 from strands_sglang.backends.vllm import VLLMClient
-from strands_sglang.exceptions import SGLangConnectionError, StrandsSGLangError
+from strands_sglang.exceptions import BackendConnectionError, StrandsSGLangError
 
 WORST = 10
 """Tokens that are kept as examples."""
@@ -126,7 +126,7 @@ def check_temperature(sampling_params: Mapping[str, Any]) -> None:
 async def vocab_size_of(client: Any, server: str, model_id: str | None) -> int | None:
     """The server's number of ids: one beyond it would kill the server."""
     if not await client.health():
-        raise SGLangConnectionError(f"no server answers at {server!r}")
+        raise BackendConnectionError(f"no server answers at {server!r}")
     if isinstance(client, VLLMClient):  # which answers 400 to an id it does not have
         return None
     size: int | None = await client.vocab_size()

@@ -80,7 +80,7 @@ def build_evaluation(
     Raises:
         EvalError: An option is wrong, or something cannot be made.
         StoreError: The results cannot be written or continued.
-        SGLangClientError: The server does not answer.
+        BackendError: The server does not answer.
     """
     kind = load_evaluator(options["benchmark"])
     _refuse_ignored(options, given, kind, is_replay=isinstance(tape, Replay))

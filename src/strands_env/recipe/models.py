@@ -12,7 +12,7 @@ from strands_env.eval.errors import EvalError
 from strands_env.recipe.recording import Recorder, Replay
 from strands_sglang.backends.engine.own_models import UnknownModelError, check_model_name
 from strands_sglang.command_line import what_to_install
-from strands_sglang.exceptions import SGLangClientError, StrandsSGLangError
+from strands_sglang.exceptions import BackendError, StrandsSGLangError
 
 
 class DeferredModels:
@@ -112,7 +112,7 @@ def make_model_factory(
                 config, seeing = getattr(made, "config", {}), model.conversation.expander
                 tape.begin(model.tokenizer, config, seeded=backend == "local", expander=seeing)
         return made
-    except SGLangClientError:
+    except BackendError:
         raise
     except OSError as error:
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error

@@ -28,6 +28,11 @@ class FastPath(StrEnum):
     HISTORY_MEMORY = "history_memory"
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""
+    HELD_PATHS = "held_paths"
+    """The prompt of a path grows turn by turn; plainly, it is written from all its turns. In `conversation/path.py`."""
+    SHARED_PROMPTS = "shared_prompts"
+    """Rollouts that begin alike share their first prompt; plainly, each renders it. In
+    `conversation/shared_prompts.py`."""
     FLAT_LOOP = "flat_loop"
     """The SDK's loop runs turn after turn; plainly, each turn inside the one before. In
     `strands_env/core/sdk_patches.py`, as the others below."""

@@ -57,9 +57,14 @@ class HeldPath(NamedTuple):
 
 
 class HeldPaths:
-    """The paths that were extended lately, by their last turn. They may be asked for from several threads."""
+    """The paths that were extended lately, by their last turn. They may be asked for from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        keeps: False makes every path from its turns.
+    """
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        self._keeps = keeps
         self._paths: OrderedDict[Turn, HeldPath] = OrderedDict()
         self._bytes = 0
         # The latest prompts by the identity of their last ids, which the turn that comes of one will hold.
@@ -76,10 +81,11 @@ class HeldPaths:
     def extended(self, path: HeldPath, ids: array[int]) -> PromptIds:
         """The prompt of a call: the ids of a path and new ones. It is kept for the turn."""
         prompt = path.ids.followed_by(ids)
-        with self._lock:
-            self._prompts[id(ids)] = path.ids, ids, prompt
-            while len(self._prompts) > _PROMPTS:
-                self._prompts.popitem(last=False)
+        if self._keeps:
+            with self._lock:
+                self._prompts[id(ids)] = path.ids, ids, prompt
+                while len(self._prompts) > _PROMPTS:
+                    self._prompts.popitem(last=False)
         return prompt
 
     def up_to(self, turn: Turn | None) -> HeldPath:
@@ -98,7 +104,7 @@ class HeldPaths:
                 if ids is not later.prompt_ids or before is not path.ids:
                     prompt = path.ids.followed_by(later.prompt_ids)
                 path = path.followed_by(later, prompt)
-            if missing:
+            if missing and self._keeps:
                 self._keep(missing[0], path)
         return path
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import marshal
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 
 from strands.types.content import Messages
@@ -37,7 +35,8 @@ from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Mediu
 from .fast_paths import FastPath
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
-from .tokenizer import EncodedRoot, TokenizerAdapter
+from .shared_prompts import EncodedRoot, SharedPrompts, shared_prompts
+from .tokenizer import TokenizerAdapter
 from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, choose_tool_parser
 
 logger = logging.getLogger(__name__)
@@ -200,27 +199,27 @@ class PromptBuilder:
             return found
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
         shared = self._shared_key(tools, kwargs)
-        dialect = None if shared is None else self._tokens.codec.dialects.get(shared)
+        dialect = None if shared is None else self._shared.dialects.get(shared)
         if dialect is None:
             dialect = self._make_dialect(tools, kwargs, shared)
             if dialect.key is not None:
-                self._tokens.codec.dialects.put(dialect.key, dialect)
+                self._shared.dialects.put(dialect.key, dialect)
         self._dialects[key] = dialect
         return dialect
 
+    @cached_property
+    def _shared(self) -> SharedPrompts:
+        return shared_prompts(self._tokens.codec)
+
     def _shared_key(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> bytes | None:
-        """Digest of all that a dialect is made from; None where that has no exact form."""
+        """Key of a dialect, of all that it is made from."""
         policies = [str(self.options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
         tokenizer, codec = self._tokens.tokenizer, self._tokens.codec
         template = getattr(tokenizer, "chat_template", None) if self._chat_template is None else self._chat_template
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the dialect keeps the parser alive
         special = special_values(tokenizer)
         facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
-        try:
-            # Unlike JSON, it tells all types apart, and it refuses those that it cannot. Version 2 knows no references.
-            return blake2b(marshal.dumps([tools, dict(kwargs), policies, parser, facts], 2), digest_size=16).digest()
-        except ValueError:
-            return None
+        return self._shared.key([tools, dict(kwargs), policies, parser, facts])
 
     def _make_dialect(
         self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], key: bytes | None
@@ -271,14 +270,14 @@ class PromptBuilder:
         """The whole history as a fresh prompt."""
         chat = self._to_chat(dialect, messages, system_prompt)
         self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
-        key = None if dialect.key is None or chat.images else _root_key(dialect.key, chat.messages)
-        known = None if key is None else self._tokens.codec.roots.get(key)
+        key = None if chat.images else self._shared.root_key(dialect.key, chat.messages)
+        known = None if key is None else self._shared.roots.get(key)
         if known is None:
             rendered = dialect.renderer.root(chat.messages)
             prompt = self._encode(dialect, rendered, chat)
             if key is not None:
                 known = EncodedRoot(ids=prompt.ids[:], characters=len(rendered.text), in_reasoning=prompt.in_reasoning)
-                self._tokens.codec.roots.put(key, known, len(known.ids))
+                self._shared.roots.put(key, known, len(known.ids))
             return prompt
         self._characters += known.characters
         self._encoded += len(known.ids)
@@ -378,13 +377,6 @@ def drops_reasoning(dialect: Dialect, new: Messages) -> bool:
         return True
     has_user_text = any("toolResult" not in block for message in new for block in message["content"])
     return has_user_text and Flag.DROPS_REASONING_AT_USER in flags
-
-
-def _root_key(dialect: bytes, messages: list[ChatMessage]) -> bytes | None:
-    try:
-        return blake2b(marshal.dumps(messages, 2), digest_size=16, key=dialect).digest()
-    except ValueError:  # something that is not plain data: render it
-        return None
 
 
 def _head(before: list[ChatMessage], new: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import marshal
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from ..trajectory import Completion, FinishType, TrajectoryForest, Turn
 from ..trajectory.media import expanded_ids, moved
 from ..trajectory.packed import TOKEN_TYPECODE
 from .budget import Bounds, Reservation
+from .fast_paths import FastPath
 from .generation import CallPlan, generate
 from .options import AbortPolicy, SGLangConfig
 from .path import HeldPath, HeldPaths
@@ -37,11 +37,9 @@ class Sampler:
         self._tokens = tokens
         self._forest = forest
         self._vocab_size = vocab_size
-        self._paths = HeldPaths()
+        self._paths = HeldPaths(keeps=FastPath.HELD_PATHS.is_on)
         self._epoch = forest.epoch
         self._lacks_experts = False
-        self._checked: tuple[tuple[bytes, int | None, Backend] | None, Mapping[str, Any]] = None, {}
-        """Input and result of the last check of sampling parameters."""
 
     def _path(self, parent: Turn | None) -> HeldPath:
         if self._epoch != self._forest.epoch:
@@ -85,7 +83,7 @@ class Sampler:
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
             prompt=self._paths.extended(path, call.prompt.ids),
-            sampling_params=self._checked_params(backend, wanted, info.vocab_size),
+            sampling_params=backend.check_sampling_params(wanted, vocab_size=info.vocab_size),
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,
             score_from=path.tokens if scores else None,
@@ -135,22 +133,6 @@ class Sampler:
         if context is None and vocabulary is None:
             return info
         return replace(info, context_length=context or info.context_length, vocab_size=vocabulary or info.vocab_size)
-
-    def _checked_params(self, backend: Backend, params: dict[str, Any], vocab_size: int | None) -> dict[str, Any]:
-        """Checked sampling parameters. Those that are equal to the last call's, types included, were checked then.
-
-        The length differs from call to call under a budget, and is this class's own.
-        """
-        length = params.pop("max_new_tokens")
-        try:
-            rules = marshal.dumps(params, 2), vocab_size, backend
-        except ValueError:  # no plain data: the checks say what is wrong, or make such data of it
-            rules = None
-        known, checked = self._checked
-        if rules is None or rules != known:
-            checked = backend.check_sampling_params(params, vocab_size=vocab_size)
-            self._checked = rules, checked
-        return {**checked, "max_new_tokens": length}
 
     def _check_experts(self, backend: Backend, completion: Completion) -> None:
         missing = completion.routed_experts is None and completion.finish.type is not FinishType.ABORT

@@ -13,7 +13,6 @@ import threading
 import weakref
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,6 @@ from ..exceptions import ControlTokenError
 from ..template import Span, pattern_of
 from ..trajectory import pack_ids
 from .fast_paths import FastPath
-from .recent import Recent
 
 if TYPE_CHECKING:
     from .pieces import PieceDecoder, PieceEncoder
@@ -45,18 +43,6 @@ LONG_TEXT: Final = 20_000
 """Characters from which on a text is encoded by the Rust tokenizer, on a thread: the event loop runs meanwhile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedRoot:
-    """A first prompt as it was rendered and encoded; `in_reasoning` if it ends inside a reasoning block.
-
-    `ids` are copied before they are handed on; `characters` is the length of the text.
-    """
-
-    ids: array[int]
-    characters: int
-    in_reasoning: bool
-
-
 class Codec:
     """Encodes and decodes for one tokenizer; use `codec_of`, which makes one a tokenizer."""
 
@@ -73,10 +59,6 @@ class Codec:
             self._prove(tokenizer)
         self._literal: _LiteralEncoder | None = None
         self._lock = threading.Lock()
-        self.dialects: Recent[Any] = Recent(256)
-        """Dialects by all that they are made from: each rollout has a model of its own, thousands share a dialect."""
-        self.roots: Recent[EncodedRoot] = Recent(1 << 22)
-        """First prompts by dialect and messages: rollouts of one task begin alike. Bounded by the number of ids."""
 
     @property
     def is_outdated(self) -> bool:
@@ -254,7 +236,6 @@ class _Plain(Codec):
         self._tokenizer = lambda: tokenizer  # type: ignore[assignment]
         self._rust = None
         self._encodes_alike = self._decodes_alike = False
-        self.dialects, self.roots = Recent(0), Recent(0)
 
 
 def _rust_tokenizer(tokenizer: Any) -> Any:

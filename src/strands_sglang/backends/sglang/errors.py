@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from ...exceptions import BackendAnswerError, SGLangContextLengthError, SGLangHTTPError, SGLangThrottledError
+from ...exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
 from ..http.retry import RetryClass, classify_failure, classify_status
 
 _EXCERPT = 200
 THROTTLED_STATUS_CODES = frozenset({429, 503})
-"""Statuses that become `SGLangThrottledError`: the server is full, or asks to slow down."""
+"""Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
 
 # What servers say when a prompt does not fit: whole sentences, since other messages may quote the words.
 _OVERFLOW = re.compile(
@@ -106,25 +106,25 @@ def is_context_overflow(status: int | None, error: ErrorBody) -> bool:
     return bool(_OVERFLOW.search(error.message))
 
 
-def http_error(status: int, body: str | bytes, *, hint: str = "") -> SGLangHTTPError:
+def http_error(status: int, body: str | bytes, *, hint: str = "") -> BackendHTTPError:
     """The typed error of an error answer; `hint`, which may help, ends its message.
 
     Its message carries the server's words (their first 2,000 characters), its `body` the whole body.
     """
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     error = parse_error_body(text)
-    cls: type[SGLangHTTPError] = SGLangHTTPError
+    cls: type[BackendHTTPError] = BackendHTTPError
     if is_context_overflow(status, error):
-        cls = SGLangContextLengthError
+        cls = BackendContextLengthError
     elif status in THROTTLED_STATUS_CODES:
-        cls = SGLangThrottledError
+        cls = BackendThrottledError
     words = error.message or "(empty body)"
     if len(words) > _LONGEST_MESSAGE:
         words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
     return cls(f"HTTP {status}: {words}{f' ({hint})' if hint else ''}", status=status, body=text)
 
 
-def embedded_error(payload: bytes, parsed: Any) -> SGLangHTTPError | None:
+def embedded_error(payload: bytes, parsed: Any) -> BackendHTTPError | None:
     """The error inside a 200 answer (any JSON dialect), or None.
 
     Its status is the `code` of the error where that is an HTTP status, else 200.
@@ -159,7 +159,7 @@ def parse_answer(body: bytes) -> Any:
 
 def classify(error: BaseException) -> RetryClass:
     """The retry class of a failure, from its type, status and parsed body."""
-    if not isinstance(error, SGLangHTTPError):
+    if not isinstance(error, BackendHTTPError):
         return classify_failure(error)
     status, body = error.status, parse_error_body(error.body)
     if body.retryable is False or is_context_overflow(status, body):

@@ -42,7 +42,7 @@ async def prove_vision(server: str, tokenizer: Any, expander: ProcessorExpander,
         model: The same model in transformers, to replay what the server sampled: proves the pixels, too.
 
     Raises:
-        SGLangDecodingError: The server expands an image differently, or changes ids beside it.
+        BackendAnswerError: The server expands an image differently, or changes ids beside it.
         StrandsSGLangError: It cannot be reached, or refuses the images.
     """
     pictures = proof_pictures()
