@@ -8,24 +8,15 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.terminal import complain, format_number, one_line, say
-from strands_env.core import Action, TaskContext
 from strands_env.core.limits import shorten
 from strands_env.eval import EvalError
-from strands_env.eval.run.benchmark import Benchmark
-from strands_env.eval.run.tasks import Tasks, contained, stream
-from strands_env.recipe.dry_run import ANSWER, DryRun, Level, models_of, try_environment
+from strands_env.recipe.dry_run import ANSWER, DryRun, Level, models_of, task_to_try, try_environment, try_server
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.names import benchmark_of_data
-from strands_env.recipe.objects import load_evaluator
-from strands_env.recipe.tasks import DataBenchmark, columns_of
-from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
-from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import BackendError
 
@@ -43,9 +34,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.env is None and args.benchmark is None and args.data is None:
             raise EvalError("nothing to check: give --env module:function, a benchmark, or --data FILE")
-        action = first_action(args)
+        benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
+        action = task_to_try(benchmark, args.message, args.ground_truth, data=args.data, columns=args.columns)
         factory = make_env_factory(
-            benchmark=benchmark_name(args),
+            benchmark=benchmark,
             env=args.env,
             env_config=args.env_config,
             reward=args.reward,
@@ -62,65 +54,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(seen, server)
     return Exit.OK if seen.is_ok else Exit.INCOMPLETE
-
-
-def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
-    """Sample one token of a server at temperature 0.7, as training would; a line on the server."""
-    from strands_sglang import get_tokenizer
-
-    make_client, address = client_class(base_url, kind)
-    client = make_client(address, max_retries=2, retry_delay=0.2)
-    name = tokenizer if tokenizer not in (None, "none") else str(client.served_tokenizer())
-    try:
-        loaded = get_tokenizer(name)
-    except ModelLoadError as error:
-        raise EvalError(f"the tokenizer {name!r} cannot be loaded, --tokenizer names another: {error}") from error
-    client.check_tokenizer(loaded, name)
-
-    async def sample() -> BackendInfo:
-        async with client:
-            prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
-            params = {"max_new_tokens": 1, "temperature": 0.7}
-            await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
-            return await client.info()
-
-    info = asyncio.run(sample())
-    room = info.context_length or "unknown"
-    return f"{SERVERS[client.kind]}, tokenizer {name}, context {room}; sampled a token with its log-probability"
-
-
-def benchmark_name(args: argparse.Namespace) -> str:
-    """The benchmark whose environment is the default."""
-    return args.benchmark or (benchmark_of_data(args.data) if args.data is not None else "")
-
-
-def first_action(args: argparse.Namespace) -> Action:
-    """The task to try: the one given, the first of the data, or any."""
-    if args.message is not None:
-        return Action(message=args.message, task_context=TaskContext(id="check", ground_truth=args.ground_truth))
-    name = benchmark_name(args)
-    if not name:
-        truth = args.ground_truth or "an answer"
-        return Action(message="Hello", task_context=TaskContext(id="check", ground_truth=truth))
-    kind = load_evaluator(name)
-    options: dict[str, Any] = {}
-    if issubclass(kind, Benchmark):
-        options = {"data_path": args.data, "limit": 1}
-    if issubclass(kind, DataBenchmark):
-        options["columns"] = columns_of(args.columns)
-    evaluator = kind(dict, **options)
-    with contained():
-        found = asyncio.run(_first(evaluator.load_dataset()))
-    if found is None:
-        raise EvalError(f"{name!r} has no tasks: give one with --message")
-    return found
-
-
-async def _first(tasks: Tasks) -> Action | None:
-    async with aclosing(stream(tasks)) as actions:
-        async for action in actions:
-            return action
-    return None
 
 
 def _show(seen: DryRun, server: str | None) -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
-from strands_env.eval import EvalError, EvalSample, read_results
-from strands_env.eval.dialects import DIALECTS, DialectTotals, PlayedRollout, play
+from strands_env.eval import EvalError, read_results
+from strands_env.eval.dialects import DIALECTS, DialectTotals, play, played
 from strands_env.eval.store.record import naming_errors
 from strands_sglang.command_line import Exit
-from strands_sglang.conversation.messages import format_messages
-from strands_sglang.testing import Reply
-from strands_sglang.tool_parsers import get_tool_parser
 
 EXAMPLES = 10
 """Places that are shown."""
@@ -80,49 +75,16 @@ def _described(name: str, totals: DialectTotals | None) -> str:
     )
 
 
-# ---- the rollouts of a run -------------------------------------------------------------------------------------------
-
-
 def _through_dialects(saved: SavedRun, tokenizer: Any, names: list[str] | None) -> dict[str, DialectTotals | None]:
     """The run through each dialect that was asked for (none named: all); None where the package is not installed."""
     if names is None:
         return {}
     if not getattr(tokenizer, "chat_template", None):
         raise EvalError("--dialects renders histories again: name a tokenizer with a chat template with --tokenizer")
-    rollouts = [
-        rollout for sample in read_results(saved.paths.results, with_tokens=True) for rollout in _played(saved, sample)
-    ]
+    parser = saved.options.get("tool_parser") or ("hermes" if saved.options.get("backend") == "local" else None)
+    samples = read_results(saved.paths.results, with_tokens=True)
+    rollouts = list(played(samples, system_prompt=saved.system_prompt, tool_parser=parser))
     return {
         name: asyncio.run(play(rollouts, DIALECTS[name], tokenizer=tokenizer)) if DIALECTS[name].installed() else None
         for name in names or DIALECTS
     }
-
-
-def _played(saved: SavedRun, sample: EvalSample) -> Iterator[PlayedRollout]:
-    """The rollout of a sample, unless its messages and sampled stretches are not the same turns."""
-    seen, path = sample.step_result.observation, sample.step_result.main_trajectory
-    if path is None or path.media:
-        return
-    given = sample.action.task_context.conversation_history if seen.history is None else seen.history
-    messages = format_messages([*given, *seen.messages], seen.system_prompt or saved.system_prompt)
-    before = len(format_messages(given, seen.system_prompt or saved.system_prompt))
-    places = [index for index, message in enumerate(messages) if index >= before and message["role"] == "assistant"]
-    sampled = [
-        [token for token, _ in stretch]
-        for is_sampled, stretch in itertools.groupby(
-            zip(path.tokens.token_ids, path.tokens.output_mask, strict=True), key=lambda entry: bool(entry[1])
-        )
-        if is_sampled
-    ]
-    if len(places) != len(sampled):
-        return
-    replies = [Reply(ids=ids) for ids in sampled]
-    if path.finish_reason == "length":
-        replies[-1] = Reply(ids=sampled[-1], finish="length")
-    name = saved.options.get("tool_parser") or ("hermes" if saved.options.get("backend") == "local" else None)
-    yield PlayedRollout(
-        messages=messages,
-        tools=json.loads(seen.tools or "[]"),
-        replies=dict(zip(places, replies, strict=True)),
-        options={"tool_parser": get_tool_parser(name)} if name else {},
-    )

@@ -6,9 +6,8 @@ import argparse
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,13 @@ from strands_env.eval import EvalError
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.report.inspect_log import write_inspect_log
-from strands_env.training import TrainingSample, group_advantages, samples_from_step, save_samples, score_with_teacher
-from strands_env.training.formats import FORMATS, ExportedRollout, write_rows
-from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
-from strands_env.training.sample import TEACHER_ERROR
+from strands_env.training import save_samples, score_with_teacher
+from strands_env.training.formats import FORMATS, UNTAUGHT, ExportedRollout, Selection, taught, write_rows
+from strands_env.training.prompts import drawn, prompt_records, prompt_rows
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.command_line import Exit
 from strands_sglang.exceptions import MessageConversionError, StrandsSGLangError
-
-BATCH = 256
-"""Rollouts that a teacher scores at a time."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,11 +46,25 @@ def run(args: argparse.Namespace) -> int:
         left: Counter[str] = Counter()
         with ResultReader(saved.paths.results) as reader:
             check_writable(target, option="--output")
-            rollouts = _rollouts(saved, reader, args, left)
+            entries = {(entry.prompt_id, entry.index): entry for entry in reader.entries}
+            rewards = dict(zip(entries, (score.reward for score in reader.scores()), strict=True))
+            selection = Selection(
+                min_reward=args.min_reward,
+                max_reward=args.max_reward,
+                mixed=args.mixed,
+                whole=args.format == "sft" and not args.truncated,
+                advantages=args.advantages,
+            )
+            rollouts = selection.rollouts(
+                rewards,
+                lambda key: reader.read(entries[key], with_tokens=True),
+                left,
+                system_prompt=saved.system_prompt,
+            )
             if args.teacher is not None:
                 rollouts = _taught(rollouts, saved, args, left)
             if args.format == "samples":
-                rows = save_samples((path for rollout in rollouts for path in _neutral(rollout)), target)
+                rows = save_samples((path for rollout in rollouts for path in rollout.neutral()), target)
             else:
                 rows = write_rows((FORMATS[args.format](rollout) for rollout in rollouts), target)
     except FileNotFoundError as error:
@@ -78,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             say("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
     if not rows:
         return complain("export", "nothing was written: every rollout was left out, see above", Exit.USAGE)
-    return Exit.FAILED if any(reason.startswith(_UNTAUGHT) for reason in left) else Exit.OK
+    return Exit.FAILED if any(reason.startswith(UNTAUGHT) for reason in left) else Exit.OK
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -91,13 +100,9 @@ def _check_options(args: argparse.Namespace) -> None:
         raise EvalError("--teacher-top-k needs --teacher")
 
 
-_UNTAUGHT = "that the teacher did not score"
-
-
 def _taught(
     rollouts: Iterator[ExportedRollout], saved: SavedRun, args: argparse.Namespace, left: Counter[str]
 ) -> Iterator[ExportedRollout]:
-    """The rollouts with the teacher's log-probabilities; one that it failed on is left out."""
     tokenizer = saved.tokenizer(args.tokenizer).tokenizer
     if tokenizer is None:
         raise EvalError("--teacher needs the tokenizer of the model that sampled: name it with --tokenizer")
@@ -105,17 +110,8 @@ def _taught(
         teacher = None
         try:
             teacher = _teacher(args.teacher)
-            while batch := list(islice(rollouts, BATCH)):
-                paths = [path for rollout in batch for path in rollout.paths]
-                scored = iter(
-                    loop.run(score_with_teacher(paths, teacher, tokenizer=tokenizer, top_k=args.teacher_top_k))
-                )
-                for rollout in batch:
-                    taught = replace(rollout, paths=list(islice(scored, len(rollout.paths))))
-                    if why := [path.metadata[TEACHER_ERROR] for path in taught.paths if TEACHER_ERROR in path.metadata]:
-                        left[f"{_UNTAUGHT} ({why[0]})"] += 1
-                    else:
-                        yield taught
+            scoring = partial(score_with_teacher, teacher=teacher, tokenizer=tokenizer, top_k=args.teacher_top_k)
+            yield from taught(rollouts, lambda paths: loop.run(scoring(paths)), left)
         except StrandsSGLangError:
             raise
         except ValueError as error:  # a name that cannot be a model, tokenizers that differ
@@ -142,18 +138,10 @@ def _prompts(args: argparse.Namespace, target: Path) -> int:
     _check_free(args, target)
     saved = SavedRun.of(args.run)
     threshold = saved.threshold(args.reward_threshold)
-    records: dict[str, PromptRecord] = {}
     with ResultReader(saved.paths.results) as reader:
         check_writable(target, option="--output")
-        for entry in reader.entries:
-            sample = reader.read(entry)
-            known = records.get(entry.prompt_id)
-            record = known or PromptRecord(prompt_id=entry.prompt_id, action=sample.action, passed=0, measured=0)
-            if sample.reward is not None:
-                passed = record.passed + (sample.reward >= threshold)
-                record = replace(record, passed=passed, measured=record.measured + 1)
-            records[entry.prompt_id] = record
-    kept = list(records.values())
+        records = prompt_records((reader.read(entry) for entry in reader.entries), threshold)
+    kept = records
     if args.between is not None:
         low, high = args.between
         kept = [each for each in kept if each.pass_rate is not None and low <= each.pass_rate <= high]
@@ -167,7 +155,7 @@ def _prompts(args: argparse.Namespace, target: Path) -> int:
     if args.json:
         say(json.dumps({"path": str(target), "rows": count, "prompts": len(records), "left_out": left}))
     else:
-        unmeasured = sum(not each.measured for each in records.values())
+        unmeasured = sum(not each.measured for each in records)
         say(f"{target}  {count} rows of {len(kept)} prompts")
         say(f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout")
     if not rows:
@@ -199,75 +187,3 @@ def _check_free(args: argparse.Namespace, target: Path) -> None:
 
 def _other_formats(target: Path) -> str:
     return f" (--format {', '.join(FORMATS)} write .jsonl too)" if target.suffix == ".jsonl" else ""
-
-
-def _rollouts(
-    saved: SavedRun, reader: ResultReader, args: argparse.Namespace, left: Counter[str]
-) -> Iterator[ExportedRollout]:
-    rewards = {(e.prompt_id, e.index): reader.read(e).reward for e in reader.entries}
-    advantages = _advantages(rewards, args.advantages)
-    by_prompt: dict[str, set[float]] = {}
-    for (prompt, _), reward in rewards.items():
-        if reward is not None:
-            by_prompt.setdefault(prompt, set()).add(reward)
-    groups = {prompt: place for place, prompt in enumerate(dict.fromkeys(entry.prompt_id for entry in reader.entries))}
-    count = 0
-    for entry in sorted(reader.entries, key=lambda entry: (groups[entry.prompt_id], entry.index)):
-        reward = rewards[(entry.prompt_id, entry.index)]
-        mixed = len(by_prompt.get(entry.prompt_id, ())) > 1
-        if reason := _left_out(reward, mixed, args):
-            left[reason] += 1
-            continue
-        sample = reader.read(entry, with_tokens=True)
-        paths = samples_from_step(
-            sample.step_result,
-            group_id=entry.prompt_id,
-            rollout_id=sample.id,
-            metadata={"prompt_id": entry.prompt_id, "index": entry.index},
-        )
-        if not any(path.is_usable for path in paths):
-            left["without tokens that could be trained"] += 1
-            continue
-        if paths[0].status == "truncated" and not args.truncated and args.format == "sft":
-            left["cut by a limit (--truncated keeps them)"] += 1
-            continue
-        advantage = None if advantages is None else advantages[(entry.prompt_id, entry.index)]
-        yield ExportedRollout(
-            action=sample.action,
-            result=sample.step_result,
-            paths=paths,
-            advantage=advantage,
-            group=groups[entry.prompt_id],
-            number=count,
-            system_prompt=saved.system_prompt,
-        )
-        count += 1
-
-
-def _left_out(reward: float | None, mixed: bool, args: argparse.Namespace) -> str | None:
-    if reward is None:
-        return "without a reward"
-    if args.min_reward is not None and reward < args.min_reward:
-        return f"with a reward below {args.min_reward:g}"
-    if args.max_reward is not None and reward > args.max_reward:
-        return f"with a reward above {args.max_reward:g}"
-    return "of prompts whose rollouts score alike" if args.mixed and not mixed else None
-
-
-def _advantages(rewards: Mapping[tuple[str, int], float | None], kind: str) -> dict[tuple[str, int], float] | None:
-    """Advantages over the whole groups, whatever is filtered out afterwards."""
-    if kind == "none":
-        return None
-    keys = list(rewards)
-    values = group_advantages(
-        [rewards[key] for key in keys],
-        group_ids=[prompt for prompt, _ in keys],
-        rollout_ids=keys,
-        scale_by_std=kind == "grpo",
-    )
-    return dict(zip(keys, values, strict=True))
-
-
-def _neutral(rollout: ExportedRollout) -> list[TrainingSample]:
-    known = {} if rollout.advantage is None else {"advantage": rollout.advantage}
-    return [replace(path, metadata={**path.metadata, **known}) for path in rollout.paths]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
+from strands_env.eval.sample import EvalSample
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.messages import format_messages, format_tool_specs
 from strands_sglang.exceptions import StrandsSGLangError
@@ -21,6 +22,7 @@ from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.dialects.wire import Refused
 from strands_sglang.template import ChatTemplate
 from strands_sglang.testing import Reply, ScriptedClient
+from strands_sglang.tool_parsers import get_tool_parser
 
 Chat = Mapping[str, Any]
 """A message as chat templates take it: `role`, `content`, `tool_calls`, `tool_call_id`."""
@@ -40,6 +42,40 @@ class PlayedRollout:
     tools: Sequence[Chat] = ()
     replies: Mapping[int, Reply]
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def played(
+    samples: Iterable[EvalSample], *, system_prompt: str | None = None, tool_parser: str | None = None
+) -> Iterator[PlayedRollout]:
+    """The rollouts of samples, but those whose messages and sampled stretches are not the same turns.
+
+    Args:
+        system_prompt: For samples that did not record their own.
+        tool_parser: Name of the tool parser; None chooses one that fits the chat template.
+    """
+    options = {"tool_parser": get_tool_parser(tool_parser)} if tool_parser else {}
+    for sample in samples:
+        seen, path = sample.step_result.observation, sample.step_result.main_trajectory
+        if path is None or path.media:
+            continue
+        given = sample.action.task_context.conversation_history if seen.history is None else seen.history
+        system = seen.system_prompt or system_prompt
+        messages = format_messages([*given, *seen.messages], system)
+        before = len(format_messages(given, system))
+        places = [place for place, message in enumerate(messages) if place >= before and message["role"] == "assistant"]
+        tokens = path.tokens
+        sampled = [tokens.token_ids[part.start : part.end] for part in tokens.segments if part.is_output]
+        if len(places) != len(sampled):
+            continue
+        replies = [Reply(ids=ids) for ids in sampled]
+        if path.finish_reason == "length":
+            replies[-1] = Reply(ids=sampled[-1], finish="length")
+        yield PlayedRollout(
+            messages=messages,
+            tools=json.loads(seen.tools or "[]"),
+            replies=dict(zip(places, replies, strict=True)),
+            options=options,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

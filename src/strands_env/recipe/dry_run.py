@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,14 +17,20 @@ from strands.models import Model
 from strands.tools.tool_provider import ToolProvider
 from strands.types.tools import AgentTool
 
-from strands_env.core import Action, Environment, ErrorRecord, ModelFactory, StepResult
+from strands_env.core import Action, Environment, ErrorRecord, ModelFactory, StepResult, TaskContext
 from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import EnvFactory, make_environment, run_environment, takes_action
 from strands_env.eval import EvalError
+from strands_env.eval.run.benchmark import Benchmark
+from strands_env.eval.run.tasks import contained, stream
 from strands_env.recipe.models import check_named_models
+from strands_env.recipe.objects import load_evaluator
+from strands_env.recipe.tasks import DataBenchmark, columns_of
 from strands_env.testing.scripted import ScriptedCall, ScriptedModel, call, reply
 from strands_sglang import SGLangModel, TemplateError, ToolParserError
+from strands_sglang.backends import BackendInfo, GenerateRequest, PromptIds, client_class
 from strands_sglang.backends.engine.own_models import ModelLoadError
+from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.exceptions import did_you_mean
 from strands_sglang.testing import ScriptedClient
 
@@ -248,6 +256,63 @@ class _Looking:
             return stream(messages, tool_specs, *args, **kwargs)
 
         model.stream = watched
+
+
+def task_to_try(
+    benchmark: str,
+    message: str | None = None,
+    ground_truth: str | None = None,
+    *,
+    data: str | None = None,
+    columns: str | None = None,
+) -> Action:
+    """The message as a task, else the first task of the benchmark or its data, else any."""
+    if message is not None:
+        return Action(message=message, task_context=TaskContext(id="check", ground_truth=ground_truth))
+    if not benchmark:
+        return Action(message="Hello", task_context=TaskContext(id="check", ground_truth=ground_truth or "an answer"))
+    kind = load_evaluator(benchmark)
+    options: dict[str, Any] = {}
+    if issubclass(kind, Benchmark):
+        options = {"data_path": data, "limit": 1}
+    if issubclass(kind, DataBenchmark):
+        options["columns"] = columns_of(columns)
+    evaluator = kind(dict, **options)
+
+    async def first() -> Action | None:
+        async with aclosing(stream(evaluator.load_dataset())) as actions:
+            return await anext(actions, None)
+
+    with contained():
+        found = asyncio.run(first())
+    if found is None:
+        raise EvalError(f"{benchmark!r} has no tasks: give one with --message")
+    return found
+
+
+def try_server(base_url: str, kind: str, tokenizer: str | None) -> str:
+    """Sample one token of a server at temperature 0.7, as training would; a line on the server."""
+    from strands_sglang import get_tokenizer
+
+    make_client, address = client_class(base_url, kind)
+    client = make_client(address, max_retries=2, retry_delay=0.2)
+    name = tokenizer if tokenizer not in (None, "none") else str(client.served_tokenizer())
+    try:
+        loaded = get_tokenizer(name)
+    except ModelLoadError as error:
+        raise EvalError(f"the tokenizer {name!r} cannot be loaded, --tokenizer names another: {error}") from error
+    client.check_tokenizer(loaded, name)
+
+    async def sample() -> BackendInfo:
+        async with client:
+            prompt = PromptIds.of(loaded.encode("Hello", add_special_tokens=False))
+            params = {"max_new_tokens": 1, "temperature": 0.7}
+            await client.ask(GenerateRequest(prompt=prompt, sampling_params=params))
+            return await client.info()
+
+    info = asyncio.run(sample())
+    room = info.context_length or "unknown"
+    return f"{SERVERS[client.kind]}, tokenizer {name}, context {room}; sampled a token with its log-probability"
 
 
 def models_of(tokenizer: str | None) -> ModelFactory:

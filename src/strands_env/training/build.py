@@ -1,4 +1,4 @@
-"""Training samples out of step results and models.
+"""Training samples out of step results and models, and the rollouts of a batch.
 
 A rollout gives one sample per path of the trajectory forest. A sampled token carries loss in the first path that holds
 it and is context in the others. Left out are the paths of agents that are not trained and, unless asked
@@ -7,8 +7,10 @@ for, completions that a retry threw away; used paths own what they share with di
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from strands_env.core.tokens import TokenObservation, Trajectory, trajectories_o
 from strands_env.core.types import RewardResult, StepResult
 from strands_env.rewards.turns import Placement, token_rewards
 from strands_env.training.sample import SampleStatus, TrainingSample
+
+logger = logging.getLogger(__name__)
 
 _ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
 
@@ -163,3 +167,56 @@ def _token_rewards(reward: RewardResult | None, tokens: TokenObservation, placem
     if reward is None or not (reward.turn_rewards or reward.span_rewards):
         return None
     return np.array(token_rewards(reward, tokens, placement=placement), dtype=np.float64)
+
+
+RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
+"""Runs one rollout and returns its samples."""
+
+_BROKEN = frozenset({SampleStatus.FAILED, SampleStatus.ABORTED})
+
+
+async def collect_rollouts(
+    runs: Sequence[RunRollout], *, retries: int = 2, pause: float = 1.0
+) -> list[Sequence[TrainingSample]]:
+    """Run all rollouts concurrently; one that breaks does not break the others.
+
+    A rollout that raises, fails, is aborted or samples nothing is run again.
+
+    Args:
+        runs: One function a rollout, called once for every attempt.
+        retries: Further attempts of a rollout that broke.
+        pause: Seconds before the first further attempt, twice as long before each next one.
+
+    Returns:
+        The samples of every rollout, in order; empty for one that never gave any. Adapters export those as rows
+        without loss.
+
+    Raises:
+        ExceptionGroup: Every rollout raised, to the last attempt: the configuration is wrong.
+    """
+    outcomes = await asyncio.gather(*(_attempts(run, retries, pause) for run in runs))
+    errors = [error for _, error in outcomes if error is not None]
+    if errors and len(errors) == len(outcomes):
+        raise ExceptionGroup(f"all {len(errors)} rollouts of the batch raised", errors)
+    return [samples for samples, _ in outcomes]
+
+
+async def _attempts(run: RunRollout, retries: int, pause: float) -> tuple[Sequence[TrainingSample], Exception | None]:
+    samples: Sequence[TrainingSample] = ()
+    error: Exception | None = None
+    for attempt in range(1 + retries):
+        if attempt:
+            await asyncio.sleep(pause * 2 ** (attempt - 1))
+        try:
+            samples, error = await run(), None
+        except Exception as failure:  # the boundary of a rollout: whatever it was, the others go on
+            samples, error = (), failure
+        if samples and not any(sample.status in _BROKEN for sample in samples):
+            break
+        logger.warning(
+            "attempt=<%d>, attempts=<%d>, error=<%r> | rollout broke or sampled nothing",
+            attempt + 1,
+            1 + retries,
+            error,
+        )
+    return samples, error

@@ -1,14 +1,15 @@
-"""Rollouts as rows of training data, in the columns of each trainer: Parquet or JSON Lines."""
+"""Rollouts of a saved run as rows of training data: which of them, and in the columns of each trainer."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,13 +18,23 @@ from strands_env.core.files import arrow, replacing
 from strands_sglang.conversation.messages import to_chat_messages
 from strands_sglang.exceptions import MessageConversionError
 
+from .advantages import group_advantages
+from .build import samples_from_step
 from .export import next_token_scores, one_row, reference_logprobs, trl_columns
-from .sample import TrainingSample
+from .sample import TEACHER_ERROR, SampleStatus, TrainingSample
 
 BATCH = 500
 """Rows that are written at a time."""
 IGNORED_LABEL = -100
 """Label of a token without loss, as `torch.nn.functional.cross_entropy` ignores it."""
+
+
+UNTAUGHT = "that the teacher did not score"
+TAUGHT_AT_ONCE = 256
+"""Rollouts that a teacher scores at a time."""
+
+Key: TypeAlias = tuple[str, int]
+"""A rollout of a run: the id of its prompt, and its number among those of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +56,119 @@ class ExportedRollout:
     group: int
     number: int
     system_prompt: str | None
+
+    def neutral(self) -> list[TrainingSample]:
+        """Its training samples, with the advantage in their metadata."""
+        known = {} if self.advantage is None else {"advantage": self.advantage}
+        return [replace(path, metadata={**path.metadata, **known}) for path in self.paths]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The rollouts to export.
+
+    Attributes:
+        mixed: Only those of prompts whose rollouts differ in reward.
+        whole: None that a limit cut off.
+        advantages: Rewards relative to those of the whole group, whatever is left out of it: `dr_grpo` subtracts the
+            mean, `grpo` divides by the standard deviation too.
+    """
+
+    min_reward: float | None = None
+    max_reward: float | None = None
+    mixed: bool = False
+    whole: bool = False
+    advantages: Literal["none", "dr_grpo", "grpo"] = "none"
+
+    def rollouts(
+        self,
+        rewards: Mapping[Key, float | None],
+        read: Callable[[Key], Any],
+        left: Counter[str],
+        *,
+        system_prompt: str | None,
+    ) -> Iterator[ExportedRollout]:
+        """The rollouts, group by group.
+
+        Args:
+            rewards: Of all rollouts of the run.
+            read: A sample of the run with its tokens.
+            left: Counts what is left out, by reason.
+            system_prompt: For results that did not record their own.
+        """
+        advantages = self._advantages(rewards)
+        by_prompt: dict[str, set[float | None]] = {}
+        for (prompt, _), reward in rewards.items():
+            by_prompt.setdefault(prompt, set()).update(() if reward is None else (reward,))
+        groups = {prompt: place for place, prompt in enumerate(by_prompt)}
+        count = 0
+        for key in sorted(rewards, key=lambda key: (groups[key[0]], key[1])):
+            prompt, index = key
+            if reason := self._left_out(rewards[key], is_mixed=len(by_prompt[prompt]) > 1):
+                left[reason] += 1
+                continue
+            sample = read(key)
+            paths = samples_from_step(
+                sample.step_result,
+                group_id=prompt,
+                rollout_id=sample.id,
+                metadata={"prompt_id": prompt, "index": index},
+            )
+            if not any(path.is_usable for path in paths):
+                left["without tokens that could be trained"] += 1
+                continue
+            if self.whole and paths[0].status is SampleStatus.TRUNCATED:
+                left["cut by a limit (--truncated keeps them)"] += 1
+                continue
+            yield ExportedRollout(
+                action=sample.action,
+                result=sample.step_result,
+                paths=paths,
+                advantage=None if advantages is None else advantages[key],
+                group=groups[prompt],
+                number=count,
+                system_prompt=system_prompt,
+            )
+            count += 1
+
+    def _left_out(self, reward: float | None, *, is_mixed: bool) -> str | None:
+        if reward is None:
+            return "without a reward"
+        if self.min_reward is not None and reward < self.min_reward:
+            return f"with a reward below {self.min_reward:g}"
+        if self.max_reward is not None and reward > self.max_reward:
+            return f"with a reward above {self.max_reward:g}"
+        return "of prompts whose rollouts score alike" if self.mixed and not is_mixed else None
+
+    def _advantages(self, rewards: Mapping[Key, float | None]) -> dict[Key, float] | None:
+        if self.advantages == "none":
+            return None
+        values = group_advantages(
+            list(rewards.values()),
+            group_ids=[prompt for prompt, _ in rewards],
+            rollout_ids=list(rewards),
+            scale_by_std=self.advantages == "grpo",
+        )
+        return dict(zip(rewards, values, strict=True))
+
+
+def taught(
+    rollouts: Iterator[ExportedRollout],
+    score: Callable[[list[TrainingSample]], Sequence[TrainingSample]],
+    left: Counter[str],
+) -> Iterator[ExportedRollout]:
+    """The rollouts with a teacher's log-probabilities; one that it failed on is left out."""
+    while batch := list(islice(rollouts, TAUGHT_AT_ONCE)):
+        scored = iter(score([path for rollout in batch for path in rollout.paths]))
+        for rollout in batch:
+            paths = list(islice(scored, len(rollout.paths)))
+            if why := [path.metadata[TEACHER_ERROR] for path in paths if TEACHER_ERROR in path.metadata]:
+                left[f"{UNTAUGHT} ({why[0]})"] += 1
+            else:
+                yield replace(rollout, paths=paths)
+
+
+# ---- columns -------------------------------------------------------------------------------------------------------
 
 
 def _trl(rollout: ExportedRollout) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strands_env.core import Action
@@ -23,8 +23,8 @@ class PromptRecord:
 
     prompt_id: str
     action: Action
-    passed: int
-    measured: int
+    passed: int = 0
+    measured: int = 0
 
     @property
     def pass_rate(self) -> float | None:
@@ -40,6 +40,18 @@ class PromptRecord:
         """
         a, b = self.passed + 1, self.measured - self.passed + 1
         return a * b / ((a + b) * (a + b + 1))
+
+
+def prompt_records(samples: Iterable[Any], threshold: float) -> list[PromptRecord]:
+    """The prompts of a run's samples; a reward from the threshold on passes."""
+    records: dict[str, PromptRecord] = {}
+    for sample in samples:
+        record = records.get(sample.prompt_id) or PromptRecord(prompt_id=sample.prompt_id, action=sample.action)
+        if sample.reward is not None:
+            passed = record.passed + (sample.reward >= threshold)
+            record = replace(record, passed=passed, measured=record.measured + 1)
+        records[sample.prompt_id] = record
+    return list(records.values())
 
 
 def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
