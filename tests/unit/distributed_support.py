@@ -96,13 +96,6 @@ def loud(folder: str) -> Any:
     return lambda: LoudEnv(folder)
 
 
-def raising() -> Any:
-    def factory() -> FakeEnv:
-        return FakeEnv(lambda action: ValueError(f"bad task {action.task_context.id}"))
-
-    return factory
-
-
 def broken() -> Any:
     logging.getLogger(__name__).warning("no sandbox here")
     raise OSError("no such sandbox")
@@ -112,10 +105,6 @@ class UnpicklableError(Exception):
     def __init__(self) -> None:
         super().__init__("held")
         self.held = lambda: None
-
-
-def unpicklable() -> Any:
-    return lambda: FakeEnv(lambda action: UnpicklableError())
 
 
 class OddError(Exception):
@@ -154,6 +143,8 @@ class LostConnectionError(ConnectionError):
 
 
 FAULTS: dict[str, Any] = {
+    "value": lambda: ValueError("bad task"),
+    "unpicklable": UnpicklableError,
     "panic": lambda: Panic("in rust"),
     "keyboard": KeyboardInterrupt,
     "lost": lambda: LostConnectionError("a", 2),
@@ -228,8 +219,8 @@ class Configured:
         return ScriptedModel(["x"])
 
 
-def configured(kind: str) -> Any:
-    models = Configured({"bias": np.arange(3) if kind == "array" else lambda: 1, "api_key": "s3cret"})
+def configured() -> Any:
+    models = Configured({"bias": np.arange(3), "of": lambda: 1, "api_key": "s3cret"})
     return lambda: Environment(model_factory=models, reward_fn=lambda action, result: 1.0)
 
 

@@ -112,7 +112,7 @@ async def test_bad_ground_truth_may_abstain() -> None:
 
 
 async def test_answers_that_explode_are_wrong_in_time_and_the_next_is_right() -> None:
-    reward = MathRewardFunction(timeout=2.0)
+    reward = MathRewardFunction(timeout=1.0)
     bombs = [r"\boxed{9^{9^{9^9}}}", r"\boxed{100000000!}"]
     results = await asyncio.gather(*(reward.compute(action("3"), answered(bomb)) for bomb in bombs))
     assert [result.reward for result in results] == [0.0, 0.0]
@@ -180,7 +180,7 @@ def test_wrong_timeout_is_refused(timeout: float) -> None:
 
 
 async def test_where_a_harmless_answer_fails_too_the_reward_abstains() -> None:
-    result = await MathRewardFunction(timeout=1.0).compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
+    result = await MathRewardFunction(timeout=0.5).compute(action("9^{9^{9^9}}"), answered(r"\boxed{4}"))
     assert result.reward is None
     assert result.info["reason"] == "cannot_verify"
 
@@ -192,7 +192,7 @@ async def test_an_answer_is_not_wrong_because_the_machine_is_busy() -> None:
     for process in worker_processes():
         process.suspend()
     scoring = asyncio.create_task(reward.compute(action("3/7"), answered(r"\boxed{6/14}")))
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(1.5)
     for process in worker_processes():
         process.resume()
     assert (await scoring).reward == 1.0
