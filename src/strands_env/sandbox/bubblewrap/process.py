@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -109,6 +110,7 @@ class SandboxProcess:
         self._own = _HostResources(process, work_directory)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._token = secrets.token_hex(16)
         self._requests = 0
         self._exchange: asyncio.Future[dict[str, Any]] | None = None
         self._finalizer = weakref.finalize(self, self._own.abandon)
@@ -150,12 +152,13 @@ class SandboxProcess:
                 started._own.shared = handles.shared[0]
             try:
                 async with asyncio.timeout(config.limits.start_seconds):
-                    await started._connect(handles.parent, config, life_read if isolated else None, shared)
+                    await started._send_config(handles.parent, config, life_read if isolated else None, shared)
+                    if isolated:  # while the supervisor starts
+                        await started._confine(await _first_pid(info_read), config)
+                    await started._await_supervisor()
             except (TimeoutError, OSError, EOFError, ValueError, SandboxError) as error:
                 said = _read_available(error_read)
                 raise SandboxUnavailableError(_start_failure(config, said, error)) from error
-            if isolated:
-                started._confine(json.loads(_read_available(info_read))["child-pid"], config)
         except BaseException:
             handles.close(parent=started is None or started._writer is None)
             if started is not None:
@@ -166,13 +169,12 @@ class SandboxProcess:
         handles.close(parent=False)
         return started
 
-    async def _connect(self, channel: socket.socket, config: Launch, life: int | None, shared: int | None) -> None:
+    async def _send_config(self, channel: socket.socket, config: Launch, life: int | None, shared: int | None) -> None:
         channel.setblocking(False)
         self._reader, self._writer = await asyncio.open_unix_connection(sock=channel, limit=1 << 17)
-        token = secrets.token_hex(16)
         await self._send(
             {
-                "token": token,
+                "token": self._token,
                 "isolated": config.is_isolated,
                 "life": life,
                 "descriptors": shared,
@@ -180,17 +182,19 @@ class SandboxProcess:
                 **config.supervisor_config(self.work),
             }
         )
+
+    async def _await_supervisor(self) -> None:
         answer = await self._receive()
-        if answer.get("ready") != token:
+        if answer.get("ready") != self._token:
             raise SandboxError("the supervisor did not answer as itself")
 
-    def _confine(self, first_pid: int, config: Launch) -> None:
+    async def _confine(self, first_pid: int, config: Launch) -> None:
         """Take a handle on process 1 of the sandbox and put it into a control group, before any foreign code runs."""
         self._own.first_pidfd = os.pidfd_open(first_pid)
         self._own.group = make_control_group(config.memory_bytes, config.limits.processes + 8, config.cpus)
         if self._own.group is not None:
-            try:
-                self._own.group.add(first_pid)
+            try:  # the kernel takes some 10 ms for it
+                await default_threads.run(self._own.group.add, first_pid)
             except OSError as error:
                 logger.debug("error=<%s> | no control group", error)
 
@@ -357,6 +361,21 @@ def _start_failure(config: Launch, said: str, error: BaseException) -> str:
     text = f"the sandbox could not be started: {said[-1000:]}"
     hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), None)
     return text if hint is None else f"{text}. {hint}"
+
+
+async def _first_pid(info: int) -> int:
+    """Process 1 of the sandbox, which bubblewrap names first."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(info, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(info)
+    found = re.search(r'"child-pid": (\d+)', _read_available(info))
+    if found is None:
+        raise EOFError("bubblewrap started nothing")
+    return int(found[1])
 
 
 def _read_available(descriptor: int) -> str:

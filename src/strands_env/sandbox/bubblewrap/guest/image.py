@@ -24,11 +24,11 @@ import tarfile
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Never
 
 from .protocol import CHUNK, receive, write_all
 from .supervisor import Supervisor, access_file, identity
 from .system import (
+    LIBC,
     PR_CAPBSET_DROP,
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
@@ -40,6 +40,10 @@ from .system import (
     set_limit,
 )
 from .watch import Child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Never
 
 _LATE = (warnings,)
 """Modules that the standard library imports when it first needs them, which is too late in here."""
@@ -230,11 +234,10 @@ class ImageSupervisor(Supervisor):
 def enter_image(config: dict[str, Any]) -> None:
     """Hide the host's files, give up the privilege to mount, and complete what every container finds in its root."""
     image = config["image"]
-    libc = ctypes.CDLL(None, use_errno=True)
     if os.getpid() != 1:
         raise RuntimeError(f"not isolated: process {os.getpid()}")
     for folder in image["hidden"]:
-        if libc.umount2(folder.encode(), _MNT_DETACH) != 0:
+        if LIBC.umount2(folder.encode(), _MNT_DETACH) != 0:
             raise OSError(ctypes.get_errno(), "umount2", folder)
     shutil.rmtree(image["programs"], ignore_errors=True)
     os.umask(0o022)
@@ -243,7 +246,7 @@ def enter_image(config: dict[str, Any]) -> None:
         _write_if_empty("/etc/resolv.conf", image["resolv_conf"])
     with contextlib.suppress(OSError):
         os.makedirs(config["work"], exist_ok=True)
-    _protect_settings(libc)
+    _protect_settings()
     for number in set(range(64)) - set(image["capabilities"]):
         with contextlib.suppress(OSError):  # the kernel knows fewer
             prctl(PR_CAPBSET_DROP, number)
@@ -252,20 +255,20 @@ def enter_image(config: dict[str, Any]) -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
     if image["seccomp"]:
-        _filter_calls(libc, _decoded(image["seccomp"]))
+        _filter_calls(_decoded(image["seccomp"]))
 
 
-def _protect_settings(libc: ctypes.CDLL) -> None:
+def _protect_settings() -> None:
     """Make the machine's settings read-only and hide its secrets, as container runtimes do."""
     for path in _READ_ONLY:
         if not os.path.exists(path):
             continue
         name = path.encode()
-        failed = libc.mount(name, name, None, _MS_BIND | _MS_REC, None) != 0
-        if failed or libc.mount(None, name, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY, None) != 0:
+        failed = LIBC.mount(name, name, None, _MS_BIND | _MS_REC, None) != 0
+        if failed or LIBC.mount(None, name, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY, None) != 0:
             raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
     for path in _MASKED:
-        if os.path.exists(path) and libc.mount(b"/dev/null", path.encode(), None, _MS_BIND, None) != 0:
+        if os.path.exists(path) and LIBC.mount(b"/dev/null", path.encode(), None, _MS_BIND, None) != 0:
             raise OSError(ctypes.get_errno(), "cannot be hidden", path)
 
 
@@ -276,14 +279,14 @@ def _write_if_empty(path: str, text: str) -> None:
                 file.write(text)
 
 
-def _filter_calls(libc: ctypes.CDLL, program: bytes) -> None:
+def _filter_calls(program: bytes) -> None:
     code = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     given = Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
-    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0) != 0:
+    if LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 

@@ -8,7 +8,10 @@ import select
 import socket
 import struct
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK = 65536
 

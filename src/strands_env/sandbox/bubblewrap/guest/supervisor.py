@@ -23,7 +23,6 @@ import stat
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Never
 
 from .protocol import CHUNK, await_request, send_frame, write_all
 from .system import (
@@ -36,6 +35,10 @@ from .system import (
     set_limit,
 )
 from .watch import Child, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Never
 
 KILL_SECONDS = 3.0
 REST_SECONDS = 3.0

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _CAPABILITY_VERSION = 0x20080522
 LINUX = sys.platform == "linux"
+LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = resource.getpagesize()
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -23,7 +24,7 @@ Processes = dict[int, list[bytes]]
 
 def prctl(option: int, value: int) -> None:
     """The Linux call of that name."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
@@ -31,7 +32,7 @@ def capset(kept: Iterable[int]) -> None:
     """Keep these capabilities below 32 as effective and permitted ones, and no others in any set."""
     header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     sets[0] = sets[1] = sum(1 << number for number in kept)
-    if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
+    if LIBC.capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 
 

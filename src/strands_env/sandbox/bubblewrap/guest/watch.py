@@ -8,13 +8,17 @@ import json
 import os
 import select
 import signal
-import socket
 import struct
 import time
-from typing import Any, Protocol
 
 from .protocol import CHUNK, receive
 from .system import LINUX, cpu_seconds, file_count, memory_bytes, other_processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .supervisor import Supervisor
 
 TICK_SECONDS = 0.1
 INTERRUPT_GRACE_SECONDS = 1.0
@@ -70,24 +74,10 @@ class Child:
                 os.close(descriptor)
 
 
-class Host(Protocol):
-    """The part of the supervisor that a watch needs."""
-
-    config: dict[str, Any]
-    isolated: bool
-    channel: socket.socket
-    life: int | None
-    wakeup: int
-    reaped: dict[int, int]
-
-    def reap(self) -> None:
-        """Collect children that ended."""
-
-
 class Watch:
     """One running request, from its start to the report of its end."""
 
-    def __init__(self, host: Host, child: Child, request: dict[str, Any], started: float) -> None:
+    def __init__(self, host: Supervisor, child: Child, request: dict[str, Any], started: float) -> None:
         self.host = host
         self.child = child
         self.limits: dict[str, Any] = host.config["limits"]
