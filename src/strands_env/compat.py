@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from strands_sglang.compat import Names
 
@@ -257,6 +257,87 @@ for _package, _parts in {
 }.items():
     _name = f"environments.{_package}"
     MODULES |= dict.fromkeys((f"{_name}.{part}" for part in _parts.split()), (NAMES | MODULES)[_name])
+
+
+class StepResultNames:
+    """Names of upstream's `RolloutResult`, for rewards and trainers written for it."""
+
+    if TYPE_CHECKING:
+        observation: Any
+        reward: Any
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """`observation.messages`."""
+        return self.observation.messages  # type: ignore[no-any-return]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """`observation.metrics`."""
+        return self.observation.metrics  # type: ignore[no-any-return]
+
+    @property
+    def rollout(self) -> Any:
+        """`observation.tokens`."""
+        return self.observation.tokens
+
+    @property
+    def reward_result(self) -> Any:
+        """`reward`."""
+        return self.reward
+
+    @property
+    def final_response(self) -> str | None:
+        """`observation.final_response`."""
+        return self.observation.final_response  # type: ignore[no-any-return]
+
+    def get_final_response(self, *, raw: bool = False) -> str | None:
+        """`final_response`; `raw` keeps a thinking part before it."""
+        return self.observation.get_final_response(self.messages, raw=raw)  # type: ignore[no-any-return]
+
+
+def step_result_fields(data: Any, tokens_of: Callable[[Any], Any]) -> Any:
+    """The fields of a `StepResult` out of those of upstream's `RolloutResult`; a live rollout becomes its tokens."""
+    if not isinstance(data, dict) or "observation" in data:
+        return data
+    from strands_sglang.trajectory import TokenManager
+
+    fields = dict(data)
+    seen = {name: fields.pop(name) for name in ("messages", "metrics") if name in fields}
+    reward, rollout = fields.pop("reward_result", None), fields.pop("rollout", None)
+    if isinstance(rollout, TokenManager):
+        rollout = tokens_of(rollout)
+    return {"reward": reward, **fields, "observation": {**seen, "tokens": rollout}}
+
+
+class RewardFunctionNames:
+    """Upstream's `RewardFunction` is generic."""
+
+    __class_getitem__ = classmethod(lambda cls, item: cls)
+
+
+class EvalSampleNames:
+    """Names of upstream's `EvalSample`."""
+
+    if TYPE_CHECKING:
+        action: Any
+        step_result: Any
+
+    @property
+    def task(self) -> Any:
+        """`action`."""
+        return self.action
+
+    @property
+    def result(self) -> Any:
+        """`step_result`."""
+        return self.step_result
+
+
+def eval_sample_fields(data: Any) -> Any:
+    """The fields of an `EvalSample` under their names here."""
+    names = {"task": "action", "result": "step_result"}
+    return {names.get(name, name): value for name, value in data.items()} if isinstance(data, dict) else data
 
 
 def get_assumed_role_session(role_arn: str, **options: Any) -> Any:

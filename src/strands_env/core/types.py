@@ -28,8 +28,8 @@ from pydantic import (
 )
 from strands.models import Model
 
+from strands_env.compat import RewardFunctionNames, StepResultNames, step_result_fields
 from strands_sglang.compat import old_names
-from strands_sglang.trajectory import TokenManager
 
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
@@ -340,7 +340,7 @@ class RewardResult(StoredModel):
     error: ErrorRecord | None = None
 
 
-class StepResult(StoredModel):
+class StepResult(StepResultNames, StoredModel):
     """The result of `Environment.step`.
 
     Attributes:
@@ -368,45 +368,8 @@ class StepResult(StoredModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_upstream(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "observation" in data:
-            return data
-        fields = dict(data)
-        seen = {name: fields.pop(name) for name in ("messages", "metrics") if name in fields}
-        reward, rollout = fields.pop("reward_result", None), fields.pop("rollout", None)
-        tokens = TokenObservation.from_token_manager(rollout) if isinstance(rollout, TokenManager) else rollout
-        return {"reward": reward, **fields, "observation": Observation(**seen, tokens=tokens)}
-
-    # Upstream's names, for rewards and trainers written for them.
-
-    @property
-    def messages(self) -> list[MessageDict]:
-        """`observation.messages`."""
-        return self.observation.messages
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """`observation.metrics`."""
-        return self.observation.metrics
-
-    @property
-    def rollout(self) -> TokenObservation | None:
-        """`observation.tokens`."""
-        return self.observation.tokens
-
-    @property
-    def reward_result(self) -> RewardResult | None:
-        """`reward`."""
-        return self.reward
-
-    @property
-    def final_response(self) -> str | None:
-        """`observation.final_response`."""
-        return self.observation.final_response
-
-    def get_final_response(self, *, raw: bool = False) -> str | None:
-        """`final_response`; `raw` keeps a thinking part before it."""
-        return self.observation.get_final_response(self.messages, raw=raw)
+    def _of_upstream(cls, data: Any) -> Any:
+        return step_result_fields(data, TokenObservation.from_token_manager)
 
     @property
     def main_trajectory(self) -> Trajectory | None:
@@ -435,7 +398,7 @@ class StepResult(StoredModel):
             raise ValueError(f"the data is not a result, or is damaged or cut off: {error}") from error
 
 
-class RewardFunction(ABC):
+class RewardFunction(RewardFunctionNames, ABC):
     """Scores a step. Subclass it, or give the environment a plain function of the same arguments.
 
     Example:
@@ -444,8 +407,6 @@ class RewardFunction(ABC):
                 answer = step_result.observation.final_response
                 return RewardResult(reward=float(answer == action.task_context.ground_truth))
     """
-
-    __class_getitem__ = classmethod(lambda cls, item: cls)  # upstream's is generic
 
     @abstractmethod
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from strands_env.compat import EvalSampleNames, eval_sample_fields
 from strands_env.core import Action, ErrorRecord, StepResult, Trajectory
 
 
@@ -38,7 +39,7 @@ class Score(NamedTuple):
     duration_s: float
 
 
-class EvalSample(BaseModel):
+class EvalSample(EvalSampleNames, BaseModel):
     """One sample of one task.
 
     Attributes:
@@ -63,21 +64,7 @@ class EvalSample(BaseModel):
     attempts: int = 1
     duration_s: float = 0.0
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_upstream(cls, data: Any) -> Any:
-        names = {"task": "action", "result": "step_result"}
-        return {names.get(name, name): value for name, value in data.items()} if isinstance(data, dict) else data
-
-    @property
-    def task(self) -> Action:
-        """Upstream's name for `action`."""
-        return self.action
-
-    @property
-    def result(self) -> StepResult:
-        """Upstream's name for `step_result`."""
-        return self.step_result
+    _of_upstream = model_validator(mode="before")(eval_sample_fields)
 
     @property
     def reward(self) -> float | None:
