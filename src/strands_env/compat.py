@@ -13,7 +13,7 @@ from strands_sglang.compat import Names
 _CACHE = "strands_env.tools.cached(tool, path): one file that all workers share"
 _WEB = "strands_env.environments.SearchEnv with provider=WebSearch('serper')"
 _LOGGER = "slime's hooks strands_env.training.slime.log_rollout and log_eval_rollout write the same"
-_WORLD = "strands_env.environments:MCPEnv serves MCP tools; the generated worlds are not started"
+_WORLD = "AgentWorldModelEnv runs the world in its sandbox, and takes its options by name"
 _ACTORS = "Evaluator(executor=RayExecutor(...)) of strands_env.distributed"
 _HOOKS = "give --env module:function, or Evaluator(env_factory=)"
 _TAU2 = "strands_env.eval.benchmarks.tau2_bench"
@@ -91,6 +91,14 @@ _ATLAS: Names = {
     "ClaimJudgment": "MCPAtlasReward(judge_model) judges each claim",
 }
 
+_WORLDS: Names = {
+    "AgentWorldModelEnv": "strands_env.environments:AgentWorldModelEnv",
+    "AgentWorldModelReward": "strands_env.environments.agent_world_model:AgentWorldModelReward",
+    "AgentWorldModelTask": "strands_env.core.types:Task",
+    **_gone("AgentWorldModelConfig AgentWorldModelTool kill_server start_server wait_for_server", _WORLD),
+    "write_server_script": _WORLD,
+}
+
 _CODE: Names = {
     "AgentCoreCodeEnv": "strands_env.environments:AgentCoreCodeEnv",
     "AgentCoreCodeConfig": "AgentCoreCodeEnv takes its options by name",
@@ -119,6 +127,7 @@ NAMES: dict[str, Names] = {
         **_gone("check_server_health get_model_id", _CLIENT),
         "prompt_cache_config": "bedrock_model_factory(cache_config=) takes the SDK's CacheConfig",
     },
+    "environments.agent_world_model": _WORLDS,
     "environments.harbor": _HARBOR_ENVIRONMENT,
     "environments.math": _MATH,
     "eval": _EVAL,
@@ -157,11 +166,6 @@ MODULES: dict[str, Names] = {
     "environments.harbor.e2b": _gone(
         "PrebakedE2BConfig PrebakedE2BEnvironment validate_api_key",
         "HarborEnv(backend='e2b', backend_options=...) starts the environment of Harbor's own",
-    ),
-    "environments.agent_world_model": _gone(
-        "AgentWorldModelConfig AgentWorldModelEnv AgentWorldModelReward AgentWorldModelTask AgentWorldModelTool "
-        "kill_server start_server wait_for_server write_server_script",
-        _WORLD,
     ),
     "eval.evaluator": {
         "Evaluator": "strands_env.eval:Evaluator",

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .agent_world_model import AgentWorldModelEnv
     from .calculator import CalculatorEnv
     from .chat import ChatEnv, ModelUser, ScriptedUser, SimulatedUser
     from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentCoreCodeEnv",
+    "AgentWorldModelEnv",
     "CalculatorEnv",
     "ChatEnv",
     "CodeMode",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "agent_world_model": ("AgentWorldModelEnv",),
     "calculator": ("CalculatorEnv",),
     "chat": ("ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"),
     "code_sandbox": ("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"),

@@ -1,0 +1,214 @@
+"""Inside the sandbox of an `AgentWorldModelEnv`: the application of a generated world. Standard library only.
+
+An endpoint is a tool, called in this process as `fastapi_mcp` calls it for a client: the same names, arguments and
+texts of results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import sqlite3
+import sys
+import urllib.parse
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+_METHODS = ("get", "post", "put", "delete", "patch")
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+
+class World:
+    """The application of `world.py` over the database `work.db`, started once, with an event loop that lasts."""
+
+    def __init__(self) -> None:
+        url = f"sqlite:///{os.path.abspath('work.db')}"
+        os.environ["DATABASE_PATH"] = url
+        _use_database(url)
+        sys.path.insert(0, os.getcwd())
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._app = importlib.import_module("world").app
+        self._endpoints: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
+        self._loop.run_until_complete(self._start())
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Name, description and input schema of every endpoint."""
+        document, tools = self._app.openapi(), []
+        for path, operations in document["paths"].items():
+            for method, declared in operations.items():
+                if method not in _METHODS or not declared.get("operationId"):
+                    continue
+                operation = _resolved(declared, document)
+                name, parameters = operation["operationId"], operation.get("parameters", [])
+                self._endpoints[name] = (method, path, parameters)
+                tools.append({"name": name, **_described(operation, f"{method.upper()} {path}")})
+        return tools
+
+    def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of an endpoint: `text`, and `is_error`."""
+        try:
+            status, body = self._loop.run_until_complete(self._request(name, arguments))
+        except Exception as error:
+            return {"is_error": True, "text": f"Error calling {name}: {error!r}"}
+        if status >= 400:
+            return {"is_error": True, "text": f"Error calling {name}. Status code: {status}. Response: {body}"}
+        with suppress(ValueError):
+            body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        return {"is_error": False, "text": body}
+
+    async def _start(self) -> None:
+        """ASGI's lifespan, which does not end: the world ends with its sandbox."""
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        events.put_nowait({"type": "lifespan.startup"})
+        started: asyncio.Future[None] = self._loop.create_future()
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                started.set_result(None)
+            else:
+                started.set_exception(RuntimeError(message.get("message", message["type"])))
+
+        self._life = asyncio.ensure_future(self._app({"type": "lifespan", "asgi": _ASGI}, events.get, send))
+        await asyncio.wait({self._life, started}, return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            started.result()
+        else:
+            self._life.result()
+
+    async def _request(self, name: str, arguments: dict[str, Any]) -> tuple[int, str]:
+        method, path, parameters = self._endpoints[name]
+        places = {each["name"]: each["in"] for each in parameters if each["name"] in arguments}
+        given = {
+            place: {key: arguments[key] for key, its in places.items() if its == place} for place in ("query", "header")
+        }
+        for key in (key for key, place in places.items() if place == "path"):
+            path = path.replace(f"{{{key}}}", urllib.parse.quote(str(arguments[key]), safe=""))
+        body = {key: value for key, value in arguments.items() if key not in places}
+        content = json.dumps(body).encode() if body else b""
+        headers = {"host": "world", "content-length": str(len(content)), "content-type": "application/json"}
+        headers |= {key.lower(): _plain(value) for key, value in given["header"].items()}
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        events.put_nowait({"type": "http.request", "body": content, "more_body": False})
+        answer: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            answer.append(message)
+
+        query = {key: [_plain(each) for each in _listed(value)] for key, value in given["query"].items()}
+        scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": "1.1",
+            "method": method.upper(),
+            "scheme": "http",
+            "path": urllib.parse.unquote(path),
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": urllib.parse.urlencode(query, doseq=True).encode(),
+            "headers": [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers.items()],
+            "client": ("agent", 1),
+            "server": ("world", 80),
+        }
+        try:
+            await self._app(scope, events.get, send)
+        except Exception:
+            if not answer:  # the application has answered with status 500 before it raises
+                raise
+        text = b"".join(message.get("body", b"") for message in answer[1:]).decode(errors="replace")
+        return int(answer[0]["status"]), text
+
+
+started: list[World] = []
+"""The world of this interpreter; an interpreter that took the place of the first has none."""
+
+
+def start() -> list[dict[str, Any]]:
+    """Start the world; its tools."""
+    started.append(World())
+    return started[0].tools()
+
+
+def reply(number: int, result: Any) -> None:
+    """Leave a result where the environment reads it, apart from what a world prints."""
+    Path("reply.json").write_text(json.dumps({"number": number, "result": result}), "utf-8")
+
+
+def snapshot() -> None:
+    """Write the database, as it is committed, to `final.db`."""
+    with closing(sqlite3.connect("work.db")) as source, closing(sqlite3.connect("final.db")) as target:
+        source.backup(target)
+
+
+def verify() -> None:
+    """Run the task's verifier, `verify.py`, and write its verdict to `verdict.json`."""
+    namespace: dict[str, Any] = {"sqlite3": sqlite3, "json": json, "__name__": "verify"}
+    exec(compile(Path("verify.py").read_text("utf-8"), "verify.py", "exec"), namespace)
+    verdict = namespace["verify_task_completion"](
+        initial_db_path="initial.db", final_db_path="final.db", final_answer=Path("answer.txt").read_text("utf-8")
+    )
+    Path("verdict.json").write_text(json.dumps(verdict, default=str), "utf-8")
+
+
+def _use_database(url: str) -> None:
+    """Every engine is one of the episode's database, whatever file the generated code names."""
+    import sqlalchemy  # type: ignore[import-not-found]
+
+    create = sqlalchemy.create_engine
+    sqlalchemy.create_engine = lambda *_, **__: create(url, connect_args={"check_same_thread": False})
+
+
+def _described(operation: dict[str, Any], default: str) -> dict[str, Any]:
+    """Description and input schema of an operation: its parameters and the fields of its body, side by side."""
+    fields = [
+        (each["name"], {**each.get("schema", {}), **_kept(each, "description")}, each.get("required", False))
+        for each in operation.get("parameters", [])
+        if each["in"] in ("path", "query")
+    ]
+    contents = operation.get("requestBody", {}).get("content", {})
+    body: dict[str, Any] = next(iter(contents.values())).get("schema", {}) if contents else {}
+    fields += [(key, value, key in body.get("required", ())) for key, value in body.get("properties", {}).items()]
+    texts = (operation.get("summary") or default, operation.get("description"))
+    return {
+        "description": "\n\n".join(text for text in texts if text),
+        "inputSchema": {
+            "type": "object",
+            "properties": {key: schema for key, schema, _ in fields},
+            "required": [key for key, _, required in fields if required],
+        },
+    }
+
+
+def _kept(given: dict[str, Any], name: str) -> dict[str, Any]:
+    return {name: given[name]} if given.get(name) else {}
+
+
+def _resolved(value: Any, document: dict[str, Any], seen: tuple[str, ...] = ()) -> Any:
+    """The value with every reference replaced by what it refers to; one inside itself is any value."""
+    if isinstance(value, list):
+        return [_resolved(each, document, seen) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if (name := value.get("$ref")) is None:
+        return {key: _resolved(each, document, seen) for key, each in value.items()}
+    if name in seen:
+        return {}
+    target: Any = document
+    for part in name.removeprefix("#/").split("/"):
+        target = target[part]
+    return _resolved(target, document, (*seen, name))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    {"snapshot": snapshot, "verify": verify}[sys.argv[1]]()

@@ -1,0 +1,253 @@
+"""`AgentWorldModelEnv`: the generated worlds of Agent World Model (Wang et al. 2026), each in a sandbox.
+
+A world is a FastAPI application over an SQLite database, both written by a model; a task has a verifier, written by a
+model too. None of that code runs in this process: the application runs in the episode's sandbox, the verifier in one
+of its own, on copies of the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from strands import Agent
+from strands.agent.agent_result import AgentResult
+from strands.types.events import ToolResultEvent
+from strands.types.exceptions import ToolProviderException
+from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
+
+from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
+from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
+from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
+from strands_sglang.compat import old_names
+
+__path__: list[str] = []  # submodules of upstream: strands_sglang.compat
+__getattr__ = old_names(__name__)
+
+_GUEST = Path(__file__).with_name("agent_world_guest.py")
+_START_SECONDS = 60.0
+_FIELDS = ("scenario", "verify_code", "initial_db_path")
+
+
+class WorldTool(AgentTool):
+    """An endpoint of a world."""
+
+    def __init__(self, env: AgentWorldModelEnv, declared: dict[str, Any]) -> None:
+        super().__init__()
+        self._env = env
+        name, schema = declared["name"], {"json": declared["inputSchema"]}
+        self._spec = ToolSpec(name=name, description=declared["description"], inputSchema=schema)
+
+    @property
+    def tool_name(self) -> str:
+        """The operation's id."""
+        return self._spec["name"]
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """The declaration."""
+        return self._spec
+
+    @property
+    def tool_type(self) -> str:
+        """`agent_world_model`."""
+        return "agent_world_model"
+
+    async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
+        """Call it. What the world refuses, and what takes too long, the model sees as an error."""
+        found = await self._env.call(self.tool_name, tool_use["input"])
+        yield ToolResultEvent(
+            {
+                "toolUseId": tool_use["toolUseId"],
+                "status": "error" if found["is_error"] else "success",
+                "content": [{"text": found["text"]}],
+            }
+        )
+
+
+class AgentWorldModelReward(RewardFunction):
+    """1.0 if the task's verifier says `complete` of the databases before and after, and of the answer; else 0.0."""
+
+    def __init__(self, env: AgentWorldModelEnv) -> None:
+        self._env = env
+
+    async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
+        """Run the verifier.
+
+        Raises:
+            RuntimeError: It gave no verdict: the step has no reward.
+        """
+        verdict = await self._env.verify(action, step_result.observation.final_response or "")
+        is_complete = isinstance(verdict, dict) and verdict.get("result") == "complete"
+        return RewardResult(reward=float(is_complete), info={"status": "success", "verification_result": verdict})
+
+
+class AgentWorldModelEnv(Environment):
+    """The endpoints of a generated world as tools, on a database of the episode's own.
+
+    A task names its world and brings its verifier: `scenario`, `verify_code` and `initial_db_path` in its context.
+
+    ```python
+    env = AgentWorldModelEnv(model_factory=factory, envs_path="outputs/gen_envs.jsonl")
+    task = Task(message="...", scenario="e_commerce_33", verify_code=code, initial_db_path="outputs/databases/....db")
+    ```
+
+    Args:
+        envs_path: The data set's `gen_envs.jsonl`: a world a line, with `scenario` and `full_code`.
+        sandbox: Where the world runs; its interpreter needs fastapi and sqlalchemy. The default is a
+            `BubblewrapSandbox` with the interpreter and packages of this process. The environment closes it.
+        mcp_timeout: Seconds of a tool call.
+        max_output_chars: Characters of a tool result; None for no limit.
+        **options: Further arguments of `Environment`; `reward_fn` is an `AgentWorldModelReward` if none is given.
+
+    Raises:
+        SandboxUnavailableError: Isolation is unavailable on this machine; the message says how to get it.
+        ValueError: The sandbox has no Python interpreter that lasts, in which the world would live.
+    """
+
+    default_system_prompt_path = Path(__file__).with_name("prompts") / "mcp.md"
+
+    def __init__(
+        self,
+        *,
+        envs_path: str | Path,
+        sandbox: PythonSandbox | None = None,
+        mcp_timeout: float = 60.0,
+        max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.reward_fn = self.reward_fn or AgentWorldModelReward(self)
+        self.envs_path = Path(envs_path)
+        self.sandbox = sandbox or BubblewrapSandbox(python=sys.executable)
+        if not (isinstance(self.sandbox, PythonSandbox) and self.sandbox.capabilities.lasting_python):
+            raise ValueError(
+                f"sandbox must have a Python interpreter that lasts, and {type(sandbox).__name__} has none"
+            )
+        self.mcp_timeout = mcp_timeout
+        self.max_output_chars = max_output_chars
+        self._tools: list[AgentTool] = []
+        self._calls = 0
+        self._failure: ToolProviderException | None = None
+
+    async def reset(self, action: Action) -> None:  # type: ignore[override]
+        """Start the world of the task, afresh.
+
+        Raises:
+            ValueError: The task lacks a field, or `envs_path` has no such world.
+            ToolProviderException: The world does not start.
+        """
+        await self.sandbox.close()
+        self._tools, self._failure = [], None
+        scenario, _, database = _fields_of(action)
+        code = await asyncio.to_thread(_code_of, self.envs_path, _normal(scenario))
+        await self.sandbox.write_file("world.py", code)
+        await self.sandbox.write_file("guest.py", _GUEST.read_bytes())
+        await self.sandbox.write_file("work.db", await asyncio.to_thread(Path(database).read_bytes))
+        tools = await self._ask("guest.start()", _START_SECONDS)
+        if not isinstance(tools, list):
+            raise ToolProviderException(
+                f"the world {scenario!r} does not start in its sandbox, whose interpreter needs fastapi and sqlalchemy "
+                f"(sandbox=BubblewrapSandbox(python=...)): {tools['text'].strip()[-500:]}"
+            )
+        made = (WorldTool(self, tool) for tool in tools)
+        self._tools = [with_limits(tool, timeout=None, max_output_chars=self.max_output_chars) for tool in made]
+
+    def get_tools(self) -> list[Any]:
+        """The endpoints of the task's world."""
+        return list(self._tools)
+
+    async def call(self, name: str, arguments: Any) -> dict[str, Any]:
+        """The result of an endpoint: `text`, and `is_error`.
+
+        Raises:
+            ToolProviderException: The world is gone.
+        """
+        arguments = f"guest.json.loads({json.dumps(arguments)!r})"
+        found: dict[str, Any] = await self._ask(f"guest.started[0].call({name!r}, {arguments})", self.mcp_timeout)
+        if found.get("is_gone"):
+            self._failure = ToolProviderException(f"the world ended during a call of {name}: {found['text'][-500:]}")
+            raise self._failure
+        return found
+
+    async def interact(self, agent: Agent, action: Action) -> AgentResult:
+        """Run the agent; an episode whose world ended is not a valid one."""
+        result = await super().interact(agent, action)
+        if self._failure is not None:
+            raise self._failure
+        return result
+
+    async def verify(self, action: Action, answer: str) -> Any:
+        """The verdict of the task's verifier, in a sandbox of its own.
+
+        Raises:
+            RuntimeError: It gave none.
+        """
+        scenario, code, database = _fields_of(action)
+        saved = await self.sandbox.exec([self.sandbox.capabilities.python, "guest.py", "snapshot"])
+        if saved.is_error:
+            raise RuntimeError(f"the database of the world {scenario!r} cannot be read: {saved.to_text(500)}")
+        files: dict[str, str | bytes] = {
+            "guest.py": _GUEST.read_bytes(),
+            "verify.py": code,
+            "answer.txt": answer,
+            "initial.db": await asyncio.to_thread(Path(database).read_bytes),
+            "final.db": await self.sandbox.read_file("final.db"),
+        }
+        async with self.sandbox.sibling() as judge:
+            for name, content in files.items():
+                await judge.write_file(name, content)
+            result = await judge.exec([judge.capabilities.python, "guest.py", "verify"])
+            try:
+                return json.loads(await judge.read_file("verdict.json"))
+            except (OSError, ValueError):
+                raise RuntimeError(
+                    f"the verifier of a task of {scenario!r} gave no verdict: {result.to_text(500)}"
+                ) from None
+
+    async def cleanup(self) -> None:
+        """End the world with its sandbox."""
+        await self.sandbox.close()
+
+    async def _ask(self, expression: str, seconds: float) -> Any:
+        """A value in the world's interpreter, or `text`, `is_error` and `is_gone` where there is none."""
+        self._calls += 1
+        code = f"import guest; guest.reply({self._calls}, {expression})"
+        ran = await self.sandbox.run_python(code, limits=ExecLimits(wall_seconds=seconds))
+        try:
+            reply = json.loads(await self.sandbox.read_file("reply.json"))
+            if reply["number"] == self._calls:
+                return reply["result"]
+        except (FileNotFoundError, SandboxLostError):
+            pass
+        is_gone = ran.outcome not in (Outcome.TIMEOUT, Outcome.REFUSED)
+        return {"text": ran.to_text(), "is_error": True, "is_gone": is_gone}
+
+
+def _fields_of(action: Action) -> tuple[str, str, str]:
+    context = action.task_context.model_dump()
+    if missing := [name for name in _FIELDS if not isinstance(context.get(name), str)]:
+        raise ValueError(
+            f"a task of AgentWorldModelEnv has {', '.join(_FIELDS)} in its context; {missing} are no texts"
+        )
+    scenario, code, database = (context[name] for name in _FIELDS)
+    return scenario, code, database
+
+
+def _normal(scenario: str) -> str:
+    """The name as the data set's own tools compare it."""
+    return re.sub(r"[^a-z0-9]+", "_", scenario.lower()).strip("_")
+
+
+@functools.lru_cache(maxsize=64)
+def _code_of(envs_path: Path, scenario: str) -> str:
+    with envs_path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and _normal((world := json.loads(line))["scenario"]) == scenario:
+                return str(world["full_code"])
+    raise ValueError(f"{str(envs_path)!r} has no world {scenario!r}")
