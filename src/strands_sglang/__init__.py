@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Any
 from . import compat
 
 compat.warn_of_upstream()
-compat.install(__name__, compat.MODULES, compat.NAMES)
+compat.install(__name__, compat.MODULES)
 
 if TYPE_CHECKING:
     from .backends.clients import get_client, get_client_from_slime_args, get_tokenizer
     from .backends.sglang import SGLangClient
     from .backends.vllm import VLLMClient
-    from .exceptions import BackendAbortedError as SGLangAbortedError
-    from .exceptions import BackendAnswerError as SGLangDecodingError
-    from .exceptions import BackendAnswerLimitError as SGLangAnswerLimitError
-    from .exceptions import BackendConnectionError as SGLangConnectionError
-    from .exceptions import BackendContextLengthError as SGLangContextLengthError
-    from .exceptions import BackendError as SGLangClientError
-    from .exceptions import BackendHTTPError as SGLangHTTPError
-    from .exceptions import BackendRequestError as SGLangRequestError
-    from .exceptions import BackendThrottledError as SGLangThrottledError
     from .exceptions import (
         ContextOverflowError,
         ControlTokenError,
@@ -33,6 +24,15 @@ if TYPE_CHECKING:
         MaxToolIterationsReachedError,
         MaxTotalTokensReachedError,
         MessageConversionError,
+        SGLangAbortedError,
+        SGLangAnswerLimitError,
+        SGLangClientError,
+        SGLangConnectionError,
+        SGLangContextLengthError,
+        SGLangDecodingError,
+        SGLangHTTPError,
+        SGLangRequestError,
+        SGLangThrottledError,
         StrandsSGLangError,
         StructuredOutputError,
         TemplateError,
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         TrajectoryError,
     )
     from .exceptions import ToolLimitReachedError as LoopLimitReachedError
-    from .model import TokenModel
-    from .model import TokenModel as SGLangModel
+    from .model import SGLangModel, TokenModel
     from .tool_limiter import ToolLimiter
     from .tool_limiter import ToolLimiter as LoopLimiter
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
@@ -104,22 +103,20 @@ _MODULES = {
     "backends.sglang": ("SGLangClient",),
     "trajectory.packed": ("decode_routed_experts",),
     "backends.vllm": ("VLLMClient",),
-    "model": ("TokenModel",),
+    "model": ("SGLangModel", "TokenModel"),
     "tool_limiter": ("ToolLimiter",),
     "tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
     "trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
 }
+_ALIASES = compat.MODULES["limiter"] | compat.MODULES["rollout"]
+"""Names of strands-sglang 0.4.3 to 0.6 for what has another name here; `docs/migration.md` lists them."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:  # whatever no other module has is an error
-        tables = (*compat.NAMES.values(), *compat.MODULES.values())
-        if module := next((module for module, names in _MODULES.items() if name in names), None):
-            value = getattr(import_module(f"{__name__}.{module}"), name)
-        elif old := next((names[name] for names in tables if name in names), None):
-            value = compat.object_at(old)
-        else:
-            value = getattr(import_module(f"{__name__}.exceptions"), name)
+        old = _ALIASES.get(name)
+        module = next((module for module, names in _MODULES.items() if name in names), "exceptions")
+        value = compat.object_at(old or f"{__name__}.{module}:{name}")
     elif name in (*_MODULES, *compat.MODULES, "exceptions"):
         return import_module(f"{__name__}.{name}")
     else:

@@ -20,7 +20,7 @@ Names = Mapping[str, str]
 
 _UPSTREAM = ("strands-sglang", "strands-env")
 
-MODULES: Mapping[str, Names] = {
+MODULES: dict[str, dict[str, str]] = {
     "client": {
         "NON_RETRYABLE_STATUS_CODES": "strands_sglang.backends.sglang:NON_RETRYABLE_STATUS_CODES",
         "SGLangClient": "strands_sglang:SGLangClient",
@@ -35,7 +35,7 @@ MODULES: Mapping[str, Names] = {
     },
     "rollout": {"Rollout": "strands_sglang.trajectory:TokenManager"},
     "sglang": {
-        "SGLangModel": "strands_sglang.model:TokenModel",
+        "SGLangModel": "strands_sglang.model:SGLangModel",
         "SGLangConfig": "strands_sglang.conversation.options:SGLangConfig",
     },
     "tool_parsers.hermes": {"HermesToolParser": "strands_sglang.tool_parsers:HermesToolParser"},
@@ -43,23 +43,6 @@ MODULES: Mapping[str, Names] = {
     "tool_parsers.qwen_xml": {"QwenXMLToolParser": "strands_sglang.tool_parsers:QwenXMLToolParser"},
     "utils": {name: f"strands_sglang:{name}" for name in ("get_client", "get_client_from_slime_args", "get_tokenizer")},
 }
-
-
-NAMES: Mapping[str, Names] = {
-    "exceptions": {
-        "SGLangAbortedError": "strands_sglang.exceptions:BackendAbortedError",
-        "SGLangAnswerLimitError": "strands_sglang.exceptions:BackendAnswerLimitError",
-        "SGLangClientError": "strands_sglang.exceptions:BackendError",
-        "SGLangConnectionError": "strands_sglang.exceptions:BackendConnectionError",
-        "SGLangContextLengthError": "strands_sglang.exceptions:BackendContextLengthError",
-        "SGLangDecodingError": "strands_sglang.exceptions:BackendAnswerError",
-        "SGLangHTTPError": "strands_sglang.exceptions:BackendHTTPError",
-        "SGLangRequestError": "strands_sglang.exceptions:BackendRequestError",
-        "SGLangThrottledError": "strands_sglang.exceptions:BackendThrottledError",
-    },
-    "model": {"SGLangModel": "strands_sglang.model:TokenModel"},
-}
-"""Tables of modules that are here. The package, too, has these names."""
 
 
 _tables: dict[str, Names] = {}

@@ -30,7 +30,7 @@ StrandsSGLangError
 
 All of them pickle: rollouts cross process boundaries. Where the server found the overflow, its answer is the
 `__cause__`. Every backend raises these types; `SGLangClientError`, `SGLangHTTPError` and so on are their names in
-strands-sglang, in the table of `compat`, so that one `except` holds whatever samples.
+strands-sglang, bound at the end of this module, so that one `except` holds whatever samples.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
-
-from .compat import old_names
 
 
 class StrandsSGLangError(Exception):
@@ -312,4 +310,14 @@ def _address(direct: dict[str, Any]) -> str | None:
     return f"{url}#subdirectory={direct['subdirectory']}" if direct.get("subdirectory") else url
 
 
-__getattr__ = old_names(__name__)
+# ---- the names of strands-sglang, which type checkers have to see ----------------------------------------------------
+
+SGLangClientError = BackendError
+SGLangHTTPError = BackendHTTPError
+SGLangContextLengthError = BackendContextLengthError
+SGLangThrottledError = BackendThrottledError
+SGLangConnectionError = BackendConnectionError
+SGLangDecodingError = BackendAnswerError
+SGLangAnswerLimitError = BackendAnswerLimitError
+SGLangAbortedError = BackendAbortedError
+SGLangRequestError = BackendRequestError

@@ -19,7 +19,6 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
-from .compat import old_names
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.callers import Callers
 from .conversation.cancel import CallCancelled
@@ -312,4 +311,5 @@ def _add_block(events: list[Any], start: dict[str, Any], delta: dict[str, Any]) 
     events.append({"contentBlockStop": {}})
 
 
-__getattr__ = old_names(__name__)
+SGLangModel = TokenModel
+"""The name that users of SGLang know."""

@@ -24,7 +24,6 @@ from strands_sglang import exceptions, tool_limiter
 
 TABLES = [
     *((f"strands_sglang.{module}", names) for module, names in sglang_compat.MODULES.items()),
-    *((f"strands_sglang.{module}", names) for module, names in sglang_compat.NAMES.items()),
     *((f"strands_env.{module}", names) for module, names in env_compat.MODULES.items()),
     *((f"strands_env.{module}", names) for module, names in env_compat.NAMES.items()),
 ]

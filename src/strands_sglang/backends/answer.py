@@ -7,14 +7,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from ..exceptions import BackendAnswerError
 from ..trajectory import Finish, FinishType, WeightSpan
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
-
-if TYPE_CHECKING:
-    from .contract import Backend, GenerateAnswer
 
 _ROUNDING = 1e-5
 """A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""
@@ -114,25 +111,3 @@ def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max
         )
     if max_new_tokens is not None and len(ids) > max_new_tokens and finish.type is not FinishType.ABORT:
         raise BackendAnswerError(f"the answer holds {len(ids)} tokens, but max_new_tokens was {max_new_tokens}")
-
-
-def check_expansion(answer: GenerateAnswer, expected: int, proof: array[int] | None, backend: Backend) -> None:
-    """Refuse an answer to another prompt than ours: a server that expands images differently, or tokenises again.
-
-    `expected` is the length of the expanded prompt, tokens sampled in earlier attempts included; `proof` the prompt of
-    the first attempt, where the server was asked to show it.
-    """
-    length, hints = answer.prompt_tokens, backend.capabilities
-    if length is None and answer.finish.type is FinishType.ABORT:
-        return  # aborted before it was looked at
-    if length != expected:
-        what = f"the server's prompt has {length} tokens, expected {expected} with the images expanded"
-        raise BackendAnswerError(what + hints.hint("images"))
-    if proof is None:
-        return
-    shown = answer.prompt_ids
-    if shown is None:
-        what = "the server does not show prompt_token_ids, so nothing proves how it expands images"
-        raise BackendAnswerError(what + hints.hint("show_prompt"))
-    if list(shown[: len(proof)]) != proof.tolist():
-        raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import orjson
 
 from ..exceptions import BackendAnswerError, BackendRequestError
-from ..trajectory import Finish, SamplingMask, WeightSpan
-from .answer import check_expansion
+from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
 
 if TYPE_CHECKING:
     from ..trajectory.media import ImageExpander, PlacedMedium
@@ -311,6 +310,26 @@ class GenerateAnswer:
     latency: float | None = None
     payload: Mapping[str, Any] = field(default_factory=dict)
 
+    def check_expansion(self, expected: int, proof: array[int] | None, can: Capabilities) -> None:
+        """Refuse an answer to another prompt than ours: a server expands images differently, or tokenises again.
+
+        Args:
+            expected: Length of the expanded prompt, tokens sampled in earlier attempts included.
+            proof: The prompt of the first attempt, where the server was asked to show it.
+        """
+        if self.prompt_tokens is None and self.finish.type is FinishType.ABORT:
+            return  # aborted before it was looked at
+        if self.prompt_tokens != expected:
+            what = f"the server's prompt has {self.prompt_tokens} tokens, expected {expected} with the images expanded"
+            raise BackendAnswerError(what + can.hint("images"))
+        if proof is None:
+            return
+        if self.prompt_ids is None:
+            what = "the server does not show prompt_token_ids, so nothing proves how it expands images"
+            raise BackendAnswerError(what + can.hint("show_prompt"))
+        if list(self.prompt_ids[: len(proof)]) != proof.tolist():
+            raise BackendAnswerError("the server expanded the images to other ids, or changed ids beside them")
+
 
 class Backend(ABC):
     """The generation backend. A subclass defines `ask`; everything else has a default.
@@ -381,7 +400,7 @@ class Backend(ABC):
         )
         answer = await self.ask(request)
         if images:
-            check_expansion(answer, len(whole), whole, self)
+            answer.check_expansion(len(whole), whole, self.capabilities)
         found, expected = answer.scored_prompt, whole[start:].tolist()
         count = len(expected)
         if found is not None and len(found.ids) >= count:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
-from ..backends.answer import check_expansion
 from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.media import Medium, collapsed_values, expanded_ids, media_growth
@@ -78,7 +77,7 @@ async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -
         before = len(output.ids)
         answer = await backend.ask(output.next_request() if before or deadline is not None else request)
         if request.growth:
-            check_expansion(answer, request.prompt_tokens + before, plan.proof, backend)
+            answer.check_expansion(request.prompt_tokens + before, plan.proof, backend.capabilities)
         output.append(answer)
         if answer.finish.type is not FinishType.ABORT:
             return output.completion(answer.finish)
