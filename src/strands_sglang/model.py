@@ -160,12 +160,7 @@ class TokenModel(Model):
         return self.conversation.config
 
     def update_config(self, **model_config: Unpack[SGLangConfig]) -> None:  # type: ignore[override]
-        """Change options. A changed template argument starts a new path with the next call.
-
-        Raises:
-            TypeError: An unknown option.
-            ValueError: A wrong value.
-        """
+        """Change options, with the errors of the constructor. A changed template argument starts a new path."""
         self.conversation.update_config(**model_config)
 
     def get_config(self) -> SGLangConfig:
@@ -202,12 +197,7 @@ class TokenModel(Model):
         Yields:
             The SDK's stream events: one block each for reasoning, text and every call, then stop reason and usage.
 
-        Raises:
-            ContextWindowOverflowException: The prompt does not fit the context.
-            TokenBudgetReachedError: A token budget was used up before this call.
-            MessageConversionError: A block has no place in a chat template.
-            TemplateError: The chat template cannot express the new messages, or cannot be used with tools.
-            BackendError: The call failed.
+        Raises what `Conversation.turn` raises, but for a cancellation: the stream ends then.
         """
         if tool_choice and "auto" not in tool_choice:
             logger.debug("tool_choice=<%s> | forced tool choice is not supported and ignored", tool_choice)

@@ -110,7 +110,7 @@ class ServerClient(Backend):
 
     Attributes:
         base_url: Address without trailing slash.
-        timeout, connect_timeout, max_connections: As given.
+        timeout, connect_timeout, max_connections, extra_sampling_keys: As given.
         retry_policy: The table in force.
 
     Raises:
@@ -171,7 +171,7 @@ class ServerClient(Backend):
         )
         self.max_connections = max_connections
         self._affinity_header = session_affinity_header or self.affinity_header
-        self._extra_sampling_keys = frozenset(extra_sampling_keys)
+        self.extra_sampling_keys = frozenset(extra_sampling_keys)
         if api_key is None and "authorization" not in map(str.lower, headers or ()):
             api_key = os.environ.get(self.key_variable) or None
         self._headers = {"Content-Type": "application/json", **(headers or {}), **bearer(api_key)}
@@ -193,11 +193,6 @@ class ServerClient(Backend):
             user_transport=transport,
         )
         self._set_up()
-
-    @property
-    def extra_sampling_keys(self) -> frozenset[str]:
-        """Sampling parameters that are let through unchecked."""
-        return self._extra_sampling_keys
 
     @property
     def max_retries(self) -> int:

@@ -100,7 +100,7 @@ class SGLangClient(ServerClient):
         """
         prompt, vocab_size = PromptIds.of(input_ids), self._probes.vocab_size
         given = {**fields, "routing_key": routing_key}
-        checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self._extra_sampling_keys)
+        checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
         rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
         request = GenerateRequest(prompt=prompt, rid=rid, routing_key=key, vocab_size=vocab_size)
         return dict((await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))).payload)
@@ -179,7 +179,7 @@ class SGLangClient(ServerClient):
 
     def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
         """Check as the server would; see `docs/errors-and-retries.md`."""
-        return check_sampling_params(params, extra_keys=self._extra_sampling_keys, vocab_size=vocab_size)
+        return check_sampling_params(params, extra_keys=self.extra_sampling_keys, vocab_size=vocab_size)
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Any field of `/generate` but those that a conversation sets."""
