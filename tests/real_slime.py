@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +161,7 @@ class Router:
         seconds: How long an answer takes; an abort ends it at once, with half of its tokens.
 
     Attributes:
+        hangs: Prompts whose answer only an abort ends, if any.
         sent: `(id, log-probability)` of every token that was sent.
         fails: Number of requests that are still to be refused.
         requests: Number of requests.
@@ -169,6 +170,7 @@ class Router:
 
     def __init__(self, *, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.hangs: Callable[[str], bool] | None = None
         self.sent: set[tuple[int, float]] = set()
         self.fails = 0
         self.requests = 0
@@ -219,7 +221,8 @@ class Router:
         reply = self._reply(body["input_ids"])
         self._running += 1
         try:
-            async with asyncio.timeout(self.seconds):
+            hangs = self.hangs is not None and self.hangs(tokenizer().decode(body["input_ids"]))
+            async with asyncio.timeout(60.0 if hangs else self.seconds):
                 await self._stopping.wait()
             ids = reply.ids[: len(reply.ids) // 2]
             reply = replace(reply, ids=ids, finish="abort")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import logging
@@ -20,6 +21,7 @@ from strands import tool
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+from strands_env.backends import model_factory_from_args
 from strands_env.commands.cli import main as strands_env
 from strands_env.core import (
     Action,
@@ -32,7 +34,7 @@ from strands_env.core import (
     TaskContext,
 )
 from strands_env.core.models import sglang_model_factory
-from strands_env.eval import Evaluator, compare, read_results, summarize
+from strands_env.eval import Evaluator, RetryPolicy, compare, read_results, summarize
 from strands_env.recipe import evaluation
 from strands_env.testing import ScriptedModel, call
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
@@ -40,6 +42,7 @@ from strands_sglang.__main__ import main as strands_sglang
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.gateway import Gateway
+from strands_sglang.testing import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
 HERE = __name__
@@ -328,6 +331,16 @@ def test_a_tokenizer_that_is_not_cached_is_refused_at_once_without_a_network(no_
     pytest.importorskip("transformers")
     with pytest.raises(ModelLoadError, match=f"not in the local cache, and the Hugging Face hub {no_hub}"):
         get_tokenizer("no/such-model")
+    assert "Retrying" not in caplog.text
+
+
+async def test_an_image_processor_is_not_waited_for_without_a_network(
+    no_hub: str, caplog: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("strands_env.core.models._tokenizer", lambda path: get_tokenizer("tiny"))
+    async with FaultyServer() as server:
+        options = {"sglang_base_url": server.url, "tokenizer": "no/such-model"}
+        await asyncio.to_thread(model_factory_from_args, "sglang", **options)
     assert "Retrying" not in caplog.text
 
 
@@ -650,8 +663,8 @@ class PlainReward(RewardFunction):
 )
 async def test_a_part_of_the_wrong_kind_is_named_in_the_sample_and_the_others_go_on(make: Any, message: str) -> None:
     actions = [Action(message=name, task_context=TaskContext(id=name)) for name in "ab"]
-    results = await Evaluator(lambda action: make() if action.text == "a" else environment(),
-                              output_path=None).run(actions)  # fmt: skip
+    factory = lambda action: make() if action.text == "a" else environment()  # noqa: E731
+    results = await Evaluator(factory, output_path=None, retry=RetryPolicy(delay=0.0)).run(actions)
     assert message in results["a"][0].step_result.error.message
     assert results["b"][0].step_result.error is None
 

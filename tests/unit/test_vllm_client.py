@@ -299,7 +299,8 @@ async def test_a_key_is_never_shown() -> None:
 # ---- where a backend is named ----------------------------------------------------------------------------------------
 
 
-async def test_the_command_line_makes_a_model_over_vllm() -> None:
+async def test_the_command_line_makes_a_model_over_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.utils.cached_file", lambda *_, **__: pytest.fail("a hub was asked for `tiny`"))
     async with FaultyServer(protocol="vllm") as server:
         made = await asyncio.to_thread(model_factory_from_args, "vllm", sglang_base_url=server.url, tokenizer="tiny")
     model = made()

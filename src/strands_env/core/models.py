@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from strands.models import Model
 
 from strands_sglang.backends.clients import get_client, get_tokenizer
-from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
+from strands_sglang.backends.engine.own_models import (
+    ModelLoadError,
+    is_own_model,
+    only_from_cache,
+    why_no_answer,
+)
 from strands_sglang.backends.http.served import SERVERS
 from strands_sglang.compat import old_names
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
@@ -244,10 +249,14 @@ def _server_from_args(
 
 def _processor_beside(tokenizer: str) -> str | None:
     """The folder or hub id of a tokenizer, where it has the image processor of a model whose images are exact."""
+    if is_own_model(tokenizer):
+        return None
+    options: dict[str, Any] = {"_raise_exceptions_for_missing_entries": False}
     try:
         from transformers.utils import cached_file
 
-        if cached_file(tokenizer, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False) is None:
+        options["local_files_only"] = only_from_cache(tokenizer)
+        if cached_file(tokenizer, "preprocessor_config.json", **options) is None:
             return None
         image_expander(tokenizer)
     except (ImportError, OSError, MediaError) as error:
