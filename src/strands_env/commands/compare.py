@@ -7,13 +7,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from strands_env.commands.runs import SavedRun, interval
+from strands_env.commands.summary import interval
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.core.jsonable import differing
 from strands_env.eval import EvalError, compare
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.report import write_comparison
 from strands_sglang.command_line import Exit

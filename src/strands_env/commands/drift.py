@@ -8,10 +8,10 @@ import json
 from typing import Any
 
 from strands_env.commands.arguments import ARGUMENTS
-from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError, read_results
 from strands_env.eval.dialects import DIALECTS, DialectTotals, play, played
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store.record import naming_errors
 from strands_sglang.command_line import Exit
 

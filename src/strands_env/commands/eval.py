@@ -16,7 +16,7 @@ from typing import Any
 
 from strands_env.backends import BACKENDS
 from strands_env.commands.progress import TrackedProgress, announced, make_display
-from strands_env.commands.runs import SavedRun, nothing_scored, prices_of, summary_lines
+from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
@@ -33,6 +33,7 @@ from strands_env.eval import (
 from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import read_scores
+from strands_env.eval.saved import SavedRun, prices_of
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
 from strands_env.recipe.options import resolve

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, say
 from strands_env.eval import EvalError
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.report.inspect_log import write_inspect_log

@@ -7,9 +7,9 @@ import json
 import webbrowser
 from pathlib import Path
 
-from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, say
 from strands_env.eval import EvalError
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.report import ReportResult, write_report, write_training
 from strands_env.report.training import is_slime_log, runs_in

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from strands_env.commands.progress import make_display
-from strands_env.commands.runs import SavedRun, nothing_scored, summary_lines
+from strands_env.commands.summary import nothing_scored, summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, say
 from strands_env.core import Environment
 from strands_env.core.rollout import EnvFactory
 from strands_env.eval import EvalError, ScoreTable, StoreError, summarize
 from strands_env.eval.rescore import Rescored, rescore, whole_or_nothing
 from strands_env.eval.run.groups import read_scores
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.environments import make_env_factory
 from strands_env.recipe.evaluation import check_writable

@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 from strands_env.commands.progress import announced
-from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, StoreError, verify_run
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name

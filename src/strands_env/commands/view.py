@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from strands_env.commands.runs import SavedRun, summary_lines
+from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.report.details import before
 from strands_sglang.command_line import Exit

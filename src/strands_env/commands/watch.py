@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.runs import SavedRun
 from strands_env.commands.terminal import (
     cannot_read,
     columns,
@@ -26,6 +25,7 @@ from strands_env.commands.terminal import (
     shows,
 )
 from strands_env.eval import EvalError, EvalSample
+from strands_env.eval.saved import SavedRun
 from strands_env.eval.store.record import LineError, decode, naming_errors, to_sample
 from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit

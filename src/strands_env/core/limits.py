@@ -137,9 +137,8 @@ class LimitedTool(WrappedTool):
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                     await room.acquire()
                     events.put_nowait(event)
-                    del (
-                        event
-                    )  # on Python 3.13 the traceback of the tool's error holds this frame: it may not hold the error
+                    # On Python 3.13 the traceback of the tool's error holds this frame: it may not hold the error.
+                    del event
                     await asyncio.sleep(0)  # a tool that never awaits would starve everything else
             except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
                 raise _raised(error) from error

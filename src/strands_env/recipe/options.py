@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.eval import EvalError
+from strands_env.eval.saved import PRICES
 from strands_env.eval.store import StorePaths, load_run
 from strands_env.recipe.names import DATA, benchmark_of_data
 
-PRICES = ("price_input", "price_output", "price_cached_input")
 DEFAULTS: dict[str, Any] = {
     "backend": "local",
     "seed": 0,

@@ -10,11 +10,12 @@ from typing import Any
 from strands_env.eval.metrics import ScoreTable, compare
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
-from strands_env.eval.store import ResultReader, load_run
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import ResultReader
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.overview import Overview
 from strands_env.report.page import now, page
-from strands_env.report.run import ReportResult, header_of
+from strands_env.report.run import ReportResult
 
 ANSWER = 1500
 """Characters of an answer that are kept."""
@@ -78,8 +79,8 @@ class _Run:
         self.name = name
         self.prompts: dict[str, dict[str, Any]] = {}
         with ResultReader(path) as reader:
-            document = load_run(reader.paths.run) or {}
-            grouping = Grouping.of(document)
+            saved = SavedRun.of(path)
+            grouping = Grouping.of(saved.document)
             overview = Overview(reward_threshold=reward_threshold, grouping=grouping)
             self.table = ScoreTable()
             for entry in reader.entries:
@@ -105,7 +106,7 @@ class _Run:
             shown = overview.to_dict(sorted(reader.entries, key=lambda entry: (entry.prompt_id, entry.index)))
             self._shown = {
                 "path": str(reader.paths.results),
-                "header": header_of(document),
+                "header": saved.header,
                 "summary": shown["summary"],
                 "running": shown["running"],
             }

@@ -18,10 +18,10 @@ from strands_env.core.jsonable import shown
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import ResultReader, load_run
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import ResultReader
 from strands_env.eval.store.record import naming_errors
 from strands_env.report.details import before
-from strands_env.report.run import header_of, system_prompt_of, title_of
 
 SCORER = "reward"
 """Name of the score: the reward of the sample."""
@@ -36,15 +36,14 @@ def write_inspect_log(run: str | Path, output: str | Path) -> int:
     """
     target = Path(output)
     with ResultReader(run) as reader:
-        document = load_run(reader.paths.run) or {}
+        saved = SavedRun.of(run)
+        document, header = saved.document, saved.header
         table, samples = ScoreTable(), []
-        header, system_prompt = header_of(document), system_prompt_of(document)
         model = f"strands/{header['model'] or 'unknown'}"
         for entry in reader.entries:
             sample = reader.read(entry)
             table.add(sample.prompt_id, sample)
-            samples.append(_sample(sample, model, system_prompt))
-        name = title_of(document, reader.paths)
+            samples.append(_sample(sample, model, saved.system_prompt))
     started = header["started"] or datetime.now(UTC).isoformat(timespec="seconds")
     ended = datetime.fromisoformat(started) + timedelta(seconds=header["wall_s"] or 0)
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
@@ -53,9 +52,9 @@ def write_inspect_log(run: str | Path, output: str | Path) -> int:
         "status": "success",
         "eval": {
             "created": started,
-            "task": name,
-            "run_id": document.get("digest") or name,
-            "dataset": {"name": name, "samples": len(ids), "sample_ids": ids},
+            "task": saved.name,
+            "run_id": document.get("digest") or saved.name,
+            "dataset": {"name": saved.name, "samples": len(ids), "sample_ids": ids},
             "model": model,
             "model_generate_config": {
                 key: value for key, value in header["sampling"].items() if key in ("temperature", "top_p", "top_k")

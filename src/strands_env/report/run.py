@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strands_env.eval.metrics import Prices
 from strands_env.eval.run.groups import Grouping
-from strands_env.eval.store import Entry, ResultReader, StorePaths, load_run
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import Entry, ResultReader
 from strands_env.report.details import TokenTexts, details
 from strands_env.report.overview import Overview
 from strands_env.report.page import now, page
@@ -59,8 +60,8 @@ def write_report(
     """
     target = Path(output)
     with ResultReader(run) as reader:
-        document = load_run(reader.paths.run) or {}
-        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(document), prices=prices)
+        saved = SavedRun.of(run)
+        overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document), prices=prices)
         # Prompts in the order of the data; where a run has not recorded it, in that of their first samples.
         places: dict[str, float] = {}
         first = {entry.prompt_id: number for number, entry in reversed(list(enumerate(reader.entries)))}
@@ -69,10 +70,10 @@ def write_report(
             overview.add(sample)
             places.setdefault(entry.prompt_id, math.inf if sample.place is None else sample.place)
         order = sorted(reader.entries, key=lambda entry: (places[entry.prompt_id], first[entry.prompt_id], entry.index))
-        name = title or title_of(document, reader.paths)
+        name = title or saved.name
         texts = TokenTexts(tokenizer, token_budget)
         with page(target, title=name, scripts=_SCRIPTS) as made:
-            for number, chunk in enumerate(_chunks(reader, order, texts, system_prompt_of(document))):
+            for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt)):
                 made.add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
@@ -80,46 +81,15 @@ def write_report(
                 "path": str(reader.paths.results.name),
                 "made": now(),
                 "chunk": CHUNK,
-                "header": header_of(document),
+                "header": saved.header,
                 "drift": None if texts.drift is None or not texts.drift.trajectories else texts.drift.to_dict(),
-                "run": {key: document.get(key) for key in ("config", "environment", "about")},
+                "run": {key: saved.document.get(key) for key in ("config", "environment", "about")},
                 "has_texts": tokenizer is not None,
                 "tokenizer_note": tokenizer_note,
                 "tokens_left_out": texts.left_out,
             }
             made.add("overview", data)
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
-
-
-def title_of(document: Mapping[str, Any], paths: StorePaths) -> str:
-    """The benchmark's name; for results without one, that of their folder, or of a file that has one of its own."""
-    file, folder = paths.results.stem, paths.results.resolve().parent.name
-    return str((document.get("config") or {}).get("benchmark") or (folder if file == "results" and folder else file))
-
-
-def system_prompt_of(document: Mapping[str, Any] | None) -> str | None:
-    """The system prompt in the saved document of a run; None where its environment was not described, or has none."""
-    prompt = ((document or {}).get("environment") or {}).get("system_prompt")
-    return prompt if isinstance(prompt, str) else None
-
-
-def header_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The head of the page: model, sampling, date, wall time. None where it was not saved."""
-    about, config = document.get("about") or {}, document.get("config") or {}
-    described = (document.get("environment") or {}).get("model") or {}
-    configured = config.get("model")
-    configured = configured if isinstance(configured, dict) else {"model_id": configured}
-    options = about.get("options") or {}
-    default = "smollm2" if options.get("backend") == "local" else options.get("backend")
-    sampling = configured.get("sampling_params") or described.get("sampling_params") or {}
-    return {
-        "model": configured.get("model_id") or described.get("model_id") or default,
-        "sampling": {name: value for name, value in sampling.items() if value is not None},
-        "started": about.get("started"),
-        "wall_s": about.get("wall_s") or None,
-        "seed": config.get("sampling_seed"),
-        "rescored": (about.get("rescored") or {}).get("reward"),
-    }
 
 
 def _chunks(

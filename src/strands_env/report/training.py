@@ -14,11 +14,12 @@ from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import recorded_trajectories
-from strands_env.eval.store import ResultReader, StorePaths, load_run
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import ResultReader
 from strands_env.eval.store.record import naming_errors
 from strands_env.report.details import answer_of, task_of
 from strands_env.report.page import now, page
-from strands_env.report.run import ReportResult, header_of
+from strands_env.report.run import ReportResult
 from strands_sglang.trajectory.drift import DriftTotals
 
 ANSWER = 1200
@@ -92,7 +93,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
     numbers = _step_numbers(found, folder)
     for number, results in zip(numbers, found, strict=True):
         with ResultReader(results) as reader:
-            document = load_run(reader.paths.run) or {}
+            saved = SavedRun.of(results)
             table = ScoreTable()
             drift = None if tokenizer_of is None else _drift(tokenizer_of(results))
             seen = 0
@@ -112,7 +113,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
                 for item in recorded_trajectories(result) if drift is not None else ():
                     seen += len(item.tokens)
                     drift.add(item.tokens.token_ids, item.tokens.output_mask)  # type: ignore[union-attr]
-            Grouping.of(document).apply(table)
+            Grouping.of(saved.document).apply(table)
             summary = summarize(table, k_values=[1])
         reasons, samples = summary.terminations, max(1, summary.samples)
         tokens = drift.sampled_tokens if drift is not None else 0
@@ -128,7 +129,7 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             "truncated": _cut(reasons) / samples,
             "failed": summary.unscored / samples,
             "drift": drift.changed_tokens / tokens if drift is not None and tokens else None,
-            "model": header_of(document)["model"],
+            "model": saved.header["model"],
         }
 
 
@@ -187,9 +188,7 @@ def _check_steps(found: list[Path], root: Path) -> None:
     """Refuse runs whose paths differ in more than numbers, or that ran different benchmarks, with an `EvalError`."""
     names = [str(path.relative_to(root).parent) for path in found]
     families = {_NUMBER.sub("*", name) for name in names}
-    benchmarks = {
-        str(((load_run(StorePaths.of(path).run) or {}).get("config") or {}).get("benchmark")) for path in found
-    }
+    benchmarks = {str((SavedRun.of(path).document.get("config") or {}).get("benchmark")) for path in found}
     if len(families) == 1 and len(benchmarks) == 1 and _NUMBER.search(names[0]):
         return
     listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

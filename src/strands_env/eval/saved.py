@@ -1,27 +1,20 @@
-"""A saved run as commands open it: its options, its tokenizer, its prices, and its summary as text."""
+"""A run on disk as reports and commands open it: its configuration, its tokenizer, its prices, its drift."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from strands_env.commands.terminal import format_number, format_seconds, one_line
-from strands_env.core import Phase
-from strands_env.eval import EvalError, Prices, read_results
-from strands_env.eval.metrics import Interval, RunSummary
+from strands_env.eval.errors import EvalError
+from strands_env.eval.metrics import Prices
 from strands_env.eval.sample import recorded_trajectories
 from strands_env.eval.store import ResultReader, StorePaths, load_run
-from strands_env.recipe.options import PRICES
 from strands_sglang.backends.engine.own_models import UnknownModelError
-from strands_sglang.command_line import Exit
 from strands_sglang.trajectory.drift import DriftTotals
 
-MESSAGE = 160
-"""Characters of an error's message in a summary."""
-_WITHOUT_REWARD = "whose environment has no reward function"
+PRICES = ("price_input", "price_output", "price_cached_input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +40,26 @@ class SavedRun:
 
     @property
     def name(self) -> str:
-        """The benchmark, or the name of the file."""
-        return str((self.document.get("config") or {}).get("benchmark") or self.paths.results.stem)
+        """The benchmark; for results without one, their folder, or a file that has a name of its own."""
+        file, folder = self.paths.results.stem, self.paths.results.resolve().parent.name
+        own = folder if file == "results" and folder else file
+        return str((self.document.get("config") or {}).get("benchmark") or own)
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Model, sampling, date and wall time, as reports show them; None where one was not saved."""
+        about, config = self.document.get("about") or {}, self.document.get("config") or {}
+        model, backend = self.model, self.options.get("backend")
+        described = (self.document.get("environment") or {}).get("model") or {}
+        sampling = model.get("sampling_params") or described.get("sampling_params") or {}
+        return {
+            "model": model.get("model_id") or ("smollm2" if backend == "local" else backend),
+            "sampling": {name: value for name, value in sampling.items() if value is not None},
+            "started": about.get("started"),
+            "wall_s": self.wall_s,
+            "seed": config.get("sampling_seed"),
+            "rescored": (about.get("rescored") or {}).get("reward"),
+        }
 
     @property
     def options(self) -> dict[str, Any]:
@@ -60,8 +71,8 @@ class SavedRun:
         """Description of the model in the saved configuration or environment."""
         described = (self.document.get("environment") or {}).get("model") or {}
         configured = (self.document.get("config") or {}).get("model") or {}
-        parts = [part for part in (described, configured) if isinstance(part, dict)]
-        return {name: value for part in parts for name, value in part.items() if value is not None}
+        configured = configured if isinstance(configured, dict) else {"model_id": configured}
+        return {name: value for part in (described, configured) for name, value in part.items() if value is not None}
 
     @property
     def system_prompt(self) -> str | None:
@@ -155,82 +166,3 @@ def prices_of(given: Mapping[str, Any], saved: Mapping[str, Any] | None = None) 
     return Prices(
         input=found["price_input"] or 0.0, output=found["price_output"] or 0.0, cached_input=found["price_cached_input"]
     )
-
-
-# ---- its summary as text ---------------------------------------------------------------------------------------------
-
-
-def interval(value: Interval) -> str:
-    """`0.512  [0.433, 0.590]`."""
-    return f"{format_number(value.value)}  [{format_number(value.low)}, {format_number(value.high)}]"
-
-
-def summary_lines(
-    summary: RunSummary, *, title: str, wall_s: float | None = None, drift: DriftTotals | None = None
-) -> list[str]:
-    """A run in a few lines; intervals are over prompts.
-
-    `wall_s` is the seconds from its start to its end, without the time between an interruption and a resume.
-    """
-    level = f"{summary.mean_reward.level:.0%}"
-    lines = [
-        title,
-        f"samples     {summary.samples} of {summary.prompts} prompts, {summary.scored} scored, "
-        f"{summary.unscored} unscored",
-        f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
-    ]
-    if summary.left_out:
-        prompts = "1 prompt" if summary.left_out == 1 else f"{summary.left_out} prompts"
-        lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
-    lines += [f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts)" for k, value in summary.pass_at.items()]
-    lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
-    lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))
-    for label, errors in (("errors", summary.errors), ("tools", summary.tool_errors)):
-        for name, count in errors.items():
-            where = "raised in 1 sample" if count == 1 else f"raised in {count} samples"
-            shown = f"{name} {count}" if label == "errors" else f"{name} {where}"
-            lines.append(f"{label:<11} {shown}: {one_line(summary.messages.get(name, ''))[:MESSAGE]}")
-    totals = summary.totals
-    if summary.samples:
-        lines.append(
-            f"tokens      {totals.get('input_tokens', 0):,.0f} read, {totals.get('output_tokens', 0):,.0f} sampled; "
-            f"{totals.get('tool_calls', 0):,.0f} tool calls"
-        )
-        each = totals.get("wall_s", 0.0) / summary.samples
-        took = "" if wall_s is None else f"{format_seconds(wall_s)} in all; "
-        lines.append(f"time        {took}{each:.1f} s a rollout")
-    if drift is not None and drift.trajectories:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in drift.kinds.most_common())
-        lines.append(
-            f"drift       {drift.changed_trajectories} of {drift.trajectories} trajectories would change if their text "
-            f"were tokenised again{f' ({kinds})' if kinds else ''}"
-        )
-    if summary.cost is not None:
-        lines.append(f"cost        {summary.cost:,.4f}")
-    return lines
-
-
-def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
-    """The reason nothing was scored: as it should be without a reward function, a failure with one."""
-    why: Counter[str] = Counter()
-    said: str | None = None
-    is_rewards = False
-    for sample in read_results(path):
-        result = sample.step_result
-        if sample.reward is not None:
-            why["whose prompt the group policy leaves out"] += 1
-        elif sample.aborted or result.termination_reason.is_failure:
-            if said is None and result.error is not None:
-                said = f"{result.error.type}: {result.error.message}"
-                is_rewards = result.error.where is Phase.REWARD
-            why[f"that ended with {result.termination_reason.value}"] += 1
-        else:
-            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
-    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
-    status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
-    complaint = f"nothing was scored: of {samples} samples there are {reasons}"
-    if said is not None:
-        complaint += f" ({said})"
-    if is_rewards:
-        complaint += f"; fix the reward, then score the saved rollouts again: strands-env rescore {path.parent}"
-    return status, complaint

@@ -1,0 +1,93 @@
+"""The summary of a run as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from strands_env.commands.terminal import format_number, format_seconds, one_line
+from strands_env.core import Phase
+from strands_env.eval import read_results
+from strands_env.eval.metrics import Interval, RunSummary
+from strands_sglang.command_line import Exit
+from strands_sglang.trajectory.drift import DriftTotals
+
+MESSAGE = 160
+"""Characters of an error's message in a summary."""
+_WITHOUT_REWARD = "whose environment has no reward function"
+
+
+def interval(value: Interval) -> str:
+    """`0.512  [0.433, 0.590]`."""
+    return f"{format_number(value.value)}  [{format_number(value.low)}, {format_number(value.high)}]"
+
+
+def summary_lines(
+    summary: RunSummary, *, title: str, wall_s: float | None = None, drift: DriftTotals | None = None
+) -> list[str]:
+    """A run in a few lines; intervals are over prompts.
+
+    `wall_s` is the seconds from its start to its end, without the time between an interruption and a resume.
+    """
+    level = f"{summary.mean_reward.level:.0%}"
+    lines = [
+        title,
+        f"samples     {summary.samples} of {summary.prompts} prompts, {summary.scored} scored, "
+        f"{summary.unscored} unscored",
+        f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
+    ]
+    if summary.left_out:
+        prompts = "1 prompt" if summary.left_out == 1 else f"{summary.left_out} prompts"
+        lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
+    lines += [f"pass@{k:<6} {interval(value)}  ({value.prompts} prompts)" for k, value in summary.pass_at.items()]
+    lines += [f"pass^{k:<6} {interval(value)}" for k, value in summary.pass_hat.items() if k > 1]
+    lines.append("ended       " + ", ".join(f"{reason} {count}" for reason, count in summary.terminations.items()))
+    for label, errors in (("errors", summary.errors), ("tools", summary.tool_errors)):
+        for name, count in errors.items():
+            where = "raised in 1 sample" if count == 1 else f"raised in {count} samples"
+            shown = f"{name} {count}" if label == "errors" else f"{name} {where}"
+            lines.append(f"{label:<11} {shown}: {one_line(summary.messages.get(name, ''))[:MESSAGE]}")
+    totals = summary.totals
+    if summary.samples:
+        lines.append(
+            f"tokens      {totals.get('input_tokens', 0):,.0f} read, {totals.get('output_tokens', 0):,.0f} sampled; "
+            f"{totals.get('tool_calls', 0):,.0f} tool calls"
+        )
+        each = totals.get("wall_s", 0.0) / summary.samples
+        took = "" if wall_s is None else f"{format_seconds(wall_s)} in all; "
+        lines.append(f"time        {took}{each:.1f} s a rollout")
+    if drift is not None and drift.trajectories:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in drift.kinds.most_common())
+        lines.append(
+            f"drift       {drift.changed_trajectories} of {drift.trajectories} trajectories would change if their text "
+            f"were tokenised again{f' ({kinds})' if kinds else ''}"
+        )
+    if summary.cost is not None:
+        lines.append(f"cost        {summary.cost:,.4f}")
+    return lines
+
+
+def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
+    """The reason nothing was scored: as it should be without a reward function, a failure with one."""
+    why: Counter[str] = Counter()
+    said: str | None = None
+    is_rewards = False
+    for sample in read_results(path):
+        result = sample.step_result
+        if sample.reward is not None:
+            why["whose prompt the group policy leaves out"] += 1
+        elif sample.aborted or result.termination_reason.is_failure:
+            if said is None and result.error is not None:
+                said = f"{result.error.type}: {result.error.message}"
+                is_rewards = result.error.where is Phase.REWARD
+            why[f"that ended with {result.termination_reason.value}"] += 1
+        else:
+            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
+    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
+    status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
+    complaint = f"nothing was scored: of {samples} samples there are {reasons}"
+    if said is not None:
+        complaint += f" ({said})"
+    if is_rewards:
+        complaint += f"; fix the reward, then score the saved rollouts again: strands-env rescore {path.parent}"
+    return status, complaint
