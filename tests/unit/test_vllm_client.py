@@ -300,7 +300,7 @@ async def test_a_key_is_never_shown() -> None:
 
 
 async def test_the_command_line_makes_a_model_over_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformers.utils.cached_file", lambda *_, **__: pytest.fail("a hub was asked for `tiny`"))
+    monkeypatch.setattr("strands_env.core.models.only_from_cache", lambda name: pytest.fail(f"{name!r} is ours"))
     async with FaultyServer(protocol="vllm") as server:
         made = await asyncio.to_thread(model_factory_from_args, "vllm", sglang_base_url=server.url, tokenizer="tiny")
     model = made()
