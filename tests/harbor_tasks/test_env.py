@@ -251,6 +251,7 @@ CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n
 OF_PYTHON = (
     "conftest",
     "pth-file",
+    "python-archive",
     "python-home",
     "pytest-plugin",
     "replaced-library",
@@ -272,6 +273,29 @@ async def test_no_cheat_reaches_the_tests_python(tmp_path: Path, cheat: str) -> 
     assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
     assert cheated.reward.info["restored"]
     solved = await episode(task, shell(CHEATS[cheat] + "\necho 42 > /app/answer.txt"), "Done.")
+    assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
+
+
+async def test_what_the_tests_shell_compares_is_what_commands_print(tmp_path: Path) -> None:
+    test = TEST.replace(
+        '[ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]', "diff <(cat /app/answer.txt) <(echo 42) > /dev/null"
+    )
+    cheat = shell(CHEATS["shell-devices"])
+    cheated = await episode(make_task(tmp_path, test=test), cheat, "Done.")
+    assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
+    solved = await episode(make_task(tmp_path, test=test), cheat, shell("echo 42 > answer.txt"), "Done.")
+    assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
+
+
+async def test_another_home_for_the_user_of_the_tests_leads_no_program_astray(tmp_path: Path) -> None:
+    site = "/opt/h/.local/lib/python$(python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])')/site-packages"
+    line = "import os; open('/logs/verifier/reward.txt', 'w').write('1'); os._exit(0)"
+    move = f"sed -i 's|:/home/worker:|:/opt/h:|' /etc/passwd; mkdir -p {site}; echo \"{line}\" > {site}/z.pth"
+    files = {"tests/check.py": CHECK}
+    task = make_task(tmp_path, image=root_with_python(), test=PYTEST, verifier='user = "worker"', files=files)
+    cheated = await episode(task, shell(move), "Done.")
+    assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
+    solved = await episode(task, shell(f"{move}; echo 42 > answer.txt"), "Done.")
     assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
 
 
@@ -303,16 +327,26 @@ async def test_a_reward_that_is_no_small_file_is_not_measured(tmp_path: Path, le
     assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
 
 
+SHARED_MEMORY = """import ctypes
+libc, size = ctypes.CDLL(None), 200 << 20
+libc.shmat.restype = ctypes.c_void_p
+ctypes.memset(libc.shmat(libc.shmget(0, ctypes.c_size_t(size), 0o1600), None, 0), 1, size)"""
+
+
 @pytest.mark.parametrize(
     ("limit", "command"),
     [
         ("storage_mb = 64", "for name in a b c; do cat /dev/zero > /tmp/$name; done"),
         ("memory_mb = 256", "head -c 200000000 /dev/zero > /dev/shm/a"),
+        ("memory_mb = 256", "head -c 200000000 /dev/zero > /dev/a"),
+        ("memory_mb = 256", f"python3 -c '{SHARED_MEMORY}'"),
     ],
 )
 async def test_an_agent_that_leaves_no_room_is_graded_all_the_same(tmp_path: Path, limit: str, command: str) -> None:
     test = TEST.replace("#!/bin/bash\n", "#!/bin/bash\nsleep 2\nprintf -v x '%60000000s' y\n")
-    result = await episode(make_task(tmp_path, environment=limit, test=test), shell(command), "Done.")
+    image = root_with_python() if "python3" in command else None
+    task = make_task(tmp_path, environment=limit, test=test, image=image, agent='user = "worker"' if image else "")
+    result = await episode(task, shell(command), "Done.")
     assert result.reward is not None and result.reward.reward == 0.0, result.error
 
 

@@ -186,7 +186,8 @@ def tampering(folder: Path, image: Sequence[str], layer: Mapping[str, str | None
 
 
 SITE = "usr/lib/python3.11/site-packages"
-IMAGE = ("usr/bin/python3", "usr/bin/bash", "opt/tool/bin/x", f"{SITE}/pytest/main.py", f"{SITE}/numpy/core.py",
+IMAGE = (f"{SITE}/packaging/v.py", "usr/bin/python3",
+         "usr/bin/bash", "opt/tool/bin/x", f"{SITE}/pytest/main.py", f"{SITE}/numpy/core.py",
          "usr/lib/python3.11/os.py", "usr/lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libz.so.1",
          "usr/local/lib/libpython3.11.so.1.0", "usr/bin/apt-get", "opt/conda/envs/t/bin/python3",
          "opt/conda/envs/t/lib/python3.11/os.py", "app/.venv/pyvenv.cfg", "etc/nsswitch.conf",
@@ -234,6 +235,11 @@ def test_a_folder_that_is_led_elsewhere_is_restored(tmp_path: Path, path: str) -
         ("opt/conda/envs/t/etc/conda/activate.d/a.sh", "x"),
         ("etc/passwd", "evil:x:0:0::/opt/home:/bin/sh\nroot:x:0:0::/root:/bin/sh\n"),
         ("conftest.py", "x"),
+        (".pytest.toml", "x"),
+        ("usr/lib/python311.zip", "x"),
+        ("usr/lib64/python3.11/site-packages/pytest.py", "x"),
+        ("root/.jq", "x"),
+        ("usr/local/lib/python3.11/dist-packages/packaging/__init__.py", "x"),
     ],
 )
 def test_what_would_run_before_the_tests_is_removed(tmp_path: Path, path: str, text: str | None) -> None:
@@ -268,6 +274,7 @@ def test_a_path_to_a_plugin_is_removed_and_one_to_work_is_not(tmp_path: Path) ->
         "app/conftest.py", "app/.venv/lib/python3.11/site-packages/pytest/main.py", "usr/bin/gcc", "root/.bashrc",
         f"{SITE}/numpy/core.py", f"{SITE}/added/__init__.py", "opt/python/lib/python3.13/os.py", "etc/hosts",
         "usr/lib/python3.13/os.py", "usr/lib/x86_64-linux-gnu/libtinfo.so.5", "usr/bin/curl",
+        f"{SITE}/pygments/__init__.py",
     ],
 )  # fmt: skip
 def test_work_is_left_alone(tmp_path: Path, path: str) -> None:

@@ -35,20 +35,23 @@ async def running_processes(environment: Any) -> frozenset[str]:
     return frozenset((listed.stdout or "").split())
 
 
-async def guard(environment: Any, *, spared: Collection[str] | None, restore_programs: bool) -> list[str]:
+async def guard(
+    environment: Any, *, spared: Collection[str] | None, restore_programs: bool, user: str | int | None = None
+) -> list[str]:
     """Prepare a container for the tests. Returns the programs that had to be restored.
 
     Args:
         spared: Processes that were there before the agent, of `running_processes`; None ends none at all.
+        user: User that the tests run as.
     """
     if isinstance(environment, BubblewrapEnvironment):
         sandbox = environment.sandbox
         if spared is not None:
             await sandbox.kill_all()
-            await sandbox.reset_folders(["/dev/shm"], mode=0o1777)  # it is memory, which the tests need
+            await sandbox.clear_memory()  # which the tests need
         await sandbox.spare_disk()
         await sandbox.reset_folders(_EMPTY, mode=0o777)
-        restored = await sandbox.restore_programs() if restore_programs else []
+        restored = await sandbox.restore_programs(user=str(user or "root")) if restore_programs else []
         if restored:
             logger.warning("programs=<%s> | the agent had changed programs that run the tests", restored)
         return restored

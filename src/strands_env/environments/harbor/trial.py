@@ -178,6 +178,7 @@ class TaskTrial:
                 self._trial.agent_environment,
                 spared=None if self.keep_processes else self._spared,
                 restore_programs=self.restore_programs,
+                user=self._trial.task.config.verifier.user,
             )
 
     async def each_part(self) -> AsyncIterator[Part]:

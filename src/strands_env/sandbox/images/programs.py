@@ -33,13 +33,14 @@ _FOLDERS = ("bin", "sbin", "usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sb
 _FETCHED = frozenset({"pytest", "py.test", "uv", "uvx", "curl", "wget"})
 """Programs that tests install for themselves, and find in `/usr/local` first."""
 _HOME = r"(root|home/[^/]+)"
-_TOP = re.compile(r"conftest\.py|pytest\.ini|\.pytest\.ini|pyproject\.toml|tox\.ini|setup\.cfg")
+_TOP = re.compile(r"conftest\.py|\.?pytest\.(ini|toml)|pyproject\.toml|tox\.ini|setup\.cfg")
 """Files at the top that steer pytest, wherever its tests lie."""
 _FILES = re.compile(
     r"etc/(ld\.so\.(preload|conf)|ld-musl-.*\.path|nsswitch\.conf|ssl/openssl\.cnf|apt/.*|dpkg/.*|pip\.conf|uv/.*)"
     rf"|{_HOME}/\.local/bin/(env|uvx?)"
     r"|(.*/)?etc/(profile\.d/conda\.sh|conda/(de)?activate\.d/.*)"
-    rf"|{_HOME}/(\.(config|cache)/(pip|uv)(/.*)?|\.pip(/.*)?|\.curlrc|\.wgetrc|\.pydistutils\.cfg)"
+    rf"|{_HOME}/(\.(config|cache)/(pip|uv)(/.*)?|\.pip(/.*)?|\.(curl|wget|sqlite)rc|\.jq|\.pydistutils\.cfg)"
+    r"|(.*/)?lib(64)?/python3\d+\.zip(/.*)?"
     r"|(.*/)?(site|user)customize(\..*|/.*)?"
 )
 """Files that steer every program, every Python or installer, and where the tests' own installers look first."""
@@ -54,12 +55,15 @@ _PREFERRED = re.compile(
 )
 """Places where the loader looks for them first."""
 _CORE_NAME = re.compile(rf"({_CORE})\.so\..*")
-_PYTHON = re.compile(r"(?P<top>(?:.*/)?lib/python3[^/]*)(?P<site>/(?:site|dist)-packages)?(?:/(?P<rest>.*))?")
+_PYTHON = re.compile(r"(?P<top>(?:.*/)?lib(?:64)?/python3[^/]*)(?P<site>/(?:site|dist)-packages)?(?:/(?P<rest>.*))?")
+_PYTHONS = ("lib", "usr/lib", "usr/lib64", "usr/local/lib")
 _HOME_FOLDER = re.compile(rf"{_HOME}/\.(config|cache|local(/lib(/python3[^/]*)?)?)")
 _ENVIRONMENT = re.compile(r"python[^/]*|pip[^/]*|pytest|py\.test|activate[^/]*")
 """Programs in the `bin` of an environment of Python's."""
 _RUNNERS = re.compile(r"(_?pytest|py|pluggy|iniconfig)(\..*|-[^/]*)?(/.*)?")
-"""Pytest and its dependencies, in a folder of packages."""
+"""Pytest and its own dependencies, in a folder of packages."""
+_SHARED = re.compile(r"(?P<name>packaging|pygments|exceptiongroup|tomli|attrs?)(\..*|-[^/]*)?(/.*)?", re.IGNORECASE)
+"""What else it stands on; others do too, so that these are guarded only where the image has them and pytest."""
 _LISTED_BYTES = 1 << 20
 
 
@@ -83,7 +87,7 @@ class Tampering:
 
 
 def find_tampering(
-    root: str, layers: Sequence[str], *, path_variable: str, work: str, mounts: Collection[str] = ()
+    root: str, layers: Sequence[str], *, path_variable: str, work: str, mounts: Collection[str] = (), user: str = "root"
 ) -> Tampering:
     """Compare a sandbox's layers with its image.
 
@@ -92,13 +96,14 @@ def find_tampering(
         layers: Folders of the layers, the lowest first: those of a snapshot, and the sandbox's own.
         path_variable: The image's `PATH`.
         work: The work directory: settings of tests in it are work.
+        user: Name or number of the user that tests run as, beside root.
         mounts: Paths where something of this machine is shown; the layer holds empty places for them.
     """
     shown = {path.strip("/") for path in mounts}
     restored: dict[str, None] = {}
     removed: dict[str, None] = {}
     for upper in layers:
-        guard = _Guard(root, upper, path_variable, top_is_work=not work.strip("/"))
+        guard = _Guard(root, upper, path_variable, top_is_work=not work.strip("/"), users=("root", "0", user))
         for change in guard.changes():
             if change.path in shown:
                 continue
@@ -127,8 +132,8 @@ class _Change:
 class _Guard:
     """Guarded paths in a layer above an image."""
 
-    def __init__(self, root: str, upper: str, path_variable: str, *, top_is_work: bool) -> None:
-        self.root, self.upper, self.top_is_work = root, upper, top_is_work
+    def __init__(self, root: str, upper: str, path_variable: str, *, top_is_work: bool, users: Collection[str]) -> None:
+        self.root, self.upper, self.top_is_work, self.users = root, upper, top_is_work, users
         on_path = [part.strip("/") for part in path_variable.split(":") if part.startswith("/")]
         self.on_path = frozenset([*on_path, *_FOLDERS])
         self.above = {"/".join(parts[:size]) for parts in _parts(self.on_path) for size in range(1, len(parts) + 1)}
@@ -136,7 +141,7 @@ class _Guard:
         listed = [name for folder in self.on_path if _is_real(root, folder) for name in os.listdir(f"{root}/{folder}")]
         self.pythons = {
             name
-            for folder in ("lib", "usr/lib", "usr/lib64", "usr/local/lib")
+            for folder in _PYTHONS
             if _is_real(root, folder)
             for name in os.listdir(f"{root}/{folder}")
             if name.startswith("python3")
@@ -168,7 +173,7 @@ class _Guard:
         found = _PYTHON.fullmatch(path)
         return (
             found is not None
-            and (not found["rest"] or _RUNNERS.fullmatch(found["rest"]) is not None)
+            and (not found["rest"] or self._is_of_pytest(found))
             and self._is_of_the_image(found["top"])
         )
 
@@ -184,7 +189,7 @@ class _Guard:
         if _FILES.fullmatch(path) or (change.is_new and _PREFERRED.fullmatch(path)):
             return True
         if path == "etc/passwd":
-            return self._moves_root()
+            return self._moves_a_home()
         if path == "etc/ld.so.cache" or path.startswith("etc/ld.so.conf.d/"):
             return self._leads_to_a_library(path)
         if name == "pyvenv.cfg" and (not change.is_new or {folder, f"{folder}/bin".strip("/")} & self.on_path):
@@ -200,7 +205,25 @@ class _Guard:
             return False
         if not found["site"]:
             return True
-        return _RUNNERS.fullmatch(found["rest"]) is not None or self._is_loaded_unasked(path)
+        return self._is_of_pytest(found) or self._is_loaded_unasked(path)
+
+    def _is_of_pytest(self, found: re.Match[str]) -> bool:
+        """It is pytest's, or of a package that it stands on; a match of `_PYTHON`."""
+        if _RUNNERS.fullmatch(found["rest"]):
+            return True
+        shared = _SHARED.fullmatch(found["rest"])
+        return shared is not None and all(self._has_package(name, found["top"]) for name in ("pytest", shared["name"]))
+
+    def _has_package(self, name: str, top: str) -> bool:
+        """The image has a package, in this library of Python or in a usual one."""
+        tops = {top, *(f"{library}/{python}" for library in _PYTHONS for python in self.pythons)}
+        names = (name.lower(), f"{name.lower()}.py")
+        return any(
+            _mode(f"{self.root}/{one}/{kind}-packages/{entry}") is not None
+            for one in tops
+            for kind in ("site", "dist")
+            for entry in names
+        )
 
     def _has_python(self, prefix: str) -> bool:
         library = f"{prefix}/lib"
@@ -208,8 +231,8 @@ class _Guard:
             name.startswith("python3") for name in os.listdir(f"{self.root}/{library}")
         )
 
-    def _moves_root(self) -> bool:
-        """Root has another home, where programs find other settings."""
+    def _moves_a_home(self) -> bool:
+        """A user that tests run as has another home, where programs find other settings."""
         text = self._read("etc/passwd")
         if text is None:
             return True
@@ -223,7 +246,7 @@ class _Guard:
             lines = [line.split(":") for line in users.splitlines()]
             return next((line[5] for line in lines if len(line) == 7 and given in (line[0], line[2])), None)
 
-        return any(home(text, given) != home(before, given) for given in ("root", "0"))
+        return any(home(text, given) != home(before, given) for given in self.users)
 
     def _leads_to_a_library(self, path: str) -> bool:
         """The loader would find another C library, or one of its kind, by this file."""

@@ -207,6 +207,11 @@ class ImageSandbox(SupervisedSandbox):
             if self._process is not None:
                 await self._host_request({"kind": "kill"})
 
+    async def clear_memory(self) -> None:
+        """Give back memory that outlives processes, and make `/dev` as it was; for when no process runs."""
+        async with self._lock:
+            await self._host_request({"kind": "clear"})
+
     async def spare_disk(self) -> None:
         """Let what follows write `disk_bytes` of its own, whatever was written so far."""
         if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes // 2:
@@ -217,16 +222,20 @@ class ImageSandbox(SupervisedSandbox):
         async with self._lock:
             await self._host_request({"kind": "reset", "paths": list(paths), "mode": mode})
 
-    async def restore_programs(self) -> list[str]:
+    async def restore_programs(self, *, user: str = "root") -> list[str]:
         """Undo what code has changed among the programs that run tests; see `programs`. Returns what that was.
 
         What Python compiled for itself goes too, and is not listed. Where the sandbox started from a snapshot, changes
         below it are not looked at.
+
+        Args:
+            user: Name or number of the user that tests run as.
         """
         async with self._lock:
             await self._ready()
             path = self.environment.get("PATH", "")
             options: dict[str, Any] = {"path_variable": path, "work": self.workdir, "mounts": tuple(self._binds)}
+            options["user"] = user
             below = () if self.snapshot_below is None else self.snapshot_below.layers
             look = functools.partial(find_tampering, self.image.root, (*below, f"{self._folder}/upper"), **options)
             found = await default_threads.run(look)
