@@ -9,10 +9,13 @@ from numbers import Real
 from types import NoneType
 from typing import Any, TypeGuard
 
-from ..exceptions import BackendAnswerError
-from ..trajectory import Finish, FinishType, WeightSpan
+from ..exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
+from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 
+THROTTLED_STATUS_CODES = frozenset({429, 503})
+"""Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
+_LONGEST_MESSAGE = 2000
 _ROUNDING = 1e-5
 """A log-probability this far above 0 is a rounding error of float32; any other positive one is refused."""
 
@@ -95,6 +98,30 @@ def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightS
             add(str(version), min(last, count))
     add(None, count)
     return tuple(spans)
+
+
+def sampling_mask(name: str, sets: Any, count: int) -> SamplingMask | None:
+    """The sampling mask of as many sampled tokens, from a list of ids for each; None where there is none."""
+    if sets is None:
+        return None
+    if not isinstance(sets, list) or len(sets) != count:
+        raise BackendAnswerError(f"{name} does not have one set per output token ({count}): {sets!r:.200}")
+    return SamplingMask.of(checked_ids(name, survivors) for survivors in sets)
+
+
+def http_error(status: int, text: str, words: str, *, overflows: bool, hint: str | None) -> BackendHTTPError:
+    """The typed error of an error answer with this body: the server's words, their first 2,000 characters, and a hint.
+
+    `overflows`: it says that the prompt, or the prompt and `max_new_tokens`, do not fit the context.
+    """
+    cls: type[BackendHTTPError] = BackendHTTPError
+    if overflows:
+        cls = BackendContextLengthError
+    elif status in THROTTLED_STATUS_CODES:
+        cls = BackendThrottledError
+    if len(words) > _LONGEST_MESSAGE:
+        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
+    return cls(f"HTTP {status}: {words or '(empty body)'}{f' ({hint})' if hint else ''}", status=status, body=text)
 
 
 def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max_new_tokens: int | None) -> None:

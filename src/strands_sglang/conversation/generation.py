@@ -33,7 +33,6 @@ class CallPlan(NamedTuple):
         held: Length of the path the call extends, as the server counts it.
         prompt_ids: Ids appended to it.
         proof: The whole prompt as the server has to expand it, or None where that was proved before.
-        score_prompt: Log-probabilities of `prompt_ids` were asked for.
         experts_required: An answer without the routed experts that were asked for is an error.
         expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
         abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
@@ -44,7 +43,6 @@ class CallPlan(NamedTuple):
     prompt_ids: array[int]
     media: tuple[Medium, ...]
     proof: array[int] | None
-    score_prompt: bool
     experts_required: bool
     expert_row_bytes: int | None
     abort_policy: AbortPolicy | Literal["resume", "surface"]
@@ -173,7 +171,11 @@ class _Output:
             self._latency = (self._latency or 0.0) + answer.latency
         aborted = answer.finish.type is FinishType.ABORT
         # A request aborted before it ran has scored nothing; the next attempt is asked again.
-        if self._plan.score_prompt and self._prompt_logprobs is None and (answer.scored_prompt or not aborted):
+        if (
+            self._request.score_from is not None
+            and self._prompt_logprobs is None
+            and (answer.scored_prompt or not aborted)
+        ):
             self._prompt_logprobs = _prompt_logprobs(answer.scored_prompt, self._plan)
         if self._request.experts_from is not None:
             if answer.routed_experts is not None:

@@ -102,7 +102,6 @@ class Sampler:
             prompt_ids=call.prompt.ids,
             media=call.prompt.media,
             proof=expanded_ids(array(TOKEN_TYPECODE, path.ids.tolist()) + call.prompt.ids, seen) if proves else None,
-            score_prompt=scores,
             experts_required=config["require_routed_experts"],
             expert_row_bytes=path.expert_row_bytes,
             # A grammar starts over in a resumed request, so constrained output is never resumed.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...exceptions import BackendAnswerError, BackendError
-from ...trajectory import Finish, FinishType, SamplingMask
+from ...exceptions import BackendAnswerError
+from ...trajectory import Finish, FinishType
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, top_rows, weight_spans
+from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
 from ..contract import GenerateAnswer, ScoredPrompt
 from ..http.server import GenerateCall
 from .errors import http_error
@@ -36,8 +36,6 @@ def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: 
     """
     try:
         return _read(payload, vocab_size, max_new_tokens)
-    except BackendError:
-        raise
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
 
@@ -80,7 +78,7 @@ def _read(payload: Any, vocab_size: int | None, max_new_tokens: int | None) -> G
         finish=finish,
         weight_spans=weight_spans(meta.get("weight_versions"), meta.get("weight_version"), len(ids)),
         routed_experts=_experts(meta.get("routed_experts")),
-        sampling_mask=_sampling_mask(meta.get("output_token_sampling_mask"), len(ids)),
+        sampling_mask=sampling_mask("output_token_sampling_mask", meta.get("output_token_sampling_mask"), len(ids)),
         rid=rid if isinstance(rid, str) else None,
         prompt_tokens=length if is_count(length) else None,
         prompt_ids=shown if isinstance(shown, list) else None,
@@ -135,16 +133,6 @@ def _experts(encoded: Any) -> bytes | None:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise BackendAnswerError(f"routed_experts is not valid base64: {error}") from error
-
-
-def _sampling_mask(masks: Any, count: int) -> SamplingMask | None:
-    if masks is None:
-        return None
-    if not isinstance(masks, Sequence) or len(masks) != count:
-        raise BackendAnswerError(
-            f"output_token_sampling_mask does not have one set per output token ({count}): {masks!r:.200}"
-        )
-    return SamplingMask.of(checked_ids("output_token_sampling_mask", survivors) for survivors in masks)
 
 
 # Fields that make the server's prompt longer than the ids that were sent.

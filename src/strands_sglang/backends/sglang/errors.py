@@ -13,12 +13,11 @@ from typing import Any
 
 import orjson
 
-from ...exceptions import BackendAnswerError, BackendContextLengthError, BackendHTTPError, BackendThrottledError
+from ...exceptions import BackendAnswerError, BackendHTTPError
+from .. import answer
 from ..http.retry import RetryClass, classify_failure, classify_status
 
 _EXCERPT = 200
-THROTTLED_STATUS_CODES = frozenset({429, 503})
-"""Statuses that become `BackendThrottledError`: the server is full, or asks to slow down."""
 
 # What servers say when a prompt does not fit: whole sentences, since other messages may quote the words.
 _OVERFLOW = re.compile(
@@ -37,7 +36,6 @@ _QUOTES_THE_CALLER = re.compile(
 )
 WORKER_LOST_CODES = frozenset({"call_upstream_request_error", "call_upstream_connection_failed"})
 """`code` of the 500 that a router answers when a worker dies during a request."""
-_LONGEST_MESSAGE = 2000
 _OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 
 
@@ -113,15 +111,8 @@ def http_error(status: int, body: str | bytes, *, hint: str = "") -> BackendHTTP
     """
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     error = parse_error_body(text)
-    cls: type[BackendHTTPError] = BackendHTTPError
-    if is_context_overflow(status, error):
-        cls = BackendContextLengthError
-    elif status in THROTTLED_STATUS_CODES:
-        cls = BackendThrottledError
-    words = error.message or "(empty body)"
-    if len(words) > _LONGEST_MESSAGE:
-        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
-    return cls(f"HTTP {status}: {words}{f' ({hint})' if hint else ''}", status=status, body=text)
+    overflows = is_context_overflow(status, error)
+    return answer.http_error(status, text, error.message, overflows=overflows, hint=hint)
 
 
 def embedded_error(payload: bytes, parsed: Any) -> BackendHTTPError | None:

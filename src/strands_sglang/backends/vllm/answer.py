@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ...exceptions import BackendAnswerError, BackendError
-from ...trajectory import Finish, FinishType, SamplingMask
-from ..answer import check_output, checked_ids, checked_logprobs, is_count, top_rows, weight_spans
+from ...exceptions import BackendAnswerError
+from ...trajectory import Finish, FinishType
+from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
 from ..contract import GenerateAnswer, GenerateRequest, ScoredPrompt
 
 RID_PREFIX: Final = "generate-tokens-"
@@ -37,8 +37,6 @@ def read_answer(payload: Any, request: GenerateRequest, *, rid: str | None) -> G
     """
     try:
         return _read(payload, request, rid)
-    except BackendError:
-        raise
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
 
@@ -67,7 +65,6 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
     shown = payload.get("prompt_token_ids")
-    mask = choice.get("sampling_mask")
     return GenerateAnswer(
         output_ids=ids,
         finish=finish,
@@ -75,7 +72,7 @@ def _read(payload: Any, request: GenerateRequest, rid: str | None) -> GenerateAn
         scored_prompt=None if request.score_from is None else _scored(payload.get("prompt_logprobs"), request),
         weight_spans=weight_spans(choice.get("weight_versions"), None, len(ids)),
         routed_experts=None if request.experts_from is None else _experts(choice.get("routed_experts")),
-        sampling_mask=None if mask is None else _mask(mask, len(ids)),
+        sampling_mask=sampling_mask("sampling_mask", choice.get("sampling_mask"), len(ids)),
         rid=answered.removeprefix(RID_PREFIX) if isinstance(answered, str) else None,
         prompt_tokens=prompt_tokens if is_count(prompt_tokens) else None,
         prompt_ids=shown if isinstance(shown, list) else None,
@@ -166,9 +163,3 @@ def _experts(encoded: Any) -> bytes | None:
     if rows.ndim != 3 or rows.dtype.kind not in "iu":
         raise BackendAnswerError(f"routed_experts is a {rows.ndim}-d array of {rows.dtype}: expected 3-d integers")
     return bytes(np.ascontiguousarray(rows, dtype="<i4").tobytes())
-
-
-def _mask(sets: Any, count: int) -> SamplingMask:
-    if not isinstance(sets, list) or len(sets) != count:
-        raise BackendAnswerError(f"sampling_mask does not have one set per output token ({count}): {sets!r:.200}")
-    return SamplingMask.of(checked_ids("sampling_mask", survivors) for survivors in sets)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import orjson
 
-from ...exceptions import BackendContextLengthError, BackendHTTPError, BackendThrottledError
+from ...exceptions import BackendHTTPError
+from .. import answer
 from ..http.retry import RetryClass, classify_failure, classify_status
 
 # Whole sentences: other messages may quote the caller's words.
@@ -23,26 +24,19 @@ _HINTS: Final = {
     404: "vLLM has /inference/v1/generate from 0.20 on; an SGLang server is reached with SGLangClient, or "
     "--backend sglang",
 }
-_LONGEST_MESSAGE: Final = 2000
 
 
 def http_error(status: int, body: bytes) -> BackendHTTPError:
     """The typed error of an error answer, in the server's words and with what may help."""
     text = body.decode("utf-8", "replace")
     words = _message(text)
-    cls: type[BackendHTTPError] = BackendHTTPError
-    if status == 400 and _OVERFLOW.search(words):
-        cls = BackendContextLengthError
-    elif status in (429, 503):
-        cls = BackendThrottledError
     hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
     if hint is not None and "--enable-scale-out" in words:
         hint = None  # newer servers name the flag themselves
     if _OTHER_VOCABULARY.search(words):
         hint = "the tokenizer is not that of the served model"
-    if len(words) > _LONGEST_MESSAGE:
-        words = f"{words[:_LONGEST_MESSAGE]}... ({len(words)} characters)"
-    return cls(f"HTTP {status}: {words or '(empty body)'}{f' ({hint})' if hint else ''}", status=status, body=text)
+    overflows = status == 400 and _OVERFLOW.search(words) is not None
+    return answer.http_error(status, text, words, overflows=overflows, hint=hint)
 
 
 def embedded_error(parsed: Any, body: bytes) -> BackendHTTPError | None:
