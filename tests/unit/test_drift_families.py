@@ -1,4 +1,4 @@
-"""The table of `benchmarks/drift_families.py`."""
+"""The tables of `benchmarks/drift_families.py` and `drift_programs.py`."""
 
 from __future__ import annotations
 
@@ -63,3 +63,12 @@ def test_the_page_holds_what_is_printed_from_the_counts_that_are_kept() -> None:
     kept = json.loads(made["FAMILIES"].read_text("utf-8"))
     through = [totals for row in kept for totals in row["dialects"].values()]
     assert through and all(totals["kept_turns"] == totals["turns"] for totals in through)
+
+
+def test_the_page_holds_the_programs_that_are_kept() -> None:
+    from benchmarks import drift_programs
+
+    page, kept = (ROOT / "docs" / "drift.md").read_text("utf-8"), json.loads(drift_programs.KEPT.read_text("utf-8"))
+    printed = page.partition(drift_programs.BEGIN)[2].partition(drift_programs.END)[0]
+    assert printed.strip() == drift_programs.table(kept).strip()
+    assert all(each["kept_by_gateway"] for each in kept)
