@@ -9,9 +9,10 @@ import pytest
 
 from strands_env.commands import verify
 from strands_env.commands.cli import main
-from strands_env.commands.watch import Follower, curve
+from strands_env.commands.watch import curve
 from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
 from strands_env.eval import EvalSample, Evaluator, read_results
+from strands_env.eval.follow import Follower
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.rewards import ExactMatchReward

@@ -1,0 +1,111 @@
+"""A run while it goes on, followed from its files alone, so also one on another machine's file system."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.saved import SavedRun
+from strands_env.eval.store.record import LineError, decode, naming_errors, to_sample
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Totals over all samples."""
+
+    samples: set[str] = field(default_factory=set)
+    rewards: list[float] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    output_tokens: float = 0.0
+
+
+class Follower:
+    """Reads what a growing results file has got since the last look, and keeps the `latest` samples."""
+
+    def __init__(self, path: str | Path, *, latest: int = 5) -> None:
+        self.saved = SavedRun.of(path)
+        self._file = self.saved.paths.results
+        self._offset = 0
+        self.counts = Counts()
+        self.recent: deque[EvalSample] = deque(maxlen=latest)
+        self._looks: deque[tuple[float, int, float]] = deque(maxlen=30)
+
+    def read(self) -> int:
+        """Read the lines that have come; returns how many."""
+        with naming_errors("read", self._file), self._file.open("rb") as file:
+            size = file.seek(0, 2)
+            if size < self._offset:  # a resume cut off a torn line, or the run began anew
+                self._offset, self.counts = 0, Counts()
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lines = whole.splitlines()
+        for line in lines:
+            with suppress(LineError):  # left by an interrupted write; `verify` names damage
+                self._take(to_sample(decode(line + b"\n")))
+        if not self.saved.document:
+            self.saved = SavedRun.of(self._file)
+        self._looks.append((time.monotonic(), len(self.counts.samples), self.counts.output_tokens))
+        return len(lines)
+
+    def _take(self, sample: EvalSample) -> None:
+        result, counts = sample.step_result, self.counts
+        output = result.observation.metrics.get("output_tokens")
+        tokens = (output or {}).get("total", 0) if isinstance(output, dict) else output or 0
+        counts.samples.add(sample.id)
+        counts.output_tokens += float(tokens)
+        if sample.reward is not None:
+            counts.rewards.append(sample.reward)
+        elif result.termination_reason.is_failure:
+            counts.failures[result.termination_reason.value] += 1
+        self.recent.append(sample)
+
+    @property
+    def total(self) -> int | None:
+        """Samples of the whole run; None where it is not known."""
+        about = self.saved.document.get("about") or {}
+        per_prompt = about.get("n_samples_per_prompt") or 1
+        tasks = about.get("tasks") or self.saved.options.get("limit")
+        return None if tasks is None else int(tasks) * int(per_prompt)
+
+    @property
+    def is_finished(self) -> bool:
+        """All samples have been written."""
+        return self.total is not None and len(self.counts.samples) >= self.total
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """Samples and sampled tokens a second, over the last looks; None before the second."""
+        if len(self._looks) < 2:
+            return None
+        (then, samples, tokens), (now, more, many) = self._looks[0], self._looks[-1]
+        seconds = now - then
+        return ((more - samples) / seconds, (many - tokens) / seconds) if seconds > 0 else (0.0, 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        counts = self.counts
+        rewards = counts.rewards
+        return {
+            "samples": len(counts.samples),
+            "total": self.total,
+            "finished": self.is_finished,
+            "scored": len(rewards),
+            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+            "output_tokens": counts.output_tokens,
+            "failures": dict(counts.failures.most_common()),
+            "latest": [
+                {
+                    "sample": f"{sample.prompt_id}/{sample.index}",
+                    "reward": sample.reward,
+                    "termination_reason": sample.step_result.termination_reason.value,
+                }
+                for sample in reversed(self.recent)
+            ],
+        }
