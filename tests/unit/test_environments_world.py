@@ -172,22 +172,33 @@ async def test_what_the_world_refuses_is_an_error_that_the_model_sees(files: Pat
         call("get_cart", cart=7),
         call("get_cart", cart="x"),
         call("crash"),
-        call("hang"),
         call("get_cart", cart=1),
         "2.0",
-        mcp_timeout=3.0,
     )
     result = await env.rollout(task(files))
-    missing, wrong, crashed, hung, alive = results(result)
+    missing, wrong, crashed, alive = results(result)
     assert missing == (
         "error",
         'Error calling get_cart. Status code: 404. Response: {"detail":"no such cart: {number}"}',
     )
     assert "Status code: 422" in wrong[1]
     assert crashed == ("error", "Error calling crash. Status code: 500. Response: Internal Server Error")
-    assert "time limit" in hung[1]
     assert alive == ("success", '{\n  "total": 2\n}')
     assert result.reward_result.reward == 0.0
+
+
+async def test_a_call_that_takes_too_long_is_an_error_and_the_world_goes_on(files: Path) -> None:
+    env = world(files, mcp_timeout=0.5)
+    try:
+        await env.reset(task(files))
+        hung = await env.call("hang", {})
+        env.mcp_timeout = 60.0
+        alive = await env.call("get_cart", {"cart": 1})
+    finally:
+        await env.cleanup()
+    assert hung["is_error"]
+    assert "time limit" in hung["text"]
+    assert json.loads(alive["text"]) == {"total": 2}
 
 
 async def test_an_episode_whose_world_ended_has_no_reward(files: Path) -> None:
