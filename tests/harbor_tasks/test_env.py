@@ -374,6 +374,20 @@ async def test_validation_tells_sound_tasks_from_all_others(tmp_path: Path) -> N
     }
 
 
+async def test_validation_says_once_why_a_task_fails_and_what_was_put_back(tmp_path: Path) -> None:
+    needs = "/root/.config/pip/pip.conf"
+    solve = f"#!/bin/bash\nmkdir -p {os.path.dirname(needs)}; touch {needs}\n"
+    tasks = [make_task(tmp_path, "spoilt", test=IF_THERE.format("", needs), solve=solve), make_task(tmp_path, "dry")]
+    toml = tasks[1] / "task.toml"
+    toml.write_text("".join(line for line in toml.open() if "docker_image" not in line))
+    spoilt, dry = await validate_tasks(tasks)
+    assert spoilt.verdict is TaskVerdict.UNSOLVED and spoilt.errors[0].endswith(f"see restore_programs: {needs[1:]}")
+    assert len(dry.errors) == 1 and "oracle, nop: " in dry.errors[0] and "has no Dockerfile" in dry.errors[0]
+    (tasks[1] / "environment/Dockerfile").write_text("FROM scratch\n")
+    (dry,) = await validate_tasks(tasks[1:])
+    assert f"strands-env images build {tasks[1]}'" in dry.errors[0]
+
+
 async def test_a_reward_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(NotMeasuredError, match="reward file"):
         await reward_of(make_task(tmp_path, test="#!/bin/bash\n"), "oracle")

@@ -27,6 +27,7 @@ from strands_env.sandbox import Network, Outcome, SandboxError, SandboxLostError
 from strands_env.sandbox.contract import ExecLimits
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, ImageSandbox, ImageStore, Snapshot
 from strands_env.sandbox.images.pool import ImagePool
+from strands_env.sandbox.images.store import UnknownImageError
 
 MIB = 1 << 20
 _NO_NETWORK = Path(__file__).with_name("no-network.yaml")
@@ -124,7 +125,16 @@ class BubblewrapEnvironment(_Closable):
 
     async def start(self, force_build: bool) -> None:
         """Start it; folders that Harbor expects are there afterwards."""
-        image = await default_threads.run(ImageStore().find, self.image)
+        try:
+            image = await default_threads.run(ImageStore().find, self.image)
+        except UnknownImageError:
+            if self._image or self.task_env_config.docker_image:
+                raise
+            folder = Path(self.environment_dir)
+            if not (folder / "Dockerfile").is_file():
+                raise UnknownImageError("it names no docker_image in task.toml, and has no Dockerfile") from None
+            way = f"'strands-env images build {folder.parent}', which needs podman or docker"
+            raise UnknownImageError(f"its image has to be built from its Dockerfile: {way}") from None
         config, limits = self.task_env_config, DEFAULT_IMAGE_LIMITS
         if memory := self._effective_memory_mb:
             limits = replace(limits, memory_bytes=memory * MIB)

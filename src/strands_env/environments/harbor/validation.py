@@ -44,7 +44,7 @@ class TaskReport:
 
     Attributes:
         rewards: Under `oracle`, `nop`, and the name of each cheat.
-        errors: Why trials were not measured.
+        errors: Why trials were not measured, or a solution may have failed.
     """
 
     task: str
@@ -112,14 +112,16 @@ async def validate_tasks(
         async def attempt(kind: str) -> tuple[str, float | None, str | None]:
             async with slots:
                 try:
-                    return kind, await _reward(folder, kind, scripts.get(kind), reward_key, options), None
+                    return kind, *await _reward(folder, kind, scripts.get(kind), reward_key, options)
                 except TaskFailedError as error:
-                    return kind, None, f"{kind}: {error}"
+                    return kind, None, str(error)
 
+        found: dict[str, dict[str, None]] = {}
         for kind, reward, error in await asyncio.gather(*map(attempt, kinds)):
             report.rewards.setdefault(kind, []).append(reward)
-            if error is not None and error not in report.errors:
-                report.errors.append(error)
+            if error is not None:
+                found.setdefault(error, {})[kind] = None
+        report.errors += [f"{', '.join(tried)}: {error}" for error, tried in found.items()]
         if done is not None and (pending := done(report)) is not None:
             await pending
         return report
@@ -134,13 +136,17 @@ def _shipped(folder: Path) -> dict[str, str]:
 
 async def _reward(
     folder: Path, kind: str, script: str | None, reward_key: str | None, options: Mapping[str, Any]
-) -> float:
+) -> tuple[float, str | None]:
+    """The reward, and what may have spoilt a solution."""
     trial = TaskTrial(folder, agent=kind if script is None else None, **options)
     try:
         await trial.start()
         if script is not None:
             async for part in trial.each_part():
                 await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
-        return (await trial.reward()).value(reward_key)
+        reward = (await trial.reward()).value(reward_key)
+        if kind != "oracle" or reward >= 1.0 or not trial.restored:
+            return reward, None
+        return reward, f"before its tests this was put back, see restore_programs: {', '.join(trial.restored[:5])}"
     finally:
         await trial.close()
