@@ -24,8 +24,6 @@ from strands_env.eval.follow import Follower
 from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit
 
-LATEST = 5
-"""Samples that are shown."""
 CURVE = 48
 """Characters of a curve."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
