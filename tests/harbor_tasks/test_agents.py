@@ -8,6 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harbor.agents.factory import AgentFactory
+from harbor.agents.installed.base import BaseInstalledAgent
+from harbor.environments.base import BaseEnvironment
+from harbor.models.trial.config import AgentConfig
 
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
@@ -63,15 +67,41 @@ async def test_a_real_program_in_a_container_is_graded_and_every_token_is_its_ow
     assert ended is not None and ended["extension_rate"] == 1.0
 
 
-async def test_claude_code_by_harbors_own_name_for_it(tmp_path: Path) -> None:
-    _, program = installed("claude-code")
+HERE = """mkdir -p /usr/local/bin ~/.local/bin ~/.nvm && touch ~/.local/bin/env ~/.nvm/nvm.sh && cd /usr/local/bin
+printf '#!/bin/sh\\nexec {words} "$@"\\n' > {name}
+printf '#!/bin/sh\\nshift; exec "$@"\\n' > stdbuf && chmod 755 {name} stdbuf"""
+"""In place of an installation, which needs a network: the program that is shown, and what busybox lacks."""
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "command"),
+    [
+        ("claude-code", "claude-code", "claude"),
+        ("codex", "codex", "codex"),
+        ("mini-swe-agent", "mini-swe-agent", "mini-swe-agent"),
+        ("opencode", "opencode", "opencode"),
+        ("qwen-coder", "qwen-code", "qwen"),
+    ],
+)
+async def test_agents_go_by_harbors_own_names_for_them(
+    name: str, program: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, file = installed(program)
+    line = words if isinstance(words, str) else " ".join(words)
+
+    async def install(self: BaseInstalledAgent, environment: BaseEnvironment) -> None:
+        assert (await environment.exec(HERE.format(words=line, name=command))).return_code == 0
+
+    kind = AgentFactory.get_agent_class_from_config(AgentConfig(name=name))
+    monkeypatch.setattr(kind, "install", install)
+    shown = shown_for(file)
     tokenizer = program_tokenizer()
     client = ScriptedClient(scripted(tokenizer, "echo 42 > answer.txt"), tokenizer=tokenizer)
     env = HarborEnv(
         model_factory=sglang_model_factory(client=client, tokenizer=tokenizer),
-        task_dir=make_task(tmp_path, image=root_for(str(program))),
-        agent="claude-code",
-        backend_options={"binds": {"/usr/local/bin/claude": str(program)}},
+        task_dir=make_task(tmp_path, image=root_for(*shown)),
+        agent=name,
+        backend_options={"binds": {place: os.path.realpath(place) for place in shown}},
     )
     result = await env.rollout(ACTION)
     ended = result.observation.metrics.get("gateway")
