@@ -313,6 +313,7 @@ def test_what_slime_aborts_is_put_back_and_goes_on(run, flags, options, samples)
     )
     assert len(data.samples) == 2
     assert [sample.status.value for group in aborted for sample in group] == ["aborted"] * (4 if partial else 0)
+    assert all(sum(sample.loss_mask) > 0 for group in aborted for sample in group)  # what the first turn sampled
     made.router.hangs = None
     made.manager.data_source.add_samples(aborted)
     check = made.step(1)
