@@ -16,9 +16,22 @@ from .system import LINUX, cpu_seconds, file_count, memory_bytes, other_processe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import socket
+    from typing import Any, Protocol
 
-    from .supervisor import Supervisor
+    class Host(Protocol):
+        """What a watch needs of the supervisor."""
+
+        config: dict[str, Any]
+        channel: socket.socket
+        life: int | None
+        isolated: bool
+        reaped: dict[int, int]
+        wakeup: int
+
+        def reap(self) -> None:
+            """Collect children that ended."""
+
 
 TICK_SECONDS = 0.1
 INTERRUPT_GRACE_SECONDS = 1.0
@@ -77,7 +90,7 @@ class Child:
 class Watch:
     """One running request, from its start to the report of its end."""
 
-    def __init__(self, host: Supervisor, child: Child, request: dict[str, Any], started: float) -> None:
+    def __init__(self, host: Host, child: Child, request: dict[str, Any], started: float) -> None:
         self.host = host
         self.child = child
         self.limits: dict[str, Any] = host.config["limits"]
