@@ -99,7 +99,7 @@ class Server(ABC):
             return text
 
     async def sampling(self, call: asyncio.Task[Any]) -> None:
-        """Returns once the server works on a call.
+        """Returns once the server has begun to sample for a call.
 
         Raises:
             CallEndedError: It ended before that was seen.
@@ -109,6 +109,7 @@ class Server(ABC):
                 if call.done():
                     raise CallEndedError
                 await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # what comes before the first token leaves nothing to see
 
     @abstractmethod
     async def running(self) -> int:
