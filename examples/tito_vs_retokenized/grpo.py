@@ -69,7 +69,7 @@ def update(
     sampled: Sequence[TrainingSample],
     *,
     pad: int,
-    corrected: bool = False,
+    weighed: Sequence[TrainingSample] | None = None,
     clip: float = 0.2,
     micro_batch: int = 16,
 ) -> StepStatistics:
@@ -81,8 +81,10 @@ def update(
         samples: What is trained.
         sampled: What was sampled, in the same order; the same samples in the token-exact arm.
         pad: Padding id.
-        corrected: Weight each rollout by the probability of what is trained over that of what was sampled, at most
-            `TRUNCATED_AT`: importance sampling of whole sequences, for tokens of other numbers cannot be paired.
+        weighed: Weight each rollout by the probability of these samples over that of what was sampled, at most
+            `TRUNCATED_AT`. Given what is trained, this is importance sampling of whole sequences (tokens of different
+            encodings cannot be paired); given the re-tokenised samples beside token-exact training, it is a control
+            whose updates are shrunk equally. None: all weights are 1.
         clip: Range of the probability ratio.
         micro_batch: Samples of one forward pass; the gradient is that of the whole batch.
     """
@@ -107,7 +109,11 @@ def update(
         recorded = recorded_logprobs(trained, logprobs.shape[1])
         old = logprobs.detach() if recorded is None else recorded.to(model.device)
         gap = own - (logprobs.detach() * mask).sum(1)
-        weight = torch.exp(-gap).clamp(max=TRUNCATED_AT) if corrected else torch.ones_like(gap)
+        weight = torch.ones_like(gap)
+        if weighed is not None:
+            with torch.no_grad():
+                likelihood, weighed_mask = token_logprobs(model, [weighed[i] for i in part], pad)
+            weight = torch.exp((likelihood * weighed_mask).sum(1) - own).clamp(max=TRUNCATED_AT)
         if logprobs.requires_grad:
             ratio = torch.exp((logprobs - old) * mask)
             scale = (advantage * weight)[:, None]

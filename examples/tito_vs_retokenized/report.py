@@ -1,4 +1,4 @@
-"""Tables and picture of `results.json`: `python report.py`; `python report.py FOLDER` packs a folder's runs first."""
+"""Tables and pictures of `results.json`: `python report.py`; `python report.py FOLDER` packs a folder's runs first."""
 
 from __future__ import annotations
 
@@ -99,6 +99,22 @@ class Results:
         return [[found[seed, arm] for arm in arms] for seed in seeds if all((seed, arm) in found for arm in arms)]
 
 
+def compare_runs(results: dict[str, Any], again: dict[str, Any]) -> str:
+    """How runs made again, on another machine say, compare with the packed ones."""
+    known = {(run["arm"], run["dropout"], run["rate"], run["seed"]): run for run in results["runs"]}
+    lines = [_row(("run", "steps with equal curves", "held-out reward after, packed", "again")), "|---" * 4 + "|"]
+    for run in again["runs"]:
+        first = known.get((run["arm"], run["dropout"], run["rate"], run["seed"]))
+        if first is None:
+            continue
+        columns = [list(zip(*(one["curves"][name] for name in first["curves"]), strict=True)) for one in (first, run)]
+        equal = sum(one == other for one, other in zip(*columns, strict=True))
+        name = f"{run['arm']}, dropout {run['dropout']:g}, rate {run['rate']:g}, seed {run['seed']}"
+        rewards = (f"{one['after']['reward']:.3f}" for one in (first, run))
+        lines.append(_row((name, f"{equal} of {len(columns[1])}", *rewards)))
+    return "\n".join(lines)
+
+
 def tables(results: dict[str, Any]) -> str:
     """All tables and the statement on power, as Markdown."""
     data = Results(results)
@@ -108,13 +124,14 @@ def tables(results: dict[str, Any]) -> str:
     if degrees := _degrees(data):
         parts += ["### Drift by degrees", degrees]
     for title, arms in (
-        ("### With importance correction", (*MAIN[:2], "re-tokenised, corrected")),
+        ("### With importance correction", (*MAIN[:2], "re-tokenised, corrected", "token-exact, shrunk")),
         ("### Through the gateway", (MAIN[0], MAIN[2], "chat text, gateway")),
     ):
         if seeds := data.compared(arms):
             parts += [title, _after_table(seeds)]
-    if rates := _rates(data):
-        parts += ["### Learning rates", rates]
+    for title, dropout in (("### Learning rates", data.dropout), ("### Learning rates at natural drift", 0.0)):
+        if rates := _rates(data, dropout):
+            parts += [title, rates]
     return "\n\n".join(parts) + "\n"
 
 
@@ -130,6 +147,7 @@ _ROWS: tuple[tuple[str, _Value], ...] = (
     ("sampled minus trained, nats a rollout", lambda run: _mean(run["curves"]["sequence_gap"])),
     ("largest token gap sampler/trainer", lambda run: _largest(run["curves"]["max_token_gap"])),
     ("KL of sampler and trainer (k3)", lambda run: _mean(run["curves"]["k3"])),
+    ("steps with a clipped gradient", lambda run: _mean([norm > 1.0 for norm in run["curves"]["gradient_norm"]])),
 )
 
 
@@ -202,15 +220,40 @@ def _degrees(data: Results) -> str:
     return "\n".join([_row(head), "|---" * len(head) + "|", *lines])
 
 
-def _rates(data: Results) -> str:
-    lines = []
-    for rate in sorted({run["rate"] for run in data.runs}):
-        if seeds := data.compared(MAIN[:2], rate=rate):
-            lines.append(_row([f"{rate:g}", str(len(seeds)), *_after_cells(seeds)]))
-    if len(lines) < 2:
+def _rates(data: Results, dropout: float) -> str:
+    """Both arms at every learning rate, and each arm at the rate that is best for it, over the seeds all rates have."""
+    found = {
+        rate: {runs[0]["seed"]: runs for runs in data.compared(MAIN[:2], dropout=dropout, rate=rate)}
+        for rate in sorted({run["rate"] for run in data.runs})
+    }
+    found = {rate: seeds for rate, seeds in found.items() if seeds}
+    if len(found) < 2:
         return ""
-    head = ("learning rate", "seeds", "before", *MAIN[:2], "difference")
-    return "\n".join([_row(head), "|---" * len(head) + "|", *lines])
+    head = ("learning rate", "seeds", "before", *MAIN[:2], "difference", "steps clipped: token-exact", "re-tokenised")
+    lines = [_row(head), "|---" * len(head) + "|"]
+    for rate, by_seed in found.items():
+        seeds = list(by_seed.values())
+        clipped = [
+            _cell([_mean([norm > 1.0 for norm in runs[i]["curves"]["gradient_norm"]]) for runs in seeds])
+            for i in range(2)
+        ]
+        lines.append(_row([f"{rate:g}", str(len(seeds)), *_after_cells(seeds), *clipped]))
+    common = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+    best = []
+    for i in range(2):
+        means = {
+            rate: _mean([by_seed[seed][i]["after"]["reward"] for seed in common]) for rate, by_seed in found.items()
+        }
+        rate = max(means, key=lambda rate: means[rate])
+        best.append((rate, [found[rate][seed][i]["after"]["reward"] for seed in common]))
+    (exact_rate, exact), (other_rate, other) = best
+    differences = [one - two for one, two in zip(exact, other, strict=True)]
+    lines += [
+        "",
+        f"Best against best, over the seeds {common} that every rate has: {MAIN[0]} {_cell(exact)} at "
+        f"{exact_rate:g}, {MAIN[1]} {_cell(other)} at {other_rate:g}; difference {_cell(differences)}, p = {sign_flip(differences):.2g}.",
+    ]
+    return "\n".join(lines)
 
 
 def _after_table(seeds: Sequence[list[Run]]) -> str:
@@ -295,6 +338,46 @@ def draw(results: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_harm(results: dict[str, Any], path: Path) -> None:
+    """The picture of harm against drift: a dot for each pair of runs, and the mean of each strength of drift."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    data = Results(results)
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    axes.axhline(0, color="grey", linewidth=1)
+    for dropout in sorted({run["dropout"] for run in data.runs}):
+        pairs = data.compared(MAIN[:2], dropout=dropout)
+        if not pairs:
+            continue
+        drift = [100 * _mean(exact["curves"]["drift"]) for exact, _ in pairs]
+        harm = [exact["after"]["reward"] - other["after"]["reward"] for exact, other in pairs]
+        (dots,) = axes.plot(drift, harm, "o", alpha=0.5, label=_strength(dropout, len(pairs)))
+        mean, half = interval(harm)
+        axes.errorbar(
+            [sum(drift) / len(drift)], [mean], yerr=None if math.isnan(half) else [half],
+            color=dots.get_color(), marker="D", markersize=8, capsize=5, linewidth=2, zorder=3,
+        )  # fmt: skip
+    axes.set(
+        xlabel="rollouts with drift, mean over all steps of the token-exact run (%)",
+        ylabel="held-out reward lost by re-tokenising",
+        title="Harm against drift: a dot is a pair of runs of one seed, a diamond the mean and its 95 % interval",
+    )
+    axes.title.set_fontsize(9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _strength(dropout: float, seeds: int) -> str:
+    name = f"BPE dropout {dropout:g}" if dropout else "the model's own drift"
+    return f"{name}, {seeds} seeds"
+
+
 def _smooth(values: Sequence[float]) -> list[float]:
     windows = [values[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(values))]
     return [sum(window) / len(window) for window in windows]
@@ -304,7 +387,8 @@ def main() -> None:
     """Print the tables, and draw the picture where matplotlib is installed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="--output of run.py")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the packed results; reward.png goes beside it")
+    parser.add_argument("--check", type=Path, metavar="FOLDER", help="compare runs made again with the packed ones")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the packed results; the pictures go beside it")
     options = parser.parse_args()
     try:
         if options.folder is not None:
@@ -313,9 +397,13 @@ def main() -> None:
         results = json.loads(options.results.read_text())
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    if options.check is not None:
+        print(compare_runs(results, pack(options.check)))
+        return
     print(tables(results))
     try:
         draw(results, options.results.with_name("reward.png"))
+        draw_harm(results, options.results.with_name("harm.png"))
     except ImportError:
         print("(no picture: matplotlib is not installed)")
 

@@ -28,11 +28,36 @@ from strands_sglang.backends.engine import EmbeddedEngine
 
 ARMS = ("token-exact", "re-tokenised", "chat text")
 CORRECTED = "re-tokenised, corrected"
+SHRUNK = "token-exact, shrunk"
 GATEWAY = "chat text, gateway"
-STRENGTHS = (0.0, 0.03, 0.1)
-"""BPE dropout of the drift study, beside that of the main study; without dropout the drift is the model's own."""
-RATE_FACTORS = (0.25, 2.5)
-"""Learning rates of the rate study, as multiples of that of the main study."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The runs that answer one question: every arm at every dropout and rate, once for each seed.
+
+    Attributes:
+        arms: Some of `ARMS`, `CORRECTED`, `SHRUNK` and `GATEWAY`.
+        dropouts: BPE dropout of the supervised data; without dropout the drift is the model's own.
+        rates: Learning rates of GRPO.
+        seeds: Number of repetitions.
+    """
+
+    arms: tuple[str, ...]
+    dropouts: tuple[float, ...] = (0.3,)
+    rates: tuple[float, ...] = (4e-4,)
+    seeds: int
+
+
+STUDIES = {
+    "main": Study(arms=ARMS, seeds=8),
+    "natural": Study(arms=ARMS[:2], dropouts=(0.0,), seeds=15),
+    "drift": Study(arms=ARMS[:2], dropouts=(0.03, 0.1), seeds=8),
+    "correction": Study(arms=(CORRECTED, SHRUNK), seeds=8),
+    "rate": Study(arms=ARMS[:2], rates=(3e-5, 1e-4, 2e-4, 1e-3), seeds=4),
+    "natural-rate": Study(arms=ARMS[:2], dropouts=(0.0,), rates=(3e-5, 1e-4, 1e-3), seeds=4),
+    "gateway": Study(arms=(GATEWAY,), seeds=2),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +81,7 @@ class Run:
 
     Attributes:
         seed: Of the model's first weights, the data, and what is sampled.
-        arm: One of `ARMS`, `CORRECTED` or `GATEWAY`.
+        arm: One of `ARMS`, `CORRECTED`, `SHRUNK` or `GATEWAY`.
         dropout: BPE dropout of the supervised data, which is what makes the model drift.
         rate: Learning rate of GRPO.
     """
@@ -74,31 +99,25 @@ class Run:
         )
 
 
-def plan(studies: Sequence[str], seeds: Sequence[int], *, dropout: float, rate: float) -> list[Run]:
-    """The runs of studies, in the order in which they are made: every study of a seed before the next seed.
+def plan(studies: Sequence[str], *, first_seed: int, seeds: int | None, rate_factor: float = 1.0) -> list[Run]:
+    """The runs of studies in the order in which they are made: every study of a seed before the next seed.
 
-    The main study takes all seeds, drift, correction and gateway the first half of them, the rates the first quarter.
+    Args:
+        studies: Names in `STUDIES`.
+        first_seed: The first seed of each study.
+        seeds: At most so many seeds of each study; None for all.
+        rate_factor: Multiplies the learning rates, which are those of the tiny model.
     """
-    half, quarter = seeds[: (len(seeds) + 1) // 2], seeds[: (len(seeds) + 3) // 4]
-    runs: list[Run] = []
-    for group in (quarter, half[len(quarter) :], seeds[len(half) :]):
-        for study in (name for name in STUDIES if name in studies):
-            for seed in group:
-                main = Run(seed=seed, arm=ARMS[0], dropout=dropout, rate=rate)
-                if study == "main":
-                    runs += [replace(main, arm=arm) for arm in ARMS]
-                elif study == "correction" and seed in half:
-                    runs.append(replace(main, arm=CORRECTED))
-                elif study == "gateway" and seed in quarter:
-                    runs.append(replace(main, arm=GATEWAY))
-                elif study == "drift" and seed in half:
-                    runs += [replace(main, arm=arm, dropout=one) for one in STRENGTHS for arm in ARMS[:2]]
-                elif study == "rate" and seed in quarter:
-                    runs += [replace(main, arm=arm, rate=f * rate) for f in RATE_FACTORS for arm in ARMS[:2]]
-    return runs
-
-
-STUDIES = ("main", "correction", "drift", "rate", "gateway")
+    counts = {name: min(STUDIES[name].seeds, seeds or STUDIES[name].seeds) for name in studies}
+    return [
+        Run(seed=first_seed + i, arm=arm, dropout=dropout, rate=rate * rate_factor)
+        for i in range(max(counts.values()))
+        for name in studies
+        if i < counts[name]
+        for dropout in STUDIES[name].dropouts
+        for rate in STUDIES[name].rates
+        for arm in STUDIES[name].arms
+    ]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -108,10 +127,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     default = Settings()
     parser.add_argument("--studies", type=study_list, default=",".join(STUDIES), help="with commas between")
-    parser.add_argument("--seeds", type=positive, default=8, help="number of repetitions of the main study")
+    parser.add_argument("--seeds", type=positive, help="at most so many repetitions of each study")
     parser.add_argument("--first-seed", type=int, default=0, help="the first seed; the others follow")
-    parser.add_argument("--dropout", type=float, default=0.3, help="BPE dropout of the supervised data")
-    parser.add_argument("--rate", type=float, default=4e-4, help="learning rate of GRPO")
+    parser.add_argument("--rate-factor", type=float, default=1.0, help="multiplies the learning rates of GRPO")
     parser.add_argument("--minutes", type=float, help="start no step after this time")
     parser.add_argument("--device", default="cpu", help="of training and sampling, such as cuda")
     parser.add_argument(
@@ -205,13 +223,15 @@ class Experiment:
         for rollout in rollouts:
             versions = {span.version for span in rollout.sample.weight_versions}
             assert versions == {f"step-{step}"}, versions
+        # Both arms weight a rollout by the probability of its re-tokenised form; they differ in what they train.
+        is_weighted = run.arm in (CORRECTED, SHRUNK)
         statistics = update(
             model,
             optimizer,
             [trained_by(run.arm, rollout, self.tokenizer) for rollout in rollouts],
             [rollout.sample for rollout in rollouts],
             pad=self.tokenizer.pad_token_id,
-            corrected=run.arm == CORRECTED,
+            weighed=[retokenized(rollout.sample, self.tokenizer) for rollout in rollouts] if is_weighted else None,
         )
         await engine.update_weights(model, f"step-{step + 1}")
         return {**measure(rollouts), **asdict(statistics), "seconds": time.process_time() - began}
@@ -277,7 +297,7 @@ class Experiment:
 
 def trained_by(arm: str, rollout: Rollout, tokenizer: Any) -> Any:
     """The sample that an arm trains of a rollout."""
-    if arm == "token-exact":
+    if arm in (ARMS[0], SHRUNK):
         return rollout.sample
     return (
         retokenized(rollout.sample, tokenizer) if arm.startswith("re-tokenised") else through_chat(rollout, tokenizer)
@@ -304,8 +324,7 @@ async def main() -> None:
     store = Store(options.output, asdict(options.settings))
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     experiment = Experiment(store, options.settings, device=options.device, deadline=deadline)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    runs = plan(options.studies, seeds, dropout=options.dropout, rate=options.rate)
+    runs = plan(options.studies, first_seed=options.first_seed, seeds=options.seeds, rate_factor=options.rate_factor)
     try:
         for run in runs:
             await experiment.make(run)

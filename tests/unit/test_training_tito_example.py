@@ -191,13 +191,15 @@ def test_the_correction_weights_what_the_policy_would_rarely_say(example: Any, t
     ]
     trained = [rollouts.retokenized(sample, tokenizer) for sample in sampled]
     weights = []
-    for samples, corrected in ((trained, False), (trained, True)):
+    # The control trains what was sampled with the weights of the corrected arm.
+    for samples, weighed in ((trained, None), (trained, trained), (sampled, trained)):
         model = example["task"].make_model(tokenizer, 0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        found = grpo.update(model, optimizer, samples, sampled, pad=0, corrected=corrected)
+        found = grpo.update(model, optimizer, samples, sampled, pad=0, weighed=weighed)
         weights.append(found.weight)
     assert weights[0] == 1.0
     assert weights[1] < 1e-6  # a random model gives the recorded -1 a token to nothing
+    assert weights[2] == pytest.approx(weights[1], rel=1e-3)
 
 
 @pytest.fixture
@@ -272,18 +274,20 @@ def test_a_folder_of_other_settings_is_refused(example: Any, tmp_path: Path) -> 
 
 def test_all_arms_of_a_seed_come_before_the_next_seed_and_no_run_twice(example: Any) -> None:
     run = example["run"]
-    runs = run.plan(run.STUDIES, range(8), dropout=0.3, rate=4e-4)
+    runs = run.plan(run.STUDIES, first_seed=0, seeds=None)
     assert [one.arm for one in runs[:3]] == list(run.ARMS)
     assert {one.seed for one in runs[:3]} == {0}
     assert len({one.name for one in runs}) == len(runs)
     by_arm = [sum(one.arm == arm and one.dropout == 0.3 and one.rate == 4e-4 for one in runs) for arm in run.ARMS]
     assert by_arm == [8, 8, 8]
-    assert sum(one.arm == run.CORRECTED for one in runs) == 4
+    natural = [one.seed for one in runs if one.dropout == 0 and one.rate == 4e-4 and one.arm == "token-exact"]
+    assert natural == list(range(15))
+    assert {one.seed for one in run.plan(["natural"], first_seed=3, seeds=2)} == {3, 4}
 
 
 def results(seeds: list[int], arms: tuple[str, ...] = ("token-exact", "re-tokenised", "chat text")) -> dict[str, Any]:
     """The data that `report.py` packs, of two steps."""
-    names = ("reward", "drift", "drifted_tokens", "sequence_gap", "max_token_gap", "k3")
+    names = ("reward", "drift", "drifted_tokens", "sequence_gap", "max_token_gap", "k3", "gradient_norm")
     return {
         "settings": {},
         "runs": [
@@ -330,7 +334,28 @@ def test_other_strengths_and_rates_have_tables_of_their_own(example: Any) -> Non
     table = example["report"].tables(made)
     after = "0.250, 0.250 | 0.500, 0.600 | 0.000, 0.050 | 0.500, 0.550 |"
     assert f"| 0.1 | 2 | 0.500, 0.500 | 0.500, 0.500 | {after} 0.5 | 2 |" in table
-    assert f"| 0.001 | 2 | {after}" in table
+    assert f"| 0.001 | 2 | {after} 0.000, 0.000 | 0.000, 0.000 |" in table
+    assert "over the seeds [0, 1] that every rate has: token-exact 0.500, 0.600 at 0.0004" in table
+
+
+def test_runs_made_again_are_compared_step_by_step(example: Any) -> None:
+    first, again = results([0]), results([0])
+    again["runs"][1]["curves"]["reward"] = [0.5, 0.6]
+    table = example["report"].compare_runs(first, again)
+    assert "| token-exact, dropout 0.3, rate 0.0004, seed 0 | 2 of 2 | 0.500 | 0.500 |" in table
+    assert "| re-tokenised, dropout 0.3, rate 0.0004, seed 0 | 1 of 2 | 0.000 | 0.000 |" in table
+
+
+def test_the_picture_of_harm_has_a_dot_for_each_pair(example, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figures: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    example["report"].draw_harm(results([0, 1, 2]), tmp_path / "harm.png")
+    monkeypatch.undo()
+    pyplot.close("all")
+    dots = figures[0].axes[0].lines[1]
+    assert dots.get_xdata() == pytest.approx([50.0] * 3)
+    assert dots.get_ydata() == pytest.approx([0.5, 0.55, 0.6])
 
 
 def test_power_and_the_sign_flip_test_are_those_of_the_textbook(example: Any) -> None:
