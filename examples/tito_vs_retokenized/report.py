@@ -250,8 +250,9 @@ def _rates(data: Results, dropout: float) -> str:
     differences = [one - two for one, two in zip(exact, other, strict=True)]
     lines += [
         "",
-        f"Best against best, over the seeds {common} that every rate has: {MAIN[0]} {_cell(exact)} at "
-        f"{exact_rate:g}, {MAIN[1]} {_cell(other)} at {other_rate:g}; difference {_cell(differences)}, p = {sign_flip(differences):.2g}.",
+        f"Best against best, over the seeds {common} that every rate has: {MAIN[0]} {_cell(exact)} at {exact_rate:g}, "
+        f"{MAIN[1]} {_cell(other)} at {other_rate:g}; difference {_cell(differences)}, "
+        f"p = {sign_flip(differences):.2g}.",
     ]
     return "\n".join(lines)
 
