@@ -78,6 +78,7 @@ def test_the_forms_and_workflows_can_be_read() -> None:
     [
         ("feat(demo): rollouts at temperature 1", True),
         ("fix!: a reply read to its end counts\n\nLong story.", True),
+        ("chore: newer tools", True),
         ("Merge branch 'x'", True),
         ("improve things", False),
         ("feat:", False),
