@@ -390,12 +390,16 @@ class Teacher(Backend):
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.failures = itertools.repeat(False)
+        self.gaps = itertools.repeat(False)
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         if next(self.failures):
             raise BackendConnectionError("the teacher is gone")
         ids = array("i", request.prompt.tolist()[request.score_from :])
-        scored = ScoredPrompt(ids=ids, logprobs=array("d", [-float(token) for token in ids]))
+        logprobs = array("d", [-float(token) for token in ids])
+        if next(self.gaps):
+            logprobs[0] = math.nan
+        scored = ScoredPrompt(ids=ids, logprobs=logprobs)
         return GenerateAnswer(output_ids=array("i", [1]), finish=Finish(type=FinishType.LENGTH), scored_prompt=scored)
 
 
@@ -425,6 +429,18 @@ def test_slime_gets_the_teachers_log_probabilities_beside_the_rewards(run: Any, 
     assert len(untaught) == 1 and not any(untaught[0][1])
     for response, _, taught in (row for row in rows if row is not untaught[0]):
         assert taught == [-float(token) for token in response]
+
+
+def test_a_sample_of_which_the_teacher_left_out_a_token_is_removed(run: Any, monkeypatch: Any) -> None:
+    teacher = Teacher(tokenizer())
+    teacher.gaps = iter([True, *[False] * 20])
+    monkeypatch.setattr(hooks, "get_client", lambda url: teacher)
+    ranks = run(*OPD, *HOOK).step()
+    taught = [values for rank in ranks for values in rank["teacher_log_probs"]]
+    assert all(math.isfinite(value) for values in taught for value in values)
+    masks = [mask for rank in ranks for mask in rank["loss_masks"]]
+    assert [any(values) for values in taught] == [any(mask) for mask in masks]
+    assert sum(not any(mask) for mask in masks) == 1
 
 
 def test_a_teacher_with_another_vocabulary_ends_the_run(run: Any, monkeypatch: Any) -> None:

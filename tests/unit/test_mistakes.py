@@ -37,6 +37,7 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.eval import Evaluator, RetryPolicy, compare, read_results, summarize
 from strands_env.recipe import evaluation
 from strands_env.testing import ScriptedModel, call
+from strands_env.training import samples_from_step
 from strands_sglang import SGLangModel, ToolLimiter, get_tokenizer
 from strands_sglang.__main__ import main as strands_sglang
 from strands_sglang.backends.engine import EmbeddedEngine
@@ -758,6 +759,54 @@ async def test_the_log_of_a_failing_reward_names_the_line(caplog: pytest.LogCapt
         result = await environment(reward_fn=failing).rollout(Action(message="q"))
     assert result.error.raised_at.endswith(", in failing")
     assert f"raised_at=<{result.error.raised_at}> | reward failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("max_tool_iter", r"Mine\.max_tool_iter is read by nothing: did you mean the argument max_tool_iters\?"),
+        ("tool_timeouts", r"Mine\.tool_timeouts is read by nothing: did you mean the argument tool_timeout\?"),
+        ("max_tool_iters", r"Mine\.max_tool_iters is read by nothing: give it as super\(\)\.__init__"),
+    ],
+)
+def test_a_class_attribute_that_looks_like_an_argument_is_warned_of_once(name: str, message: str) -> None:
+    kind = type("Mine", (Environment,), {name: 3, "__module__": "mine"})
+    with pytest.warns(UserWarning, match=message) as warned:
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                kind(model_factory=lambda: ScriptedModel(["x"]))
+    assert len(warned) == 1
+
+
+def test_class_attributes_of_ones_own_are_no_near_misses(recwarn: pytest.WarningsRecorder) -> None:
+    class Mine(Environment):
+        max_tool_iters = 3
+        max_messages_seen = 0
+        database = "world.sqlite"
+
+        def __init__(self) -> None:
+            super().__init__(model_factory=lambda: ScriptedModel(["x"]), max_tool_iters=self.max_tool_iters)
+
+    assert Mine().max_tool_iters == 3
+    assert not recwarn.list
+
+
+def test_a_field_that_looks_like_one_of_the_context_is_warned_of_once(recwarn: pytest.WarningsRecorder) -> None:
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            context = TaskContext(groundtruth="4", difficulty="easy")
+    TaskContext(ground_truth="4", ground_truths=["4", "four"])  # both: meant as it stands
+    assert context.ground_truth is None and context.groundtruth == "4"
+    (warned,) = recwarn.list
+    assert str(warned.message) == "TaskContext(groundtruth=...) is a field of your own: did you mean ground_truth?"
+    assert warned.filename == __file__
+
+
+def test_samples_are_made_of_step_results_alone() -> None:
+    with pytest.raises(TypeError, match=r"must be the StepResult of Environment\.step\(\) or rollout\(\), got Action"):
+        samples_from_step(Action(message="q"))
 
 
 def test_helpers_of_a_subclass_are_no_misspelt_overrides(recwarn: pytest.WarningsRecorder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -180,6 +181,44 @@ class Scoring(Backend):
 async def test_an_answer_that_scores_other_tokens_is_no_score(scored: ScoredPrompt | None, top_k: int) -> None:
     with pytest.raises(Exception, match=r"does not score the 2 tokens|lacks the 1 most likely"):
         await Scoring(scored).score([9, 8, 7], start=1, top_k=top_k)
+
+
+def scores(ids: Any, logprobs: Any, **top: Any) -> ScoredPrompt:
+    return ScoredPrompt(ids=array("i", ids), logprobs=array("d", logprobs), **top)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda ids: scores(ids[:1], [-0.5]), r"must be of the \d+ tokens from position"),
+        (lambda ids: scores([*ids, 1], [-0.5] * (len(ids) + 1)), r"must be of the \d+ tokens from position"),
+        (lambda ids: scores([7] * len(ids), [-0.5] * len(ids)), r"must be of the \d+ tokens from position"),
+        (lambda ids: scores(ids, [-0.5]), r"one log-probability for each of \d+ tokens, got 1"),
+        (lambda ids: scores(ids, [float("-inf")] * len(ids)), "must be finite"),
+        (lambda ids: [-0.5] * len(ids), "must be a ScoredPrompt, got list"),
+    ],
+)
+async def test_wrong_scores_are_the_error_of_that_sample_alone(
+    forest: list[TrainingSample], answer: Any, message: str
+) -> None:
+    """A teacher of one's own: what it answers for the first path is wrong, the others are scored."""
+
+    class Own(Scoring):
+        async def score(self, ids: Any, *, start: int = 0, top_k: int = 0, images: Any = ()) -> ScoredPrompt:
+            listed = [int(token) for token in ids[start:]]
+            if list(ids) == forest[0].token_ids.tolist():
+                return answer(listed)  # type: ignore[no-any-return]
+            return scores(listed, [-0.25] * len(listed))
+
+    scored = await score_with_teacher(
+        forest, Own(None), tokenizer=STUDENT.tokenizer, teacher_tokenizer=TEACHER.tokenizer
+    )
+    failed, *others = scored
+    assert failed.teacher_logprobs is None
+    assert re.search(message, failed.metadata["teacher_error"]), failed.metadata["teacher_error"]
+    for sample in others:
+        assert sample.teacher_logprobs is not None and "teacher_error" not in sample.metadata
+        assert (sample.teacher_logprobs[sample.prompt_length :] == -0.25).all()
 
 
 async def test_a_backend_that_scores_no_prompts_says_so() -> None:

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import uuid
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -34,6 +35,7 @@ from strands_sglang.compat import old_names
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .metrics import Metrics, ToolMetrics
+from .overrides import closest_name
 from .termination import (
     EpisodeTimeoutError,
     ErrorRecord,
@@ -110,6 +112,25 @@ class TaskContext(StoredModel):
     id: str = Field(default_factory=lambda: str(uuid.uuid4()))
     ground_truth: Any = None
     conversation_history: JsonMessages = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _warn_of_near_misses(self) -> Self:
+        for name in self.model_extra or ():
+            meant = _meant_field(type(self), name)
+            if meant is not None and meant not in self.model_fields_set and (type(self), name) not in _WARNED:
+                _WARNED.add((type(self), name))
+                warnings.warn(
+                    f"{type(self).__name__}({name}=...) is a field of your own: did you mean {meant}?", stacklevel=3
+                )
+        return self
+
+
+_WARNED: set[tuple[type, str]] = set()
+
+
+@lru_cache(maxsize=1024)  # every task of a data set has the same fields
+def _meant_field(kind: type[TaskContext], name: str) -> str | None:
+    return closest_name(name, kind.model_fields, cutoff=0.9)
 
 
 def _read_chat(data: Any) -> Any:

@@ -60,7 +60,15 @@ def samples_from_step(
 
     Returns:
         One sample a path. Empty when nothing was sampled, or nothing that should be trained.
+
+    Raises:
+        TypeError: `result` is something else.
     """
+    if not isinstance(result, StepResult):
+        raise TypeError(
+            f"result must be the StepResult of Environment.step() or rollout(), got {type(result).__name__}: "
+            "an EvalSample has it as step_result"
+        )
     status = status_of(result.termination_reason)
     reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
     shared: dict[str, Any] = {

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from strands_env.training.sample import TEACHER_ERROR, TrainingSample
 from strands_sglang import get_tokenizer
-from strands_sglang.backends import Backend, as_backend
-from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.backends import Backend, ScoredPrompt, as_backend
+from strands_sglang.exceptions import BackendAnswerError
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ async def score_with_teacher(
 
     Returns:
         Copies with `teacher_logprobs`, and with `teacher_top_ids` and `teacher_top_logprobs` where `top_k` is not 0. A
-        sample without trained tokens comes back as it is. So does one that the teacher failed on, whose images it does
-        not take or expands to other tokens, or too long for it: the reason is `metadata["teacher_error"]`. The tokens
-        of images have no value.
+        sample without trained tokens comes back as it is. So does one that the teacher failed on or answered with
+        scores of other tokens, whose images it does not take or expands to other tokens, or too long for it: the
+        reason is `metadata["teacher_error"]`. The tokens of images have no value.
 
     Raises:
         ValueError: The tokenizers differ, or the teacher's is not known.
-        StrandsSGLangError: The teacher scored none of the samples: the failure of the first.
+        Exception: The teacher scored none of the samples: the failure of the first, mostly a `StrandsSGLangError`.
     """
     backend = as_backend(teacher)
     if teacher_tokenizer is None:
@@ -68,7 +68,7 @@ async def score_with_teacher(
     paths = [samples[place] for place in places]
     shared = [0, *(_shared(one, other) for one, other in pairwise(paths))]
     limit = asyncio.Semaphore(concurrency)
-    tasks: list[asyncio.Task[_Scores | StrandsSGLangError]] = []
+    tasks: list[asyncio.Task[_Scores | Exception]] = []
     async with asyncio.TaskGroup() as group:
         for number, path in enumerate(paths):
             owner = number - 1
@@ -77,12 +77,12 @@ async def score_with_teacher(
             wait = tasks[owner] if shared[number] else None
             tasks.append(group.create_task(_score(backend, path, top_k, wait, shared[number], limit)))
     found = [task.result() for task in tasks]
-    failures = [each for each in found if isinstance(each, StrandsSGLangError)]
+    failures = [each for each in found if isinstance(each, Exception)]
     if failures and len(failures) == len(found):
         raise failures[0]
     scored = list(samples)
     for place, each in zip(places, found, strict=True):
-        if isinstance(each, StrandsSGLangError):
+        if isinstance(each, Exception):
             logger.warning("rollout=<%s>, error=<%s> | the teacher did not score it", samples[place].rollout_id, each)
             why = {TEACHER_ERROR: f"{type(each).__name__}: {each}"}
             scored[place] = replace(samples[place], metadata={**samples[place].metadata, **why})
@@ -146,10 +146,10 @@ async def _score(
     backend: Backend,
     path: TrainingSample,
     top_k: int,
-    owner: asyncio.Task[_Scores | StrandsSGLangError] | None,
+    owner: asyncio.Task[_Scores | Exception] | None,
     shared: int,
     limit: asyncio.Semaphore,
-) -> _Scores | StrandsSGLangError:
+) -> _Scores | Exception:
     """The scores of a path, or why there are none; those of the shared prefix are its owner's."""
     count, start = len(path), path.prompt_length
     scores = _Scores(
@@ -169,13 +169,32 @@ async def _score(
     try:
         async with limit:
             found = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
-    except StrandsSGLangError as error:
+        _check_scores(found, path.token_ids[start:].tolist(), start, top_k)
+    except Exception as error:  # the boundary of one sample: a backend of one's own may raise anything
         return error
     scores.logprobs[start:] = found.logprobs
     if found.top_ids is not None and found.top_logprobs is not None:
         scores.top_ids[start:] = np.array(found.top_ids).reshape(-1, top_k)
         scores.top_logprobs[start:] = np.array(found.top_logprobs).reshape(-1, top_k)
     return scores
+
+
+def _check_scores(found: Any, expected: list[int], start: int, top_k: int) -> None:
+    """`BackendAnswerError` unless a backend, whose `score` may be its own, scored exactly these tokens.
+
+    NaN, no log-probability, is fine; an infinite one would make every loss and advantage of its batch infinite.
+    """
+    if not isinstance(found, ScoredPrompt):
+        raise BackendAnswerError(f"score() must be a ScoredPrompt, got {type(found).__name__}")
+    if list(found.ids) != expected:
+        raise BackendAnswerError(
+            f"scores must be of the {len(expected)} tokens from position {start} on, {expected!r:.100}, "
+            f"got {len(found.ids)}: {list(found.ids)!r:.100}"
+        )
+    if top_k and len(found.top_ids or ()) != top_k * len(expected):
+        raise BackendAnswerError(f"scores must have the {top_k} most likely tokens of each position")
+    if np.isinf(found.logprobs).any() or np.isinf(found.top_logprobs or ()).any():
+        raise BackendAnswerError("log-probabilities must be finite or NaN for none, got an infinite one")
 
 
 def _tokenizer_of(teacher: Any) -> Any:

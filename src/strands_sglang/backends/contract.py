@@ -277,6 +277,17 @@ class ScoredPrompt:
     top_ids: array[int] | None = None
     top_logprobs: array[float] | None = None
 
+    def __post_init__(self) -> None:
+        # Checked here because numpy would repeat a single value over a whole sequence.
+        if len(self.logprobs) != (count := len(self.ids)):
+            raise BackendAnswerError(
+                f"scores must have one log-probability for each of {count} tokens, got {len(self.logprobs)}"
+            )
+        if (self.top_ids is None) != (self.top_logprobs is None) or len(self.top_ids or ()) != len(
+            self.top_logprobs or ()
+        ):
+            raise BackendAnswerError("scores must have one log-probability for each of the most likely tokens")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerateAnswer:

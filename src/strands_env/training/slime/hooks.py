@@ -34,7 +34,7 @@ from strands_env.training.slime.sample import (
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
-from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.exceptions import BackendAnswerError, StrandsSGLangError
 
 logger = logging.getLogger(__name__)
 
@@ -253,7 +253,10 @@ async def teacher_log_probs(args: Any, sample: Any, evaluation: bool = False) ->
         tokenizer = await asyncio.to_thread(get_tokenizer, args.hf_checkpoint)
         (scored,) = await score_with_teacher([source], get_client(url.removesuffix("/generate")), tokenizer=tokenizer)
         assert scored.teacher_logprobs is not None  # of a single sample, a failure is raised
-        sample.teacher_log_probs = scored.teacher_logprobs[-length:].tolist()
+        logprobs = scored.teacher_logprobs[-length:]
+        if np.isnan(logprobs).any():  # a NaN in the tensor of a batch would make every weight NaN
+            raise BackendAnswerError("the teacher has no log-probability of some token")
+        sample.teacher_log_probs = logprobs.tolist()
     except StrandsSGLangError as error:
         logger.warning("sample=<%s>, error=<%s> | the teacher did not score it: removed", sample.index, error)
         sample.remove_sample = True
