@@ -4,12 +4,12 @@ A name is imported when it is first used: a command that needs none of them star
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from . import compat
+from .compat import warn_of_upstream
 
-compat.warn_of_upstream()
-compat.install(__name__, compat.MODULES)
+warn_of_upstream()
 
 if TYPE_CHECKING:
     from .backends.clients import get_client, get_client_from_slime_args, get_tokenizer
@@ -41,13 +41,12 @@ if TYPE_CHECKING:
         ToolParserError,
         TrajectoryError,
     )
-    from .exceptions import ToolLimitReachedError as LoopLimitReachedError
+    from .limiter import LoopLimiter, LoopLimitReachedError
     from .model import SGLangModel, TokenModel
+    from .rollout import Rollout
     from .tool_limiter import ToolLimiter
-    from .tool_limiter import ToolLimiter as LoopLimiter
     from .tool_parsers import ToolParser, ToolParseResult, get_tool_parser, register_tool_parser
     from .trajectory import Token, TokenManager, Trajectory, TrajectoryForest, WeightSpan
-    from .trajectory import TokenManager as Rollout
     from .trajectory.packed import decode_routed_experts
 
 __all__ = [
@@ -98,27 +97,27 @@ __all__ = [
     "register_tool_parser",
 ]
 
-_MODULES = {
-    "backends.clients": ("get_client", "get_client_from_slime_args", "get_tokenizer"),
-    "backends.sglang": ("SGLangClient",),
-    "trajectory.packed": ("decode_routed_experts",),
-    "backends.vllm": ("VLLMClient",),
-    "model": ("SGLangModel", "TokenModel"),
-    "tool_limiter": ("ToolLimiter",),
-    "tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
-    "trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
+_HOMES = {
+    **dict.fromkeys(("get_client", "get_client_from_slime_args", "get_tokenizer"), "backends.clients"),
+    "SGLangClient": "backends.sglang",
+    "VLLMClient": "backends.vllm",
+    **dict.fromkeys(("LoopLimiter", "LoopLimitReachedError"), "limiter"),
+    **dict.fromkeys(("SGLangModel", "TokenModel"), "model"),
+    "Rollout": "rollout",
+    "ToolLimiter": "tool_limiter",
+    **dict.fromkeys(("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"), "tool_parsers"),
+    **dict.fromkeys(("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"), "trajectory"),
+    "decode_routed_experts": "trajectory.packed",
 }
-_ALIASES = compat.MODULES["limiter"] | compat.MODULES["rollout"]
-"""Names of strands-sglang 0.4.3 to 0.6 for what has another name here; `docs/migration.md` lists them."""
+"""The module of a name; names that are missing here are in `exceptions`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # whatever no other module has is an error
-        old = _ALIASES.get(name)
-        module = next((module for module, names in _MODULES.items() if name in names), "exceptions")
-        value = compat.object_at(old or f"{__name__}.{module}:{name}")
-    elif name in (*_MODULES, *compat.MODULES, "exceptions"):
-        return import_module(f"{__name__}.{name}")
+    # The SDK alone takes 0.4 s to import, so a command that needs none of these names does without it.
+    if name in __all__:
+        value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        value = import_module(f"{__name__}.{name}")  # `import strands_sglang; strands_sglang.client` works upstream
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

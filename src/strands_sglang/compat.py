@@ -20,31 +20,6 @@ Names = Mapping[str, str]
 
 _UPSTREAM = ("strands-sglang", "strands-env")
 
-MODULES: dict[str, dict[str, str]] = {
-    "client": {
-        "NON_RETRYABLE_STATUS_CODES": "strands_sglang.backends.sglang:NON_RETRYABLE_STATUS_CODES",
-        "SGLangClient": "strands_sglang:SGLangClient",
-    },
-    "limiter": {
-        "LoopLimiter": "strands_sglang.tool_limiter:ToolLimiter",
-        "ToolLimiter": "strands_sglang.tool_limiter:ToolLimiter",
-        "LoopLimitReachedError": "strands_sglang.exceptions:ToolLimitReachedError",
-        "MaxToolIterationsReachedError": "strands_sglang.exceptions:MaxToolIterationsReachedError",
-        "MaxToolCallsReachedError": "strands_sglang.exceptions:MaxToolCallsReachedError",
-        "MaxMessagesReachedError": "strands_sglang.exceptions:MaxMessagesReachedError",
-    },
-    "rollout": {"Rollout": "strands_sglang.trajectory:TokenManager"},
-    "sglang": {
-        "SGLangModel": "strands_sglang.model:SGLangModel",
-        "SGLangConfig": "strands_sglang.conversation.options:SGLangConfig",
-    },
-    "tool_parsers.hermes": {"HermesToolParser": "strands_sglang.tool_parsers:HermesToolParser"},
-    "tool_parsers.kimi_k2": {"KimiK2ToolParser": "strands_sglang.tool_parsers:KimiK2ToolParser"},
-    "tool_parsers.qwen_xml": {"QwenXMLToolParser": "strands_sglang.tool_parsers:QwenXMLToolParser"},
-    "utils": {name: f"strands_sglang:{name}" for name in ("get_client", "get_client_from_slime_args", "get_tokenizer")},
-}
-
-
 _tables: dict[str, Names] = {}
 
 

@@ -52,6 +52,7 @@ class TokenModel(Model):
         vocab_size: Number of ids the model takes; larger ids are refused before they are sent. None asks the client.
         processor: For a model that sees: its folder or hub id, or its `AutoProcessor`. The embedded engine brings its
             own.
+        tool_call_parser: The name of `tool_parser` in strands-sglang 0.1.
         **options: Sampling parameters, what to return, budgets and policies: see `SGLangConfig`. They can be changed by
             `update_config`.
 
@@ -71,13 +72,14 @@ class TokenModel(Model):
         stop_tokens: Sequence[str] = (),
         vocab_size: int | None = None,
         processor: Any = None,
+        tool_call_parser: ToolParser | str | None = None,
         **options: Unpack[SGLangConfig],
     ) -> None:
         self.conversation = Conversation(
             tokenizer=tokenizer,
             client=client,
             base_url=base_url,
-            tool_parser=tool_parser,
+            tool_parser=tool_call_parser if tool_parser is None else tool_parser,
             chat_template=chat_template,
             stop_tokens=stop_tokens,
             vocab_size=vocab_size,

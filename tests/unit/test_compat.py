@@ -19,11 +19,9 @@ from strands_env.core import Action, Environment, RewardResult, StepResult
 from strands_env.eval import EvalSample, Evaluator
 from strands_env.eval.__main__ import translated
 from strands_env.testing import ScriptedModel, call
-from strands_sglang import compat as sglang_compat
 from strands_sglang import exceptions, tool_limiter
 
 TABLES = [
-    *((f"strands_sglang.{module}", names) for module, names in sglang_compat.MODULES.items()),
     *((f"strands_env.{module}", names) for module, names in env_compat.MODULES.items()),
     *((f"strands_env.{module}", names) for module, names in env_compat.NAMES.items()),
 ]
@@ -95,12 +93,11 @@ def test_an_imported_module_of_upstream_is_an_attribute_of_its_parents() -> None
 
 
 def test_old_names_are_the_same_objects() -> None:
+    from strands_env.core import RolloutResult
+    from strands_env.utils import aws  # noqa: F401 - it imports
     from strands_sglang.client import SGLangClient
     from strands_sglang.limiter import LoopLimiter, MaxToolCallsReachedError
     from strands_sglang.utils import get_client, get_tokenizer
-
-    from strands_env.core import RolloutResult
-    from strands_env.utils import aws  # noqa: F401 - it imports
 
     assert (SGLangClient, get_client) == (strands_sglang.SGLangClient, strands_sglang.get_client)
     assert get_tokenizer is strands_sglang.utils.get_tokenizer is strands_sglang.get_tokenizer
@@ -253,3 +250,36 @@ def test_the_command_line_of_upstream() -> None:
     assert translated(["--list"]) == ["list"]
     with pytest.raises(SystemExit, match="set AWS_PROFILE"):
         translated(["--profile-name", "x"])
+
+
+UPSTREAM_MODULES = {
+    "client": "SGLangClient",
+    "exceptions": "SGLangHTTPError",
+    "limiter": "LoopLimiter LoopLimitReachedError MaxMessagesReachedError MaxToolCallsReachedError",
+    "rollout": "Rollout",
+    "sglang": "SGLangModel",
+    "token": "Token TokenManager",
+    "tool_limiter": "ToolLimiter MaxToolCallsReachedError MaxToolIterationsReachedError",
+    "tool_parsers.base": "ToolParser ToolParseResult get_tool_parser register_tool_parser",
+    "tool_parsers.glm": "GLMToolParser",
+    "tool_parsers.hermes": "HermesToolParser",
+    "tool_parsers.kimi_k2": "KimiK2ToolParser",
+    "tool_parsers.qwen_xml": "QwenXMLToolParser",
+    "utils": "decode_routed_experts get_client get_client_from_slime_args get_tokenizer",
+}
+"""Modules of strands-sglang 0.3 to 0.6."""
+
+
+@pytest.mark.parametrize(("module", "names"), UPSTREAM_MODULES.items(), ids=UPSTREAM_MODULES)
+def test_modules_of_the_provider_upstream_have_their_names(module: str, names: str) -> None:
+    found = importlib.import_module(f"strands_sglang.{module}")
+    for name in names.split():
+        facade = strands_sglang if name in strands_sglang.__all__ else strands_sglang.tool_parsers
+        assert getattr(found, name) is getattr(facade, name)
+
+
+def test_arguments_of_upstream_have_their_names() -> None:
+    tokenizer = strands_sglang.get_tokenizer(tokenizer_path="tiny")
+    assert tokenizer is strands_sglang.get_tokenizer("tiny")
+    with pytest.raises(strands_sglang.tool_parsers.UnknownToolParserError, match="no-such"):
+        strands_sglang.SGLangModel(tokenizer=tokenizer, base_url="http://x", tool_call_parser="no-such")

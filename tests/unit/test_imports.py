@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from strands_env.commands.arguments import ARGUMENTS as ENV_ARGUMENTS
-from strands_sglang.compat import MODULES as OLD_MODULES
 from tests.conftest import ROOT
 
 SRC = ROOT / "src"
@@ -37,8 +36,10 @@ SGLANG_LAYERS = [
     ["command_line"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
     ["backends"],
+    ["client", "limiter", "rollout", "token", "utils"],  # modules of upstream
     ["conversation"],
     ["model", "gateway"],
+    ["sglang"],
     ["testing"],
     ["commands"],
     ["__main__"],
@@ -211,8 +212,7 @@ def test_importing_environments_and_tools_loads_no_sandbox() -> None:
 def test_importing_the_provider_loads_its_names_when_they_are_used() -> None:
     loaded = modules_after("import strands_sglang")
     own = {name for name in loaded if name.startswith("strands_sglang.")}
-    old = {f"strands_sglang.{name}" for name in OLD_MODULES}  # empty until a name of them is asked for
-    assert own - old == {"strands_sglang.compat"}
+    assert own == {"strands_sglang.compat"}
 
 
 def test_the_provider_loads_little_beside_the_sdk() -> None:

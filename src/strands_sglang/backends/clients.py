@@ -143,11 +143,12 @@ def _load_tokenizer(path: str, options: dict[str, Any]) -> Any:
         raise ModelLoadError(f"the tokenizer {path!r} cannot be loaded: {why_not_loaded(error)}") from error
 
 
-def _get_tokenizer(path: str, **options: Any) -> Any:
+def _get_tokenizer(path: str | None = None, *, tokenizer_path: str | None = None, **options: Any) -> Any:
     """The Hugging Face tokenizer of a model, loaded on the first call and shared after that.
 
     Args:
         path: Name or folder of the model; `smollm2` and `tiny` are the embedded engine's.
+        tokenizer_path: The name of `path` in strands-sglang 0.3.
         **options: Options of `AutoTokenizer.from_pretrained`.
 
     Raises:
@@ -155,6 +156,7 @@ def _get_tokenizer(path: str, **options: Any) -> Any:
         ImportError: `transformers` is not installed; the message names the extra.
         ModelLoadError: There is no such tokenizer.
     """
+    path = tokenizer_path if path is None else path
     if not isinstance(path, str | PathLike):
         raise TypeError(f"got {path!r}, expected the path or hub id of a model, such as get_tokenizer('Qwen/Qwen3-8B')")
     key = str(path), _frozen(options)
