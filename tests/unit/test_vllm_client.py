@@ -23,6 +23,7 @@ from strands_sglang.backends import GenerateRequest, LogprobKind, PromptIds, cli
 from strands_sglang.backends.http import served
 from strands_sglang.backends.http.server import GenerateCall
 from strands_sglang.backends.vllm import VLLMClient
+from strands_sglang.backends.vllm import client as vllm_client
 from strands_sglang.backends.vllm.answer import read_answer
 from strands_sglang.backends.vllm.request import wire_fields
 from strands_sglang.command_line import SERVERS
@@ -381,6 +382,39 @@ async def test_a_server_restarted_with_raw_logprobs_is_noticed() -> None:
         await server.start()
         with pytest.raises(BackendRequestError, match="--logprobs-mode processed_logprobs"):
             await call
+
+
+async def restart(server: FaultyServer, *, raw_logprobs: bool) -> None:
+    await server.stop()
+    server.raw_logprobs = raw_logprobs
+    await server.start()
+
+
+async def test_a_server_restarted_in_another_mode_between_two_calls_is_noticed() -> None:
+    warm = {"temperature": 0.7}
+    async with serving() as (server, client):
+        await client.ask(request(sampling_params=warm))
+        await restart(server, raw_logprobs=True)
+        with pytest.raises(BackendRequestError, match="--logprobs-mode processed_logprobs"):
+            await client.ask(request(sampling_params=warm))
+        await restart(server, raw_logprobs=False)
+        assert (await client.ask(request(sampling_params=warm))).output_logprobs
+
+
+async def test_calls_on_many_new_connections_share_the_question_for_the_mode() -> None:
+    async with serving() as (server, client):
+        calls = [client.ask(request(sampling_params={"temperature": 0.7})) for _ in range(16)]
+        await asyncio.gather(*calls)
+        probes = [each for each in server.requests if each.body["sampling_params"].get("logprobs") == 3]
+    assert 4 <= len(probes) <= 8  # before the first call, and after the connections of the others were opened
+
+
+async def test_the_mode_is_asked_for_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_client, "KEEPALIVE_S", 0.0)
+    async with serving() as (server, client):
+        for _ in range(2):
+            await client.ask(request(sampling_params={"temperature": 0.7}))
+    assert len(server.requests) == 6
 
 
 async def test_the_vocabulary_is_that_of_the_servers_model_folder(tmp_path: Path) -> None:

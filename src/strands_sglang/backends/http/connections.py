@@ -10,6 +10,7 @@ import asyncio
 import math
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
@@ -71,6 +72,7 @@ class Attempt:
         started: Loop time when it was sent, in seconds.
         connected: It had a connection, so that the server may know of it.
         reused: That connection had served an earlier request.
+        opened: When that connection was opened (`time.monotonic`), or 0 if it is not known.
         retry_after: Seconds the server asked to wait, or None.
     """
 
@@ -79,6 +81,7 @@ class Attempt:
     started: float = 0.0
     connected: bool = False
     reused: bool = False
+    opened: float = 0.0
     retry_after: float | None = None
 
 
@@ -138,6 +141,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = False
         self.is_used = False
+        self.opened = 0.0
         self.idle_since = 0.0
         self.sock: socket.socket | None = None
         self._loop = loop
@@ -187,6 +191,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self.is_open = True
+        self.opened = time.monotonic()
 
     def data_received(self, data: bytes) -> None:
         if self._waiting is None:  # nobody asked: what comes next may belong to another request
@@ -354,7 +359,7 @@ class HTTPClient:
                 connection.close()
                 raise ConnectionLostError("the client was closed")
         if attempt is not None:
-            attempt.connected, attempt.reused = True, connection.is_used
+            attempt.connected, attempt.reused, attempt.opened = True, connection.is_used, connection.opened
         connection.is_used = True
         pieces = tuple(body)
         length = sum(map(len, pieces))

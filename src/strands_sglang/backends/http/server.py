@@ -263,8 +263,8 @@ class ServerClient(Backend):
 
     # ---------------------------------------------------------------- generate
 
-    async def _answer_to(self, call: GenerateCall) -> GenerateAnswer:
-        """The answer to a call, repeated and aborted as the class says."""
+    async def _answer_to(self, call: GenerateCall) -> tuple[GenerateAnswer, Attempt]:
+        """The answer to a call, repeated and aborted as the class says, and the attempt that got it."""
         affinity = affinity_header(self._affinity_header, call.request.routing_key)
         transport = await self._transport()
         attempt, number = CountedAttempt(rid=call.request.rid or _new_rid()), 1
@@ -272,7 +272,7 @@ class ServerClient(Backend):
         budget = RetryBudget(self.retry_policy, rng=self._rng)
         while True:
             try:
-                return await self._attempt(transport, call, affinity, attempt)
+                return await self._attempt(transport, call, affinity, attempt), attempt
             except FAILURES as error:
                 closed = transport.closed.is_set()
                 delay = None if closed else budget.next_delay(attempt.kind, attempt.retry_after)

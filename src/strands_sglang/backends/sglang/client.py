@@ -103,14 +103,16 @@ class SGLangClient(ServerClient):
         checked = checked_fields(prompt, given, vocab_size=vocab_size, extra_sampling_keys=self.extra_sampling_keys)
         rid, key = checked.pop("rid", None), checked.pop("routing_key", None)
         request = GenerateRequest(prompt=prompt, rid=rid, routing_key=key, vocab_size=vocab_size)
-        return dict((await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))).payload)
+        answer, _ = await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))
+        return dict(answer.payload)
 
     generate.calls_ask = True  # type: ignore[attr-defined]  # for `as_backend`: nothing but a view of `ask`
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
         check_vocabulary(request.prompt.highest, self._probes.vocab_size)
-        return await self._answer_to(GenerateCall.of(request, {**wire_fields(request), "stream": False}))
+        answer, _ = await self._answer_to(GenerateCall.of(request, {**wire_fields(request), "stream": False}))
+        return answer
 
     @override
     def _read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ from ..contract import (
     check_vocabulary,
 )
 from ..http.attempts import FAILURES, CountedAttempt
-from ..http.connections import HTTPAnswer
+from ..http.connections import KEEPALIVE_S, Attempt, HTTPAnswer
 from ..http.retry import RetryClass
 from ..http.served import MODELS, vocab_size_of_folder
 from ..http.server import GenerateCall, ServerClient
@@ -48,6 +49,7 @@ _PROBES: Final = tuple(
     array("i", range(start, start + length)) for start, length in ((10, 24), (60, 7), (30, 3), (97, 1))
 )
 """Prompts that show which log-probabilities a server returns; ids that every vocabulary has."""
+_ROUNDS: Final = 4  # under load, probes get new connections at first
 _ALTERNATIVES: Final = re.compile(rb',"top_logprobs":\[[^]]*]')
 """Repeats the sampled token where nothing else was asked for: two of three objects that the collector would visit."""
 _TELLING: Final = (0.01, 50.0)
@@ -57,8 +59,9 @@ _TELLING: Final = (0.01, 50.0)
 class VLLMClient(ServerClient):
     """Client of a vLLM server or router; its options are those of `ServerClient`.
 
-    Which log-probabilities the server returns is asked of it by two samples of one token, before the first call that
-    wants them and after a restart. Raw ones, vLLM's default, are refused where they are not those of the sampling.
+    Two samples of one token show which log-probabilities the server returns: before the first call that wants them,
+    after 4 s without one, and for answers on new connections, as after a restart. Raw ones, vLLM's default, are refused
+    where they are not those of the sampling.
 
     ```python
     async with VLLMClient("http://localhost:8000") as client:
@@ -79,6 +82,8 @@ class VLLMClient(ServerClient):
     def _set_up(self) -> None:
         self._info: BackendInfo | None = None
         self._logprobs: LogprobKind | None = None
+        self._asked_at = 0.0
+        self._used_at = 0.0
 
     @property
     @override
@@ -163,38 +168,55 @@ class VLLMClient(ServerClient):
             )
         in_question = request.logprobs and not is_plain(request.sampling_params)
         if in_question:
-            await self._check_logprobs(request)
-        answer = await self._answer_to(GenerateCall.of(request, wire_fields(request)))
-        if in_question:  # the server may have been restarted meanwhile
-            await self._check_logprobs(request)
+            idle = time.monotonic() - self._used_at > KEEPALIVE_S
+            await self._check_logprobs(request, since=time.monotonic() if idle else 0.0)
+        answer, attempt = await self._answer_to(GenerateCall.of(request, wire_fields(request)))
+        if in_question:  # a new connection may lead to a server that was restarted in another mode
+            await self._check_logprobs(request, since=attempt.opened)
+            self._used_at = time.monotonic()
         return answer
 
     @override
     def _note_failure(self, transport: LoopTransport, attempt: CountedAttempt, error: BaseException) -> None:
         super()._note_failure(transport, attempt, error)
         if attempt.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
-            self._info = self._logprobs = None
+            self._info, self._asked_at = None, 0.0
 
-    async def _check_logprobs(self, request: GenerateRequest) -> None:
-        """Ask which log-probabilities the server returns, unless it is known, and refuse raw ones."""
-        if self._logprobs is None:
-            self._logprobs = await self._probed_logprobs(request)
-            logger.debug("base_url=<%s>, logprobs=<%s> | asked for the mode", self.base_url, self._logprobs)
+    async def _check_logprobs(self, request: GenerateRequest, *, since: float) -> None:
+        """Refuse raw log-probabilities, after asking for the mode unless it was asked for after `since`.
+
+        Nothing that vLLM answers tells two of its processes apart. But a restart closes every connection: the process
+        behind one that was open when the mode was asked for is the process that was asked.
+        """
+        async with (await self._transport()).probing:
+            if not self._asked_at or self._asked_at < since:
+                self._logprobs, self._asked_at = await self._ask_logprobs(request)
+                self._used_at = time.monotonic()
+                logger.debug("base_url=<%s>, logprobs=<%s> | asked for the mode", self.base_url, self._logprobs)
         if self._logprobs is LogprobKind.RAW:
+            self._asked_at = 0.0  # a refusal rests on a mode asked for just now, too
             raise BackendRequestError(RAW_HINT)
 
-    async def _probed_logprobs(self, request: GenerateRequest) -> LogprobKind:
-        """From the difference of the two best tokens at temperature 1 and 2: it halves where it is of the sampling."""
-        for ids in _PROBES:
-            once = await self._best_two_differ(ids, 1.0, request)
-            twice = await self._best_two_differ(ids, 2.0, request)
+    async def _ask_logprobs(self, request: GenerateRequest) -> tuple[LogprobKind, float]:
+        """The mode and when it held, from the difference of the two best tokens at temperature 1 and 2.
+
+        It halves if the log-probabilities are those of the sampling.
+        """
+        for ids in _PROBES * _ROUNDS:
+            once, _ = await self._best_two_differ(ids, 1.0, request)
+            answered_at = time.monotonic()
+            twice, attempt = await self._best_two_differ(ids, 2.0, request)
+            if attempt.opened > answered_at:
+                continue  # a new connection: the two may be answers of two processes
             if once is not None and twice is not None and _TELLING[0] <= once <= _TELLING[1]:
-                return LogprobKind.SAMPLED if twice / once < 0.75 else LogprobKind.RAW
+                return (LogprobKind.SAMPLED if twice / once < 0.75 else LogprobKind.RAW), answered_at
         raise BackendAnswerError(
             f"{self.base_url} does not show which log-probabilities it returns: no two tokens differ in likelihood"
         )
 
-    async def _best_two_differ(self, ids: array[int], temperature: float, request: GenerateRequest) -> float | None:
+    async def _best_two_differ(
+        self, ids: array[int], temperature: float, request: GenerateRequest
+    ) -> tuple[float | None, Attempt]:
         """Difference of the log-probabilities of the two most likely tokens, or None if it is not known."""
         probe = GenerateRequest(
             prompt=PromptIds.of(ids),
@@ -204,13 +226,13 @@ class VLLMClient(ServerClient):
             before_attempt=request.before_attempt,
             fields={name: value for name, value in request.fields.items() if name == "model"},
         )
-        answer = await self._answer_to(GenerateCall.of(probe, wire_fields(probe)))
+        answer, attempt = await self._answer_to(GenerateCall.of(probe, wire_fields(probe)))
         try:
             (entry,) = answer.payload["choices"][0]["logprobs"]["content"]
             by_rank = {each["rank"]: each["logprob"] for each in entry["top_logprobs"]}
-            return float(by_rank[1] - by_rank[2])
+            return float(by_rank[1] - by_rank[2]), attempt
         except (LookupError, TypeError, ValueError):
-            return None
+            return None, attempt
 
     # ------------------------------------------------------------ of the server
 
