@@ -454,7 +454,7 @@ async def test_what_an_environment_does_to_its_action_stays_there(tmp_path):
     for action in [item.action for item in (*made, *read_results(tmp_path))]:
         known = action.model_dump()["task_context"]
         assert action.message == "question a"
-        assert known.keys() == {"id", "rollout_seed", *fields}
+        assert known.keys() == {"id", *fields}
         assert {name: known[name] for name in fields} == fields
     assert [item.action.task_context.id for item in made] == ["a_0", "a_1"]
 

@@ -16,6 +16,7 @@ from strands_env.core.models import local_model_factory, sglang_model_factory
 from strands_env.core.seeds import RolloutSeed, SeededBackend, derive_seed
 from strands_env.distributed import ProcessExecutor
 from strands_env.eval import ConfigMismatchError, EvalError, Evaluator, read_results
+from strands_env.testing import ScriptedModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest, PromptIds
 from strands_sglang.trajectory import Finish, FinishType
 from tests.unit.eval_support import FakeEnv, tasks
@@ -94,15 +95,51 @@ async def test_worker_processes_sample_the_same(env_factory):
             assert one.step_result.observation.tokens.token_ids == other.step_result.observation.tokens.token_ids
 
 
-async def test_the_seed_is_part_of_the_configuration(tmp_path):
-    await Evaluator(FakeEnv, output_path=tmp_path, sampling_seed=1).run(tasks(1))
-    with pytest.raises(ConfigMismatchError, match="sampling_seed: 1 in the file, now 2"):
-        await Evaluator(FakeEnv, output_path=tmp_path, sampling_seed=2).run(tasks(1))
+async def test_a_seed_that_was_used_must_match_to_resume(env_factory, tmp_path):
+    await Evaluator(env_factory, output_path=tmp_path, sampling_seed=1).run(numbered(1))
+    assert run_document(tmp_path)["environment"]["sampling_seed"] == 1
+    for other in (2, None):
+        with pytest.raises(ConfigMismatchError, match=f"sampling_seed: 1 in the file, now {other}"):
+            await Evaluator(env_factory, output_path=tmp_path, sampling_seed=other).run(numbered(1))
+
+
+async def test_the_engine_is_seeded_by_the_plain_factory_too(env_factory):
+    """`sglang_model_factory(client=engine)` once left sampling to chance and recorded a seed all the same."""
+    engine = env_factory.engine
+    models = sglang_model_factory(
+        tokenizer=engine.tokenizer, client=engine, sampling_params=SAMPLING, tool_parser="hermes"
+    )
+    runs = [
+        await Evaluator(lambda: Environment(model_factory=models), output_path=None, keep_tokens=True).run(numbered(3))
+        for _ in range(2)
+    ]
+    one, other = ([list(run[name][0].step_result.observation.tokens.token_ids) for name in run] for run in runs)
+    assert one == other
+    assert hasattr(runs[0]["t0"][0].action.task_context, "rollout_seed")
+
+
+async def test_a_seed_that_was_not_used_is_not_recorded(tmp_path):
+    await Evaluator(scripted_environment, output_path=tmp_path, sampling_seed=1).run(numbered(1))
+    (sample,) = read_results(tmp_path)
+    assert not hasattr(sample.action.task_context, "rollout_seed")
+    assert "sampling_seed" not in (tmp_path / "results.run.json").read_text()
+    assert "seed" not in (tmp_path / "results.jsonl").read_text()
+    done = await Evaluator(scripted_environment, output_path=tmp_path, sampling_seed=2).run(numbered(1))
+    assert len(done["t0"]) == 1
 
 
 async def test_without_a_seed_nothing_is_added_to_the_task():
     results = await Evaluator(FakeEnv, sampling_seed=None, output_path=None).run(tasks(1))
     assert not hasattr(results["p0"][0].action.task_context, "rollout_seed")
+
+
+def run_document(folder: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "results.run.json").read_text())
+    return document
+
+
+def scripted_environment() -> Environment:
+    return Environment(model_factory=lambda: ScriptedModel(["4"]))
 
 
 # ---- a fixed seed ----------------------------------------------------------------------------------------------------
@@ -192,9 +229,10 @@ def test_seeds_depend_on_where_parts_end():
 
 
 def test_the_seed_of_the_command_line_is_that_of_sampling(tmp_path):
-    given = ["eval", "arithmetic", "--backend", "scripted", "--limit", "2", "--seed", "7", "-q", "-o", str(tmp_path)]
-    assert main(given) == 0
-    assert json.loads((tmp_path / "results.run.json").read_text())["config"]["sampling_seed"] == 7
+    pytest.importorskip("torch")
+    given = ["eval", "arithmetic", "--backend", "local", "--model-id", "tiny", "--limit", "1", "--seed", "7", "-q"]
+    assert main([*given, "--sampling", '{"max_new_tokens": 4}', "-o", str(tmp_path)]) == 0
+    assert run_document(tmp_path)["environment"]["sampling_seed"] == 7
 
 
 def test_a_fixed_seed_with_several_samples_is_a_wrong_argument(tmp_path, capsys):

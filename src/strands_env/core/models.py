@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from strands.models import Model
 
+from strands_sglang.backends import Capabilities
 from strands_sglang.backends.clients import get_client, get_tokenizer
 from strands_sglang.backends.engine.own_models import (
     ModelLoadError,
@@ -64,7 +65,7 @@ def sglang_model_factory(
     return_logprob: bool = True,
     return_routed_experts: bool = False,
     enable_thinking: bool | None = None,
-    seeded: bool = False,
+    seeded: bool | None = None,
     wrap: Callable[[Any, int], Any] | None = None,
     **options: Any,
 ) -> ModelFactory:
@@ -79,7 +80,8 @@ def sglang_model_factory(
         sampling_params: SGLang sampling parameters, `{"max_new_tokens": 16384}` if None. Copied for every model.
         enable_thinking: The chat template's argument of that name; None leaves it to the template.
         seeded: In a rollout that has a seed (an evaluation gives every sample one), send a `sampling_seed` with each
-            call. A server uses it only with `--enable-deterministic-inference`.
+            call. None does so where the client declares that it samples by seeds, as the embedded engine does; an
+            SGLang server does only with `--enable-deterministic-inference`, so that True is yours to say.
         wrap: Makes the backend of one model from the client and a number that is the model's own: the same in every
             repetition of a rollout that has a seed, 0 in one that has none.
     """
@@ -88,14 +90,20 @@ def sglang_model_factory(
 
     parser = as_tool_parser(tool_parser)
     params = _copied(sampling_params)
+    if seeded is None:
+        can = getattr(client, "capabilities", None)
+        seeded = isinstance(can, Capabilities) and can.seeds
 
     def factory() -> Model:
         rollout = RolloutSeed.current() if seeded or wrap is not None else None
-        seed = None if rollout is None else rollout.for_model()
-        backend = client if wrap is None else wrap(client, seed or 0)
+        seed = 0 if rollout is None else rollout.for_model()
+        backend = client if wrap is None else wrap(client, seed)
+        if seeded and rollout is not None:
+            backend = SeededBackend(backend, seed)
+            rollout.is_used = True
         return TokenModel(
             tokenizer=tokenizer,
-            client=SeededBackend(backend, seed) if seeded and seed is not None else backend,
+            client=backend,
             tool_parser=parser,
             model_id=model_id,
             sampling_params=dict(params),
@@ -110,6 +118,7 @@ def sglang_model_factory(
         "sampling_params": dict(params),
         "enable_thinking": enable_thinking,
         "tool_parser": None if parser is None else name_of(parser),
+        "seeded": seeded,
         **plain(options, leaf=name_of),
     }
     return factory
@@ -121,7 +130,6 @@ def local_model_factory(
     model: str = "smollm2",
     sampling_params: Mapping[str, Any] | None = None,
     engine_options: Mapping[str, Any] | None = None,
-    seeded: bool = True,
     **options: Any,
 ) -> ModelFactory:
     """A factory of models over the embedded engine: no server, no GPU, exact token data (extra `local`).
@@ -132,7 +140,6 @@ def local_model_factory(
             `await factory.engine.close()`.
         model: Model of a started engine: a name it knows, a Hugging Face id or a folder.
         sampling_params: Sampling parameters, `{"max_new_tokens": 1024}` if None.
-        seeded: Sample by the seed of the rollout, where it has one: the engine then answers the same again.
 
     Raises:
         ValueError: `engine` and options for a new one are both given.
@@ -147,7 +154,6 @@ def local_model_factory(
         tokenizer=engine.tokenizer,
         client=engine,
         sampling_params={"max_new_tokens": 1024} if sampling_params is None else sampling_params,
-        seeded=seeded,
         **options,
     )
     factory.engine = engine  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
 from .deadline import EpisodeProgress, escaped, is_closing, stop, to_the_end
@@ -87,7 +87,9 @@ class LocalExecutor:
 
     async def _run(self, action: Action, progress: EpisodeProgress) -> StepResult:
         try:
-            with _seeded(action):
+            value = getattr(action.task_context, FIELD, None)
+            seed = RolloutSeed(value) if type(value) is int else None
+            with nullcontext() if seed is None else seed.active():
                 with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
                     env = await self._made(action)
                 if self._described is not None:
@@ -98,7 +100,10 @@ class LocalExecutor:
                     self._described = None
                 progress.phase = Phase.LOOP
                 with progress.active():
-                    return await run_environment(env, action)
+                    result = await run_environment(env, action)
+                if seed is not None and isinstance(result, StepResult):  # anything else is refused by who asked for it
+                    result.is_seeded = seed.is_used
+                return result
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # of the rollout, not of the program with all the other rollouts
@@ -129,13 +134,6 @@ class LocalExecutor:
             )
         with suppress(TypeError):  # it has slots
             self._last = weakref.ref(env)
-
-
-def _seeded(action: Action) -> AbstractContextManager[object]:
-    seed = getattr(action.task_context, FIELD, None)
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        return nullcontext()
-    return RolloutSeed(seed).active()
 
 
 async def _before_cleanup(

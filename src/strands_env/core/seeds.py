@@ -33,9 +33,13 @@ class RolloutSeed:
     """The seed of a rollout; factories of models that are made meanwhile draw from it.
 
     Models get theirs in the order in which they are made, so a rollout is repeatable that makes them in one order.
+
+    Attributes:
+        is_used: A model samples by it; a factory that passes it on sets this, and only then is the seed recorded.
     """
 
     def __init__(self, seed: int) -> None:
+        self.is_used = False
         self._seed = seed
         self._models = 0
 

@@ -372,6 +372,7 @@ class StepResult(StepResultNames, StoredModel):
         cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
         tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
         trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
+        is_seeded: Its models sampled by the seed of the rollout. Not written: a record has the seed, or has none.
 
     Example:
         `result.reward.reward`, `result.termination_reason`, `result.observation.messages`
@@ -386,6 +387,7 @@ class StepResult(StepResultNames, StoredModel):
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
+    is_seeded: bool = Field(default=False, exclude=True)
 
     @model_validator(mode="before")
     @classmethod

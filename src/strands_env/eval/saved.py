@@ -48,16 +48,16 @@ class SavedRun:
     @property
     def header(self) -> dict[str, Any]:
         """Model, sampling, date and wall time, as reports show them; None where one was not saved."""
-        about, config = self.document.get("about") or {}, self.document.get("config") or {}
+        about, environment = self.document.get("about") or {}, self.document.get("environment") or {}
         model, backend = self.model, self.options.get("backend")
-        described = (self.document.get("environment") or {}).get("model") or {}
+        described = environment.get("model") or {}
         sampling = model.get("sampling_params") or described.get("sampling_params") or {}
         return {
             "model": model.get("model_id") or ("smollm2" if backend == "local" else backend),
             "sampling": {name: value for name, value in sampling.items() if value is not None},
             "started": about.get("started"),
             "wall_s": self.wall_s,
-            "seed": config.get("sampling_seed"),
+            "seed": environment.get("sampling_seed"),
             "rescored": (about.get("rescored") or {}).get("reward"),
         }
 

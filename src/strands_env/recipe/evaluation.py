@@ -168,7 +168,7 @@ def _settings(options: dict[str, Any], kind: type[Evaluator], model: dict[str, A
         "keep_tokens": not options["no_tokens"],
         "output_path": output_of(options),
         "config": config,
-        "about": {"options": options, "seed": options["seed"]},
+        "about": {"options": options},
         "retry": RetryPolicy(max_attempts=options["max_attempts"]),
         "group_policy": options["group_policy"],
         "max_failures": options["max_failures"],

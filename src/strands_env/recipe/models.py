@@ -110,7 +110,7 @@ def make_model_factory(
             model: Any = made()  # a wrong sampling parameter fails here, not in every sample
             if tape is not None:
                 config, seeing = getattr(made, "config", {}), model.conversation.expander
-                tape.begin(model.tokenizer, config, seeded=backend == "local", expander=seeing)
+                tape.begin(model.tokenizer, config, seeded=config.get("seeded", False), expander=seeing)
         return made
     except BackendError:
         raise

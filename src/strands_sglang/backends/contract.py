@@ -57,6 +57,7 @@ class Capabilities:
         weight_versions: Answers name the version of the weights.
         ordered_versions: These versions are integers that only grow.
         session_affinity: `routing_key` keeps an episode on one worker.
+        seeds: The same request with the same `sampling_seed` samples the same tokens, without any option of a server.
         context_reserve: Tokens of the context that are never sampled.
         hints: By the name of a capability: how to switch it on, for errors.
     """
@@ -70,6 +71,7 @@ class Capabilities:
     weight_versions: bool = False
     ordered_versions: bool = False
     session_affinity: bool = False
+    seeds: bool = False
     context_reserve: int = 0
     hints: Mapping[str, str] = field(default_factory=dict)
 

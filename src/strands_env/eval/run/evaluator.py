@@ -40,7 +40,7 @@ class Evaluator:
         config: Fields that must match to resume: model, sampling parameters, environment. JSON values.
         about: Metadata saved beside the results, such as seeds and the command line.
         sampling_seed: Seed of the run, from which every sample gets its own; it reaches models of the embedded engine,
-            and of `sglang_model_factory(seeded=True)`. None leaves sampling to chance.
+            and of `sglang_model_factory(seeded=True)`. Recorded where it was used. None leaves sampling to chance.
         executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
         max_failures: Samples lost for good after which the run is given up; None for no limit.
         max_same_failures: The run is given up when this many first samples all fail in the same way, as with an
@@ -215,8 +215,6 @@ class Evaluator:
     def run_config(self) -> RunConfig:
         """The configuration that identifies this evaluator's samples."""
         config: dict[str, Any] = {"benchmark": self.benchmark_name, "evaluator": name_of(type(self))}
-        if self.sampling_seed is not None:
-            config["sampling_seed"] = self.sampling_seed
         made_by = getattr(self.executor, "env_factory_name", None)
         if self.env_factory is not None or made_by is not None:
             config["env_factory"] = made_by or name_of(self.env_factory)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.core.jsonable import changed
-from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
@@ -131,6 +130,9 @@ class Run:
         log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._options.fsync_interval)
         self._writer = ResultWriter(log, self._saved)
         await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))
+        recorded, now = (self._config.environment or {}).get("sampling_seed"), self._options.sampling_seed
+        if recorded not in (None, now):
+            raise ConfigMismatchError(str(paths.run), [f"sampling_seed: {recorded} in the file, now {now}"])
         self._is_open = True
         if len(log):
             logger.info("path=<%s>, samples=<%d> | resuming", paths.results, len(log))
@@ -152,6 +154,8 @@ class Run:
         """Compare an environment with the one of the saved results, before a sample of it is saved."""
         if wrong := fixed_seed(description.get("model"), self._options.n_samples):
             raise EvalError(wrong)
+        if (description.get("model") or {}).get("seeded"):
+            description = {**description, "sampling_seed": self._options.sampling_seed}
         if self._writer is not None:
             await self._writer.run(lambda: self._config.check_environment(description))
 
@@ -246,12 +250,11 @@ class Run:
 
     async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
         prompt, seed = job.prompt, self._options.sampling_seed
-        changes: dict[str, Any] = {"id": f"{prompt.id}_{job.index}"}
-        if seed is not None:
-            changes[SEED_FIELD] = sample_seed(seed, prompt, job.index)
-        action = changed(prompt.action, {"task_context": changed(prompt.action.task_context, changes)})
+        context = changed(prompt.action.task_context, {"id": f"{prompt.id}_{job.index}"})
+        action = changed(prompt.action, {"task_context": context})
         identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
-        return await sampler.sample(action, self._retried, id=job.id, index=job.index, **identity)
+        own = None if seed is None else sample_seed(seed, prompt, job.index)
+        return await sampler.sample(action, self._retried, seed=own, id=job.id, index=job.index, **identity)
 
     def _retried(self) -> None:
         self._state.retries += 1

@@ -22,7 +22,9 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.core.deadline import within
+from strands_env.core.jsonable import changed
 from strands_env.core.rollout import LocalExecutor
+from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
 from strands_env.eval.run.tasks import copy_of
 from strands_env.eval.sample import EvalSample
@@ -166,14 +168,19 @@ class SampleRunner:
         self._keep_tokens = keep_tokens
         self._validate = validate
 
-    async def sample(self, action: Action, on_retry: Callable[[], None] | None = None, **identity: Any) -> EvalSample:
+    async def sample(
+        self, action: Action, on_retry: Callable[[], None] | None = None, *, seed: int | None = None, **identity: Any
+    ) -> EvalSample:
         """Run one sample; `on_retry` is called before each repeated rollout, `identity` has its identifying fields."""
         started = time.perf_counter()
+        seeded = action
+        if seed is not None:
+            seeded = changed(action, {"task_context": changed(action.task_context, {SEED_FIELD: seed})})
         attempts = 0
         while True:
             attempts += 1
             # A copy each: what an environment does to its action reaches neither the next attempt nor the record.
-            result, escaped = await self._attempt(copy_of(action))
+            result, escaped = await self._attempt(copy_of(seeded))
             lost = is_infrastructure(result)
             if not lost or attempts >= self._retry.max_attempts:
                 break
@@ -192,7 +199,7 @@ class SampleRunner:
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
         sample = EvalSample(
-            action=action,
+            action=seeded if result.is_seeded else action,  # a recorded seed is one that was used
             step_result=result,
             attempts=attempts,
             duration_s=round(time.perf_counter() - started, 6),

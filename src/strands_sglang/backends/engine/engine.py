@@ -16,17 +16,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 import torch
 
+from strands_sglang.backends.contract import Capabilities
 from strands_sglang.backends.engine.grammar import GrammarCompiler
 from strands_sglang.backends.engine.loader import load_model
 from strands_sglang.backends.engine.request import internal_error, parse_request, prompt_ids, value_error
 from strands_sglang.backends.engine.runner import Runner, pack_again
 from strands_sglang.backends.engine.scheduler import Scheduler
 from strands_sglang.backends.engine.vision import Vision
+from strands_sglang.backends.sglang.request import CAPABILITIES
 from strands_sglang.exceptions import BackendConnectionError, MediaError
 from strands_sglang.trajectory.media import ImageExpander
 
@@ -202,6 +205,11 @@ class EmbeddedEngine:
             "model_type": config.model_type,
             "architectures": config.architectures or [type(self._model).__name__],
         }
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of an SGLang server, and seeds that always hold."""
+        return replace(CAPABILITIES, seeds=True)
 
     async def max_model_len(self) -> int:
         """Context length in tokens."""
