@@ -37,6 +37,14 @@ def unscorable(model_factory: Any) -> Any:
     return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: 1 / 0)
 
 
+def broken_metrics(model_factory: Any) -> Any:
+    class BrokenMetrics(Environment):
+        def compute_metrics(self, *counters: Any, **named: Any) -> dict[str, Any]:
+            raise RuntimeError("no such table")
+
+    return lambda: BrokenMetrics(model_factory=model_factory, reward_fn=lambda action, result: 1.0)
+
+
 def broken_setup(model_factory: Any) -> Any:
     class BrokenSetup(Environment):
         async def reset(self) -> None:

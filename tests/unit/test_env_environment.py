@@ -236,9 +236,11 @@ async def test_failing_metrics_do_not_lose_the_trajectory() -> None:
         def compute_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
             raise KeyError("mine")
 
-    result = await Broken(model_factory=scripted("3")).step(ACTION)
+    result = await Broken(model_factory=scripted("3"), reward_fn=lambda action, result: 1.0).step(ACTION)
     assert result.observation.tokens is not None
-    assert result.error.type == "KeyError"
+    assert result.observation.metrics["output_tokens"]["total"] > 0
+    assert (result.error.type, result.reward) == ("KeyError", None)
+    assert result.termination_reason is TerminationReason.UNCLASSIFIED_ERROR
 
 
 @pytest.mark.skipif(not FastPath.FLAT_LOOP.is_on, reason="the loop of the SDK is recursive")

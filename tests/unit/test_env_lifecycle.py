@@ -242,14 +242,16 @@ async def test_what_a_subclass_raises_about_a_finished_loop_is_data() -> None:
         def is_scored(self, reason: TerminationReason) -> bool:
             raise LookupError("no such reason")
 
+    class Nameless(Undecided):
         def compute_metrics(self, *args: Any, **options: Any) -> Any:
             return {1: "nameless"}
 
     result = await Undecided(reward_fn=lambda action, result: 1.0).step(ACTION)
     assert (result.termination_reason, result.reward) == (TerminationReason.REWARD_ERROR, None)
     assert result.observation.final_response == "ok"
-    result = await Undecided().step(ACTION)
+    result = await Nameless(reward_fn=lambda action, result: 1.0).step(ACTION)
     assert "every metric a name" in result.error.message
+    assert (result.termination_reason, result.reward) == (TerminationReason.UNCLASSIFIED_ERROR, None)
 
 
 async def test_context_manager_pairs_reset_and_cleanup() -> None:
@@ -342,11 +344,15 @@ class Database(Environment):
 
         return [insert, hang]
 
+    def compute_metrics(self, *counters: Any, **named: Any) -> dict[str, Any]:
+        [(rows,)] = self.rows.execute("select count(*) from t")
+        return {**super().compute_metrics(*counters, **named), "rows": rows}
+
     def cleanup(self) -> None:  # type: ignore[override]
         self.rows.close()
 
 
-async def test_a_plain_reset_and_synchronous_tools_and_rewards_share_a_thread() -> None:
+async def test_a_plain_reset_and_synchronous_tools_metrics_and_rewards_share_a_thread() -> None:
     def total(action: Action, result: StepResult) -> float:
         return float(env.rows.execute("select sum(x) from t").fetchone()[0])
 
@@ -359,6 +365,7 @@ async def test_a_plain_reset_and_synchronous_tools_and_rewards_share_a_thread() 
         result = await env.rollout(Action(message="go"))
         assert result.tool_errors == [] and result.cleanup_error is None, result
         assert result.reward is not None and result.reward.reward == 3.0
+        assert result.observation.metrics["rows"] == 2
     async with asyncio.timeout(10):
         while threading.active_count() > before:
             await asyncio.sleep(0.01)

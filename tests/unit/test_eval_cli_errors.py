@@ -388,3 +388,10 @@ def test_compare_without_a_shared_prompt(tmp_path, capsys):
     assert (shown["p_value"], shown["significant"]) == (None, False)
     assert main(["compare", *runs]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_metrics_of_an_environment_that_raise_are_the_error_of_the_run(tmp_path, capsys):
+    assert run_mine(tmp_path, "--env", f"{HOOKS}:broken_metrics") != 0
+    shown = capsys.readouterr()
+    assert "RuntimeError: no such table" in shown.err
+    assert "0 scored" in shown.out and "0 sampled" not in shown.out

@@ -225,6 +225,8 @@ class Environment:
     ) -> dict[str, Any]:
         """Metrics from the SDK's own counters; extend it with `super()` to add some. JSON values only.
 
+        It runs where a plain `reset` runs: on the environment's own thread, elsewhere on the event loop. An exception
+        is the step's error, and the step has no reward.
         `tool_parse_errors` counts malformed calls by tool name, where the model counts them.
         """
         return event_loop_metrics_to_dict(event_loop_metrics, tool_parse_errors)
@@ -271,10 +273,15 @@ class Environment:
             except Exception as error:
                 return self._failed(error, Phase.SETUP)
             reason, failure = await self._run(agent, action, scope)
-            result = self._observe(agent, scope, seen)
+            result = await self._observe(agent, scope, seen)
             result.observation.history = list(action.task_context.conversation_history) or None
-            result.termination_reason, result.error = reason, failure or result.error
-            await self.score(action, result)
+            if result.error is not None:
+                # The reward would read an incomplete observation, and its own error would hide this one.
+                result.error = failure or result.error
+                result.termination_reason = reason if reason.is_failure else TerminationReason.UNCLASSIFIED_ERROR
+            else:
+                result.termination_reason, result.error = reason, failure
+                await self.score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
         return result
 
@@ -483,7 +490,7 @@ class Environment:
             return TerminationReason.TOKEN_BUDGET_REACHED
         return TerminationReason.from_length_limit(limit)
 
-    def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
+    async def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
         messages = scope.recorder.recorded(list(agent.messages), seen)
         model = scope.models[0].model
         recorder, limiter = scope.recorder, scope.limiter
@@ -499,17 +506,11 @@ class Environment:
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
             trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
             tokens = scope.models[0].observed(trajectories)
-            parse_errors = getattr(model, "tool_parse_errors", None)
-            computed = self.compute_metrics(
-                agent.event_loop_metrics,
-                tool_parse_errors=parse_errors if isinstance(parse_errors, Mapping) else None,
-            )
-            if not isinstance(computed, Mapping) or not all(isinstance(name, str) for name in computed):
-                raise TypeError(f"compute_metrics() must give every metric a name, in a dict, got {computed!r:.200}")
-            metrics |= computed
+            metrics |= await self._compute_metrics(agent.event_loop_metrics, getattr(model, "tool_parse_errors", None))
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
             error = ErrorRecord.from_exception(failure, Phase.LOOP)
+            metrics |= event_loop_metrics_to_dict(agent.event_loop_metrics, None)  # tokens were spent anyway
         if recorder.model_latencies:
             metrics["model_latency_s"] = summarize(recorder.model_latencies, 4)
         metrics["tool_s"] = round(recorder.tool_seconds, 4)
@@ -528,6 +529,19 @@ class Environment:
         return StepResult(
             observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors
         )
+
+    async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
+        """`compute_metrics`, on the environment's own thread where it has one: it may read what `reset` opened there."""
+        parse_errors = parse_errors if isinstance(parse_errors, Mapping) else None
+        if self._own_thread is None:
+            computed: Any = self.compute_metrics(event_loop_metrics, tool_parse_errors=parse_errors)
+        else:
+            # A tool that never returned may hold the thread, which would hold up an episode without a deadline.
+            work = self._own_thread.run(self.compute_metrics, event_loop_metrics, tool_parse_errors=parse_errors)
+            computed = await within(work, self.reward_timeout or self.cleanup_timeout, Phase.LOOP)
+        if not isinstance(computed, Mapping) or not all(isinstance(name, str) for name in computed):
+            raise TypeError(f"compute_metrics() must give every metric a name, in a dict, got {computed!r:.200}")
+        return dict(computed)
 
     async def score(self, action: Action, result: StepResult) -> None:
         """Give a finished step its reward, as `step` does; an exception of the reward becomes the result's error."""
