@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 from strands_env.commands.cli import main
+from strands_env.core import Environment
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.recording import Replay, digest_of
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
@@ -150,6 +151,50 @@ def test_another_sampling_parameter_is_a_difference_too(recorded: Path, capsys: 
     status, found = replayed(capsys)
     assert status == 1
     assert "sampling_params was {'max_new_tokens': 11" in found["difference"]
+
+
+@pytest.mark.parametrize(("old", "new"), [('"model_id": null', '"model_id": "x"'), (": 1024}", ": 1020}")])
+def test_another_model_or_backend_is_refused(old: str, new: str, recorded: Path, capsys: Any) -> None:
+    text = recorded.read_text()
+    assert text.count(old) == 1
+    recorded.write_text(text.replace(old, new))
+    assert main(["replay", "run.rec"]) == 2
+    assert "its model or its backend was changed since it was recorded" in capsys.readouterr().err
+
+
+def test_a_recording_without_samples_shows_nothing(recorded: Path, capsys: Any) -> None:
+    lines = recorded.read_text().splitlines()
+    recorded.write_text("".join(line + "\n" for line in lines if not line.startswith(('{"task"', '{"sample"'))))
+    assert main(["replay", "run.rec"]) == 1
+    assert "has no sample to compare with" in capsys.readouterr().err
+
+
+def test_a_call_that_was_not_cancelled_does_not_hang_as_a_cancelled_one(
+    recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strands_env.recipe.recording.CANCEL_SECONDS", 0.1, raising=False)
+    number = change_exchange(recorded, '"answer": {', '"cancelled": true, "was": {')
+    status, found = replayed(capsys)
+    assert status == 1
+    assert found["difference"] == f"the request of line {number} was cancelled, and now it is not"
+
+
+class Impatient(Environment):
+    """Its first call is cancelled by the deadline of the step."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, step_timeout=0.001)
+
+
+def test_a_call_that_a_deadline_cancelled_is_cancelled_again(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
+    env = ["--env", f"{__name__}:Impatient", "--model-id", "tiny", "--max-attempts", "1"]
+    main(["eval", "--data", "tasks.jsonl", *env, "-q", "-o", "run", "--record", "run.rec"])
+    assert '"cancelled": ' in Path("run.rec").read_text()
+    capsys.readouterr()
+    status, found = replayed(capsys)
+    assert (status, found["samples"], found["changed"], found["difference"]) == (0, 1, [], None)
 
 
 def test_a_run_that_was_killed_can_still_be_read(recorded: Path) -> None:

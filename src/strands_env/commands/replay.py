@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.quiet or args.json
     try:
         replay = Replay(args.file)
+        if replay.digests and replay.is_changed:
+            raise RecordingError(f"{args.file!r}: its model or its backend was changed since it was recorded")
         options = {**replay.options, "base_url": None, "output": args.output or f"{args.file}.replay", "track": None}
         report = Reporting(
             note=lambda text: complain("replay", f"note: {text}"), announce=partial(announced, quiet=quiet)
@@ -35,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
         return complain("replay", error, Exit.REFUSED)
     except (RecordingError, EvalError, ValueError, TypeError, OSError) as error:
         return complain("replay", error, Exit.USAGE)
+    if not replay.digests:
+        return complain("replay", f"{args.file!r} has no sample to compare with: the recorded run did not end")
     samples = [sample for group in evaluation.evaluator.load_results().values() for sample in group]
     changed = sorted(sample.id for sample in samples if digest_of(sample) != replay.digests.get(sample.id))
     missing = sorted(replay.digests.keys() - {sample.id for sample in samples})

@@ -1,8 +1,9 @@
 """Recordings of evaluations: every request to the backend and its answer, in one file that replays without a server.
 
 A recording is JSON Lines. The first line holds the options of the run and its tokenizer; then come the tasks, the
-backend's description, the exchanges as they finish, and at the end a digest of every sample. Exchanges belong to a
-model of a rollout (`scope`), so that a replay gives every rollout its own answers, in whatever order rollouts run.
+backend's description, the exchanges as they finish, and at the end a digest of every sample and one of the lines on
+model and backend, which nothing else would compare. Exchanges belong to a model of a rollout (`scope`), so that a
+replay gives every rollout its own answers, in whatever order rollouts run.
 
 Written are token ids, sampling parameters and answers; neither addresses nor headers, and no values of secret names.
 Replays run the same environments: their code, their tools and their rewards.
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,6 +48,8 @@ from strands_sglang.trajectory.media.processor import ProcessorExpander
 FORMAT = "strands-env recording 1"
 _TIMES = ("_s", "Ms", "_time")
 """Ends of the names of fields that a replay cannot give again: how long something took."""
+CANCEL_SECONDS = 10.0
+"""Seconds beyond the recorded ones in which a replayed rollout must cancel a call that was cancelled."""
 _IDS = frozenset({"tracking_id"})
 """Likewise: random ids that the SDK gives to messages."""
 
@@ -77,6 +81,7 @@ class Recorder:
         self._file: TextIO | None = None
         self._paths: dict[int, list[int]] = defaultdict(list)
         self._info: BackendInfo | None = None
+        self._model = hashlib.sha256()  # of the lines on model and backend
 
     def begin(self, tokenizer: Any, model: Mapping[str, Any], *, seeded: bool, expander: Any = None) -> None:
         """Write the first line.
@@ -94,7 +99,7 @@ class Recorder:
             self._file = self._path.open("x", encoding="utf-8")
         except OSError as error:
             raise RecordingError(f"cannot record to {str(self._path)!r}: {error.strerror or error}") from error
-        self._write(
+        head = self._write(
             format=FORMAT,
             options=self._options,
             model=redacted(dict(model)),
@@ -102,6 +107,7 @@ class Recorder:
             tokenizer=packed,
             vision=_packed_vision(expander),
         )
+        self._model.update(head.encode())
 
     def noted(self, tasks: Iterable[Action]) -> Iterator[Action]:
         """The tasks, each written down."""
@@ -118,7 +124,8 @@ class Recorder:
         if self._info is None:
             self._info = BackendInfo()
             self._info = await inner.info()
-            self._write(info=asdict(self._info), capabilities=_plain_capabilities(inner.capabilities))
+            line = self._write(info=asdict(self._info), capabilities=_plain_capabilities(inner.capabilities))
+            self._model.update(line.encode())
 
     def exchange(self, scope: int, request: GenerateRequest, **outcome: Any) -> None:
         """Write a request and what became of it; of its prompt only what the last one did not have."""
@@ -133,12 +140,15 @@ class Recorder:
         for sample in samples:
             self._write(sample=sample.id, digest=digest_of(sample))
         if self._file is not None:
+            self._write(model_digest=self._model.hexdigest())
             self._file.close()
 
-    def _write(self, **line: Any) -> None:
+    def _write(self, **line: Any) -> str:
         assert self._file is not None, "begin comes first"
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        self._file.write(text)
         self._file.flush()
+        return text
 
 
 class _Recorded(BackendWrapper):
@@ -146,7 +156,7 @@ class _Recorded(BackendWrapper):
 
     def __init__(self, inner: Any, recorder: Recorder, scope: int) -> None:
         super().__init__(inner)
-        self._recorder, self._scope = recorder, scope
+        self._recorder, self._scope, self._started = recorder, scope, time.monotonic()
 
     async def info(self) -> BackendInfo:
         await self._recorder.backend(self.inner)
@@ -156,7 +166,7 @@ class _Recorded(BackendWrapper):
         try:
             answer = await self.inner.ask(request)
         except asyncio.CancelledError:
-            self._recorder.exchange(self._scope, request, cancelled=True)
+            self._recorder.exchange(self._scope, request, cancelled=time.monotonic() - self._started)
             raise
         except StrandsSGLangError as error:
             failure = {"type": type(error).__name__, "args": json.loads(json.dumps(error.args, default=str))}
@@ -200,10 +210,11 @@ class Replay:
         self._scopes: dict[int, list[_Exchange]] = defaultdict(list)
         self._head: dict[str, Any] = {}
         self._info, self._capabilities = BackendInfo(), Capabilities()
+        self._model, self._model_digest = hashlib.sha256(), ""
         try:
             with Path(path).open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
-                    self._read(number, json.loads(line))
+                    self._read(number, line)
         except OSError as error:
             raise RecordingError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -213,7 +224,10 @@ class Replay:
         self.tokenizer = _unpacked(self._head["tokenizer"], "AutoTokenizer")
         self.expander = _unpacked_vision(self._head.get("vision"))
 
-    def _read(self, number: int, line: dict[str, Any]) -> None:
+    def _read(self, number: int, text: str) -> None:
+        line: dict[str, Any] = json.loads(text)
+        if number == 1 or "info" in line:
+            self._model.update(text.encode())
         if number == 1:
             if line.get("format") != FORMAT:
                 raise ValueError(f"its first line does not say {FORMAT!r}")
@@ -224,6 +238,8 @@ class Replay:
             self._info, self._capabilities = BackendInfo(**line["info"]), _capabilities(line["capabilities"])
         elif "sample" in line:
             self.digests[line["sample"]] = line["digest"]
+        elif "model_digest" in line:
+            self._model_digest = line["model_digest"]
         else:
             exchanges, (shared, new) = self._scopes[line["scope"]], line["prompt"]
             prompt = [*(exchanges[-1].prompt[:shared] if exchanges else []), *new]
@@ -234,6 +250,11 @@ class Replay:
         """Configuration of the recorded model factory."""
         found: Mapping[str, Any] = self._head["model"]
         return found
+
+    @property
+    def is_changed(self) -> bool:
+        """The lines on model and backend are not those that were written, or the run did not end."""
+        return self._model.hexdigest() != self._model_digest
 
     @property
     def seeded(self) -> bool:
@@ -263,6 +284,10 @@ class Replay:
             names = [name for name in left.request if left.request[name] != request.get(name)]
             changes = (f"{name} was {left.request[name]!r}, now {request.get(name)!r}" for name in names)
             text = f"the request of line {left.line} differs: {'; '.join(changes)}"
+        return self.differs(text)
+
+    def differs(self, text: str) -> ReplayMismatchError:
+        """Note a difference, in words; the error for the rollout."""
         self.difference = self.difference or text
         return ReplayMismatchError(f"not as recorded: {text}")
 
@@ -291,17 +316,18 @@ class _Replayed(Backend):
         for exchange in self._exchanges:
             if not exchange.taken and exchange.prompt == prompt and exchange.request == plain:
                 exchange.taken = True
-                return await self._outcome(exchange)
+                return await self._repeat(exchange)
         raise self._replay.mismatch(self._exchanges, prompt, plain)
 
-    async def _outcome(self, exchange: _Exchange) -> GenerateAnswer:
+    async def _repeat(self, exchange: _Exchange) -> GenerateAnswer:
         outcome = exchange.outcome
         if "answer" in outcome:
             return _answer(outcome["answer"])
         if "error" in outcome:
             raise _error(outcome["error"])
-        await asyncio.Event().wait()  # the recorded call was cancelled; so will this one be
-        raise AssertionError("cancelled")
+        # The rollout cancels this call as it did then: by its deadline, which runs since the rollout began.
+        await asyncio.sleep(float(outcome["cancelled"]) + CANCEL_SECONDS)
+        raise self._replay.differs(f"the request of line {exchange.line} was cancelled, and now it is not")
 
 
 def digest_of(sample: Any) -> str:
