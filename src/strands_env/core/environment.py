@@ -531,7 +531,7 @@ class Environment:
         )
 
     async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
-        """`compute_metrics`, on the environment's own thread where it has one: it may read what `reset` opened there."""
+        """`compute_metrics`, on the environment's own thread if it has one: it may read what `reset` opened."""
         parse_errors = parse_errors if isinstance(parse_errors, Mapping) else None
         if self._own_thread is None:
             computed: Any = self.compute_metrics(event_loop_metrics, tool_parse_errors=parse_errors)
