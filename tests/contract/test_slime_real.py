@@ -33,6 +33,7 @@ from strands_sglang.backends import (
 )
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.trajectory import Finish, FinishType
+from tests.conftest import ROOT
 from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
 
 pytestmark = requires_slime
@@ -467,3 +468,32 @@ def test_slime_draws_the_prompts_of_a_run_before(run: Any, tmp_path: Path) -> No
     assert counts["What is a?"] > counts["What is b?"] > 0  # 9/42 and 5/42 of what the weights say
     assert all((sample.label, sample.metadata) == ("3", {"topic": "sums"}) for sample in samples)
     check_ranks(made.step(), made.router, samples=4)
+
+
+def test_the_function_of_the_documentation_trains_what_was_sampled(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The `generate` of docs/slime.md, as slime imports and calls it."""
+    page = (ROOT / "docs" / "slime.md").read_text(encoding="utf-8")
+    source = page.partition('title="my_rollout.py"\n')[2].partition("```")[0]
+    calculator = "from strands_env.tools import calculator"
+    assert calculator in source
+    (tmp_path / "my_rollout.py").write_text(
+        source.replace(calculator, "from provider_support import add as calculator")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = run(
+        *("--custom-generate-function-path", "my_rollout.generate"),
+        *("--custom-rm-path", "my_rollout.reward_func"),
+    )
+
+    ranks = made.step()
+
+    assert sum(len(rank["tokens"]) for rank in ranks) == 4
+    for rank in ranks:
+        for tokens, mask, logprobs in zip(rank["tokens"], rank["loss_masks"], rank["rollout_log_probs"], strict=True):
+            response = zip(tokens[-len(mask) :].tolist(), logprobs.tolist(), mask.tolist(), strict=True)
+            trained = [(token, value) for token, value, one in response if one]
+            assert trained and set(trained) <= made.router.sent
+    assert made.router.requests == 8  # four rollouts of a call and an answer
+    assert [sample.reward for sample in made.samples(1)] == [1.0] * 4

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import importlib.util
 import itertools
 import re
@@ -21,10 +21,7 @@ from pathlib import Path
 
 import pytest
 
-import strands_sglang
 from strands_env.commands.cli import main as command_line
-from strands_env.core import models
-from strands_env.testing import ScriptedModel
 from tests.conftest import ROOT
 from tests.unit.docs_block import AWAITING, run_block
 
@@ -135,16 +132,21 @@ def test_files_that_the_architecture_names_exist() -> None:
     assert len(named) > 30 and not missing
 
 
-def test_the_environment_of_the_readme_gives_its_reward(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its block needs a server; here a scripted model answers in its place."""
-    (block,) = (block for block in blocks(ROOT / "README.md") if block.info.startswith("python "))
-    monkeypatch.setattr(strands_sglang, "SGLangClient", lambda base_url: contextlib.nullcontext())
-    monkeypatch.setattr(strands_sglang, "get_tokenizer", lambda name: None)
-    monkeypatch.setattr(models, "sglang_model_factory", lambda **options: lambda: ScriptedModel(["It is 425."]))
-    exec(compile(block.body, "README.md", "exec"), {"__name__": "readme"})
-    assert capsys.readouterr().out.startswith("1.0 [")
+def test_the_program_of_the_readme_runs_without_a_gpu_by_changing_one_line(tmp_path: Path) -> None:
+    """The line is changed to the one that the comment below it names."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    program = titled(ROOT / "README.md")["agent.py"]
+    server = re.search(r"^    client, tokenizer = .*$", program, re.MULTILINE)
+    embedded = re.search(r"^    # without a GPU: (?P<line>.*)$", program, re.MULTILINE)
+    assert server and embedded
+    program = program.replace(server[0], "    " + embedded["line"])
+    status, said, errors = run_block(program, "README.md", tmp_path)
+    assert status == 0, errors
+    lists = re.findall(r"\[[^\]]*\]", said)[-3:]
+    ids, mask, logprobs = (ast.literal_eval(text) for text in lists)
+    assert len(ids) == len(mask) == len(logprobs) > sum(mask) > 0
+    assert [value is not None for value in logprobs] == [bool(one) for one in mask]
 
 
 def test_the_readme_is_short() -> None:
