@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import math
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 
@@ -112,6 +114,31 @@ async def test_ids_outside_the_vocabulary_are_not_taken(server: FaultyServer) ->
     server.script = [faults.answer(Reply(ids=[100])), faults.answer(Reply(ids=[99]))]
     async with make(server.url, vocab_size=100) as client:
         assert (await client.generate([1]))["output_ids"] == [99]
+
+
+@pytest.mark.parametrize("vocab_size", [100, None])
+async def test_the_last_id_of_the_vocabulary_which_sglang_names_0_is_kept_without_a_value(vocab_size: Any) -> None:
+    entries = [[None, 5, None], [-0.1, 0, None], [-0.2, 0, None], [-0.3, 7, None]]
+    async with (
+        FaultyServer([saying(input_token_logprobs=entries)]) as server,
+        make(server.url, vocab_size=vocab_size) as client,
+    ):
+        found = await client.score([5, 99, 0, 7], start=1)
+    assert found.ids.tolist() == [99, 0, 7]
+    assert np.array_equal(found.logprobs, [math.nan, -0.2, -0.3], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "named"), [(100, [0, 0, 0]), (100, [99, 0, 0]), (101, [0, 0, 7]), (None, [0, 1, 7])]
+)
+async def test_another_id_that_is_named_wrongly_is_refused(vocab_size: Any, named: list[int]) -> None:
+    entries = [[None, 5, None], *([-0.1, token, None] for token in named)]
+    async with (
+        FaultyServer([saying(input_token_logprobs=entries)]) as server,
+        make(server.url, vocab_size=vocab_size) as client,
+    ):
+        with pytest.raises(SGLangDecodingError, match="does not score the 3 tokens"):
+            await client.score([5, 99, 0, 7], start=1)
 
 
 # ------------------------------------------------------------------- bounds

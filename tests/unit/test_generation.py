@@ -284,6 +284,25 @@ async def test_prompt_logprobs_that_an_abort_in_the_queue_withholds_come_with_th
     assert model.token_manager.logprobs[1:count] == [-0.25] * (count - 1)
 
 
+@pytest.mark.parametrize("is_last_id", [True, False])
+async def test_a_prompt_token_that_sglang_names_0_has_no_logprob_if_it_is_the_last_id(is_last_id: bool) -> None:
+    def scored(ids: list[int], fields: dict[str, Any]) -> Reply:
+        clipped = max(ids) if is_last_id else min(ids)
+        entries = [[None if n == 0 else -0.25, 0 if i == clipped else i, None] for n, i in enumerate(ids)]
+        return Reply(text="hi", meta={"input_token_logprobs": entries})
+
+    model, client = make([scored], return_prompt_logprobs=True)
+    if not is_last_id:
+        with pytest.raises(SGLangDecodingError, match="do not belong to the ids"):
+            await run(model)
+        return
+    await run(model)
+    prompt = client.prompts[0]
+    expected = [None if n == 0 or token == max(prompt) else -0.25 for n, token in enumerate(prompt)]
+    assert expected.count(None) > 1
+    assert model.token_manager.logprobs[: len(prompt)] == expected
+
+
 async def test_missing_experts_name_the_server_flag() -> None:
     model, _ = make(["hi"], return_routed_experts=True, require_routed_experts=True)
     with pytest.raises(SGLangDecodingError, match="enable-return-routed-experts"):

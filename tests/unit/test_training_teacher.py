@@ -138,6 +138,19 @@ async def test_a_sample_that_the_teacher_fails_on_is_kept_and_the_others_are_sco
             np.testing.assert_allclose(reference_logprobs(sample)[start:], reference[start - 1 :], atol=2e-5)
 
 
+def test_a_token_without_a_score_is_fine_unless_it_is_trained() -> None:
+    sample = TrainingSample(
+        token_ids=np.array([1, 2, 3, 4], dtype=np.int32),
+        prompt_length=1,
+        loss_mask=np.array([0, 1, 0, 1], dtype=np.uint8),
+        reward=1.0,
+        teacher_logprobs=np.array([np.nan, -1.0, np.nan, -2.0]),
+    )
+    assert reference_logprobs(sample) == [0.0, -1.0, 0.0, -2.0]
+    with pytest.raises(InvalidSampleError, match="no log-probabilities of the teacher"):
+        reference_logprobs(replace(sample, teacher_logprobs=np.array([np.nan, -1.0, -1.0, np.nan])))
+
+
 async def test_a_teacher_that_scores_nothing_is_an_error(forest: list[TrainingSample], teacher: Counting) -> None:
     teacher.fails_on = set(range(1, 9))
     with pytest.raises(BackendConnectionError, match="gone"):

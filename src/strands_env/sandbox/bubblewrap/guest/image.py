@@ -49,8 +49,12 @@ _LATE = (warnings,)
 """Modules that the standard library imports when it first needs them, which is too late in here."""
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1 | 2 | 4 | 8, 32, 4096, 16384  # the first: without devices and programs
-_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
-"""Settings of the whole machine: root here is root there, as far as their files are concerned."""
+_MS_NOSUID, _MS_NOEXEC = 2, 8
+_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound", "/proc/1")
+"""Settings of the whole machine: root here is root there, as far as their files are concerned. And those of the
+supervisor, such as how soon the kernel kills it for lack of memory."""
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console")
+"""The machine's own device nodes, as bubblewrap shows them."""
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -265,15 +269,23 @@ def enter_image(config: dict[str, Any]) -> None:
 def _protect_settings() -> None:
     """Make the machine's settings read-only and hide its secrets, as container runtimes do."""
     for path in _READ_ONLY:
-        if not os.path.exists(path):
-            continue
-        name = path.encode()
-        failed = LIBC.mount(name, name, None, _MS_BIND | _MS_REC, None) != 0
-        if failed or LIBC.mount(None, name, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY, None) != 0:
-            raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
+        if os.path.exists(path):
+            if LIBC.mount(path.encode(), path.encode(), None, _MS_BIND | _MS_REC, None) != 0:
+                raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
+            _remount(path, _MS_RDONLY)
+    for name in _DEVICES:
+        # A device on a read-only mount is read and written as ever; only its mode, owner and times cannot change,
+        # which are those of the machine's own node.
+        if os.path.ismount(f"/dev/{name}"):
+            _remount(f"/dev/{name}", 1 | _MS_NOSUID | _MS_NOEXEC)
     for path in _MASKED:
         if os.path.exists(path) and LIBC.mount(b"/dev/null", path.encode(), None, _MS_BIND, None) != 0:
             raise OSError(ctypes.get_errno(), "cannot be hidden", path)
+
+
+def _remount(path: str, flags: int) -> None:
+    if LIBC.mount(None, path.encode(), None, _MS_BIND | _MS_REMOUNT | flags, None) != 0:
+        raise OSError(ctypes.get_errno(), "cannot be made read-only", path)
 
 
 def _write_if_empty(path: str, text: str) -> None:
