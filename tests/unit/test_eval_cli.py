@@ -130,7 +130,7 @@ def test_names_that_arguments_offer_are_the_registered_ones():
     parser = ArgumentParser()
     ARGUMENTS["export"](parser)
     offered = next(action.choices for action in parser._actions if action.dest == "format")
-    assert list(offered) == ["samples", *FORMATS, "prompts", "inspect"]
+    assert list(offered) == ["samples", *FORMATS, "prompts"]
     assert tuple(GroupPolicy) == names.GROUP_POLICIES
     assert names.TRACKERS == TRACKERS
 

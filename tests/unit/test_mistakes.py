@@ -420,11 +420,6 @@ def test_a_connection_that_breaks_later_is_told_with_its_server() -> None:
         (["report", "{run}", "-o", "{run}/results.jsonl"], 2, "a page is written to a file that ends in .html"),
         (["report", "{run}", "-o", "{run}"], 2, "a page is written to a file that ends in .html"),
         (["compare", "{run}", "{run}", "--html", "{run}/results.jsonl"], 2, "to a file that ends in .html"),
-        (
-            ["export", "{run}", "--format", "inspect", "-o", "{run}/results.run.json", "--overwrite"],
-            2,
-            "belongs to the run: give another file",
-        ),
         (["export", "{run}", "--format", "sft", "-o", "{run}/results.jsonl", "--overwrite"], 2, "belongs to the run"),
         (["view", f"{__file__}"], 2, "is not a run: give its folder, or its file that ends in .jsonl"),
         (["export", f"{__file__}", "-o", "x.parquet"], 2, "is not a run: give its folder"),

@@ -18,7 +18,6 @@ PRICES = {
     "price_cached_input": "price of a million tokens read from a cache (default: as other input)",
 }
 
-DIALECTS = ("chat", "messages", "responses")
 """Dialects through which `drift` can play a run: Chat Completions, Anthropic Messages, Responses."""
 
 
@@ -155,16 +154,15 @@ def _export(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="file that ends in .parquet, .jsonl (not samples), or .json (inspect)",
+        help="file that ends in .parquet or .jsonl (not samples)",
     )
     parser.add_argument(
         "--format",
-        choices=["samples", "trl", "verl", "slime", "sft", "prompts", "inspect"],
+        choices=["samples", "trl", "verl", "slime", "sft", "prompts"],
         default="samples",
         help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
         "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels; prompts: the prompts with their "
-        "pass rates and sampling weights, for the next run; inspect: the log of the whole run for inspect_ai's viewer, "
-        "without tokens (default: samples)",
+        "pass rates and sampling weights, for the next run (default: samples)",
     )
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
@@ -208,13 +206,6 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 def _drift(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="folder or .jsonl of the run")
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer (default: the run's)")
-    parser.add_argument(
-        "--dialects",
-        nargs="*",
-        choices=DIALECTS,
-        help="play the rollouts through the gateway with real clients, and count what an endpoint without a memory "
-        f"would have changed: some of {', '.join(DIALECTS)} (default: all)",
-    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

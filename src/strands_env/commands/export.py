@@ -16,7 +16,6 @@ from strands_env.eval import EvalError
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
-from strands_env.report.inspect_log import write_inspect_log
 from strands_env.training import save_samples, score_with_teacher
 from strands_env.training.formats import FORMATS, UNTAUGHT, ExportedRollout, Selection, taught, write_rows
 from strands_env.training.prompts import drawn, prompt_records, prompt_rows
@@ -31,8 +30,6 @@ def run(args: argparse.Namespace) -> int:
     target = Path(args.output)
     try:
         _check_options(args)
-        if args.format == "inspect":
-            return _inspect(args, target)
         if args.format == "prompts":
             return _prompts(args, target)
         if target.suffix not in (".parquet", ".jsonl") or (args.format == "samples" and target.suffix == ".jsonl"):
@@ -160,19 +157,6 @@ def _prompts(args: argparse.Namespace, target: Path) -> int:
         say(f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout")
     if not rows:
         return complain("export", "nothing was written: no prompt of the run has such a pass rate", Exit.USAGE)
-    return Exit.OK
-
-
-def _inspect(args: argparse.Namespace, target: Path) -> int:
-    """Write the log of the whole run."""
-    if target.suffix != ".json":
-        raise EvalError(f"--output: the format 'inspect' is written to a file that ends in .json, got {args.output!r}")
-    if args.min_reward is not None or args.max_reward is not None or args.mixed:
-        raise EvalError("--output: the format 'inspect' is the log of the whole run: leave out what selects rollouts")
-    _check_free(args, target)
-    check_writable(target, option="--output")
-    samples = write_inspect_log(SavedRun.of(args.run).paths.results, target)
-    say(json.dumps({"path": str(target), "samples": samples}) if args.json else f"{target}  {samples} samples")
     return Exit.OK
 
 

@@ -3,10 +3,14 @@
 A client gets every reply of a rollout in its dialect and sends the history back in its own words, each time to two
 sessions: one that holds the rollout, and one without a memory, which renders the whole history with the chat template
 and encodes it. A turn is changed when a prompt made so does not go on from the one before and the sampled ids.
+
+    python -m benchmarks.dialects RUN --tokenizer NAME     # the counts of a saved run, as JSON
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
+from strands_env.eval import read_results
 from strands_env.eval.sample import EvalSample
+from strands_env.eval.saved import SavedRun
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.messages import format_messages, format_tool_specs
 from strands_sglang.exceptions import StrandsSGLangError
@@ -44,7 +50,7 @@ class PlayedRollout:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def played(
+def read_rollouts(
     samples: Iterable[EvalSample], *, system_prompt: str | None = None, tool_parser: str | None = None
 ) -> Iterator[PlayedRollout]:
     """The rollouts of samples, but those whose messages and sampled stretches are not the same turns.
@@ -336,3 +342,29 @@ def _breaks(prompts: Prompts, replies: Sequence[Reply]) -> list[bool]:
     return [
         end is None or after is None or after[: len(end)] != end for end, after in zip(ends, prompts[1:], strict=True)
     ]
+
+
+def main() -> None:
+    """Play the rollouts of a run through every dialect whose package is installed, and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument("--tokenizer", help="tokenizer with a chat template (default: the run's)")
+    args = parser.parse_args()
+    saved = SavedRun.of(args.run)
+    tokenizer = saved.tokenizer(args.tokenizer).tokenizer
+    if not getattr(tokenizer, "chat_template", None):
+        parser.error("histories are rendered again: name a tokenizer with a chat template with --tokenizer")
+    totals = saved.drift(tokenizer)
+    tool_parser = saved.options.get("tool_parser") or ("hermes" if saved.options.get("backend") == "local" else None)
+    samples = read_results(saved.paths.results, with_tokens=True)
+    rollouts = list(read_rollouts(samples, system_prompt=saved.system_prompt, tool_parser=tool_parser))
+    dialects = {}
+    for name, dialect in DIALECTS.items():
+        client = dialect.installed()
+        counts = asyncio.run(play(rollouts, dialect, tokenizer=tokenizer)) if client else None
+        dialects[name] = counts and {"client": client, **counts.to_dict()}
+    print(json.dumps({**(totals.to_dict() if totals else {}), "dialects": dialects}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,23 +1,16 @@
-"""Rollouts played through the gateway by the packages `openai` and `anthropic`, and `drift --dialects`."""
+"""Rollouts played through the gateway by the packages `openai` and `anthropic`."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.dialects import DIALECTS, DialectTotals, PlayedRollout, play
 
-from strands_env.commands.arguments import DIALECTS as NAMES
-from strands_env.commands.cli import main
-from strands_env.core import TokenObservation, Trajectory
-from strands_env.eval import dialects
-from strands_env.eval.dialects import DIALECTS, DialectTotals, PlayedRollout, play
 from strands_sglang.testing import Reply
 from tests.provider_support import tokenizer
-from tests.unit.eval_support import sample
 from tests.unit.gateway_support import CALL, CHAT_TOOLS
-from tests.unit.test_commands_runs import saved
 
 pytest.importorskip("openai", reason="the extra 'test' is not installed")
 pytest.importorskip("anthropic", reason="the extra 'test' is not installed")
@@ -54,13 +47,9 @@ def rollout(first: str, second: str = "It is 3.") -> PlayedRollout:
     )
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=DIALECTS)
 def dialect(request: pytest.FixtureRequest) -> Any:
     return DIALECTS[request.param]
-
-
-def test_every_name_of_the_command_is_a_dialect() -> None:
-    assert tuple(DIALECTS) == NAMES
 
 
 async def test_turns_that_the_template_prints_alike_come_back_alike(dialect: Any) -> None:
@@ -110,61 +99,3 @@ async def test_what_the_template_cannot_express_is_refused(dialect: Any) -> None
     options = {"chat_template": "{% for m in messages %}{{ raise_exception('no') }}{% endfor %}"}
     totals = await play([replace(rollout(CALL), options=options)], dialect, tokenizer=tokenizer())
     assert totals == DialectTotals(refused=1)
-
-
-# ---- the command -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(tmp_path: Any) -> str:
-    """A run of one sample with one turn, sampled a character at a time."""
-    made = sample(1.0)
-    answer = [token for char in "answer" for token in tokenizer().encode(char, add_special_tokens=False)]
-    tokens = TokenObservation(
-        token_ids=[*ids("question"), *answer, tokenizer().eos_token_id],
-        prompt_length=len(ids("question")),
-        loss_mask=[*[0] * len(ids("question")), *[1] * (len(answer) + 1)],
-    )
-    made.step_result.observation.tokens = tokens
-    made.step_result.trajectories = [Trajectory(agent_name="agent", tokens=tokens, is_main=True)]
-    return saved(tmp_path / "run", made)
-
-
-def test_the_command_has_a_line_for_every_dialect(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drift", run, "--tokenizer", "tiny", "--dialects"]) == 0
-    shown = capsys.readouterr().out
-    for name in NAMES:
-        (line,) = [line for line in shown.splitlines() if line.startswith(DIALECTS[name].title)]
-        assert "1 of 1 turns and 1 of 1 rollouts change; the gateway kept 1 of 1 turns" in line
-
-
-def test_a_dialect_whose_package_is_absent_says_so(
-    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dialects.ChatCompletions, "installed", classmethod(lambda cls: None))
-    assert main(["drift", run, "--tokenizer", "tiny", "--dialects", "messages"]) == 0
-    assert "Messages: not installed (pip install anthropic)" in capsys.readouterr().out
-    assert main(["drift", run, "--tokenizer", "tiny", "--json", "--dialects", "chat"]) == 0
-    assert json.loads(capsys.readouterr().out)["dialects"] == {"chat": None}
-
-
-def test_a_turn_that_the_gateway_changes_fails_the_command(
-    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dialects.ChatCompletions, "keep", lambda self, reply: self.history.append(call(1)) or [])
-    assert main(["drift", run, "--tokenizer", "tiny", "--dialects", "chat"]) == 1
-    assert "the gateway kept 0 of 1 turns" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dialects", "foo"], "unknown 'foo'; choose one of chat, messages, responses"),
-        (["--dialects", "mesages"], "did you mean 'messages'?"),
-    ],
-)
-def test_wrong_dialects(run: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["drift", run, *arguments])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
