@@ -3,7 +3,7 @@
     python -m benchmarks.chaos [--rollouts 1000] [--turns 10] [--seed 0] [--passes 2]     # a pass: a round with faults
     python -m benchmarks.chaos --rollouts 200 --minutes 30          # a soak: rounds until the time is over
 
-A server process on loopback (`strands_sglang.testing.FaultyServer`) answers with a hash of the prompt: continued from
+A server process on loopback (`tests.servers.FaultyServer`) answers with a hash of the prompt: continued from
 any point it samples the same, as greedy decoding does. Agents with a tool run against it, first without faults, then
 in rounds with them: queue full (503), connection resets, half-written JSON, requests that hang, aborts with partial
 output, and one restart of the server in mid-round that breaks all connections. Which request fails follows from the
@@ -47,7 +47,8 @@ GROWTH_MB = 16.0  # that may come from round to round
 
 async def serve(options: argparse.Namespace) -> None:
     """Serve until standard input ends; a line in is a command, a line out its result."""
-    from strands_sglang.testing import FaultyServer, faults
+    from tests.servers import FaultyServer, faults
+
     from strands_sglang.testing.replies import hash_reply
 
     # A server that stops while it answers hundreds of requests is noisy; it is meant to.

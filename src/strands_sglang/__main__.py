@@ -14,7 +14,6 @@ _COMMANDS = {
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
     "gateway": ("strands_sglang.commands.gateway", "serve OpenAI and Anthropic dialects with exact token trajectories"),
-    "serve": ("strands_sglang.commands.serve", "serve the embedded engine over HTTP with SGLang's routes"),
 }
 
 COMMANDS_OF_OTHERS = "strands_sglang.commands"

@@ -31,8 +31,9 @@ from strands_sglang.exceptions import (
     StrandsSGLangError,
     TokenBudgetReachedError,
 )
-from strands_sglang.testing import Fault, FaultyServer, Reply, ServerCall, faults
+from strands_sglang.testing import Reply
 from strands_sglang.trajectory import WeightSpan
+from tests.servers import Fault, FaultyServer, ServerCall, faults
 
 TURNS = 5
 TIMEOUT_S = 0.5

@@ -21,8 +21,8 @@ from strands_sglang.exceptions import (
     SGLangRequestError,
     SGLangThrottledError,
 )
-from strands_sglang.testing import FaultyServer, faults
 from tests.conftest import SHARED, requires_shared
+from tests.servers import FaultyServer, faults
 
 SAMPLES = SHARED / "data" / "sglang_samples"
 pytestmark = requires_shared

@@ -16,7 +16,8 @@ from strands import tool
 from strands_env.training.slime.call import RolloutControl
 from strands_env.training.slime.rollout import SUSPENDED, AbortWatch, Episode
 from strands_env.training.slime.sample import RolloutSamples
-from strands_sglang.testing import FaultyServer, Reply, faults
+from strands_sglang.testing import Reply
+from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make
 
 __all__ = ["rig"]

@@ -21,9 +21,9 @@ from aiohttp import web
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_model
-from strands_sglang.backends.engine.server import create_app
 from strands_sglang.exceptions import SGLangContextLengthError, SGLangHTTPError
-from tests.conftest import requires_shared
+from tests.conftest import ROOT, requires_shared
+from tests.servers.engine_server import create_app
 
 PROMPT = [20, 21, 22, 23]
 LONG = {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}
@@ -163,24 +163,6 @@ async def test_a_malformed_request_is_a_400(url: str, path: str, body: Any) -> N
     assert (await call(url, path, body))[0] == 400
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://example.org"},
-        {"Origin": "null"},
-        {"Host": "attacker.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-    ],
-)
-async def test_a_web_page_cannot_change_the_state_of_the_server(url, engine, headers):
-    async with aiohttp.ClientSession() as session:
-        async with session.post(url + "/pause_generation", headers=headers) as response:
-            assert response.status == 403
-        async with session.post(url + "/pause_generation", headers={"Origin": url}) as response:
-            assert response.status == 200
-    await engine.continue_generation()
-
-
 async def test_the_client_learns_the_size_of_the_vocabulary(url: str, engine: EmbeddedEngine) -> None:
     async with SGLangClient(url) as client:
         assert await client.vocab_size() == engine.vocab_size
@@ -281,12 +263,11 @@ async def test_tokenize_and_detokenize_are_inverse(url: str) -> None:
     assert text == {"text": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"}
 
 
-def test_the_command_serves_prints_its_address_and_ends_on_a_signal() -> None:
+def test_the_module_serves_prints_its_address_and_ends_on_a_signal() -> None:
     command = [
         sys.executable,
         "-m",
-        "strands_sglang.__main__",
-        "serve",
+        "tests.servers.engine_server",
         "--model",
         "tiny",
         "--port",
@@ -294,7 +275,7 @@ def test_the_command_serves_prints_its_address_and_ends_on_a_signal() -> None:
         "--threads",
         "1",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             line = process.stdout.readline()
             address = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+) model tiny\n", line)

@@ -14,10 +14,10 @@ from provider_support import make_agent
 from rollout_support import make_model
 
 from strands_sglang import SGLangClient, SGLangModel, Trajectory
-from strands_sglang.testing import FaultyServer
 from strands_sglang.trajectory import FinishType
 from tests.integration.servers import CallEndedError, Server, meets_a_call
 from tests.integration.test_exactness import assert_scored_alike, early_stops
+from tests.servers import FaultyServer
 
 SAMPLED = 1000
 GO = [{"role": "user", "content": [{"text": "go"}]}]

@@ -26,8 +26,8 @@ from rollout_support import Tokens, failure, make_model, only_trajectory, rollou
 
 from strands_sglang import SGLangClient, SGLangModel
 from strands_sglang.exceptions import SGLangClientError, SGLangHTTPError
-from strands_sglang.testing import Fault, FaultyServer, ServerCall, faults
 from tests.conftest import ROOT
+from tests.servers import Fault, FaultyServer, ServerCall, faults
 
 TURNS = 4
 ROUTERS = ("sglang-router", "smg")

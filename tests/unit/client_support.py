@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from strands_sglang.backends.sglang import SGLangClient
-from strands_sglang.testing import FaultyServer, faults
+from tests.servers import FaultyServer, faults
 
 
 def make(url: str, **options: Any) -> SGLangClient:

@@ -40,7 +40,7 @@ def test_an_unknown_subcommand_names_the_known_ones(capsys: pytest.CaptureFixtur
         cli.main(["docter"])
     assert stop.value.code == 2
     error = capsys.readouterr().err
-    assert "'docter'" in error and "doctor" in error and "serve" in error
+    assert "'docter'" in error and "doctor" in error and "gateway" in error
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_help_lists_the_subcommands_without_importing_them() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
-    assert {"doctor", "serve", "drift"} <= set(result.stdout.split())
+    assert {"doctor", "gateway", "drift"} <= set(result.stdout.split())
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

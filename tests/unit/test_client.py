@@ -24,7 +24,8 @@ from strands_sglang.exceptions import (
     SGLangRequestError,
     SGLangThrottledError,
 )
-from strands_sglang.testing import FaultyServer, Reply, faults
+from strands_sglang.testing import Reply
+from tests.servers import FaultyServer, faults
 from tests.unit import client_support as support
 from tests.unit.client_support import ControlledServer
 

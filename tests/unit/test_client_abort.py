@@ -10,7 +10,7 @@ import pytest
 
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import BackendRequestError, SGLangConnectionError, SGLangHTTPError
-from strands_sglang.testing import FaultyServer, faults
+from tests.servers import FaultyServer, faults
 from tests.unit.client_support import ControlledServer, make
 
 WITHIN_S = 1.0

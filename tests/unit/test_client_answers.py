@@ -23,7 +23,8 @@ from strands_sglang.exceptions import (
     SGLangHTTPError,
     SGLangThrottledError,
 )
-from strands_sglang.testing import FaultyServer, Reply, faults
+from strands_sglang.testing import Reply
+from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make
 
 

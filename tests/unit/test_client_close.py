@@ -15,7 +15,7 @@ from provider_support import tokenizer
 from strands_sglang import SGLangModel
 from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError
-from strands_sglang.testing import FaultyServer, faults
+from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make, stalled_body
 
 FAR = 20.0

@@ -16,7 +16,7 @@ from strands import tool
 from strands_env.commands.cli import main
 from strands_env.core import Environment, RewardFunction
 from strands_env.eval import read_results
-from strands_sglang.testing import FaultyServer
+from tests.servers import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate
 
 HERE = __name__

@@ -18,10 +18,10 @@ from aiohttp import web
 
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
-from strands_sglang.backends.engine.server import create_app
 from strands_sglang.commands.doctor.vision import prove_vision
 from strands_sglang.exceptions import SGLangDecodingError
 from strands_sglang.trajectory.media import EnteredImage, ProcessorExpander
+from tests.servers.engine_server import create_app
 
 
 @pytest.fixture(scope="module")

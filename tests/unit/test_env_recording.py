@@ -23,8 +23,8 @@ from strands_env.core import Environment
 from strands_env.eval.store import StorePaths
 from strands_env.recipe.recording import Replay, digest_of
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
-from strands_sglang.testing.faulty_server import FaultyServer
 from tests.image_support import png
+from tests.servers import FaultyServer
 
 TASKS = [{"id": "a", "question": "What is 2+3?", "answer": "5"}, {"id": "b", "question": "What is 7?", "answer": "7"}]
 

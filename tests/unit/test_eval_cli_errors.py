@@ -264,7 +264,7 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
         ("strands_env", "eval arithmetic --limit 1 -o {out}", "torch", "[local]'"),
         ("strands_env", "eval arithmetic --limit 1 --executor processes -o {out}", "torch", "[local]'"),
         ("strands_env", "eval arithmetic --backend scripted --executor ray -o {out}", "ray", "[ray]'"),
-        ("strands_sglang", "serve --model tiny", "torch", "[local]'"),
+        ("strands_sglang", "gateway --model tiny", "torch", "[local]'"),
         (
             "strands_sglang",
             "gateway --base-url http://127.0.0.1:9 --tokenizer o/m",
@@ -273,7 +273,7 @@ def test_a_run_goes_on_when_nobody_reads_its_progress(tmp_path):
         ),
         ("strands_sglang", "doctor o/m", "transformers", "[hf]'"),
     ],
-    ids=["eval", "workers", "ray", "serve", "gateway", "doctor"],
+    ids=["eval", "workers", "ray", "engine", "gateway", "doctor"],
 )
 def test_a_package_that_is_not_installed_is_named_with_its_extra(module, command, missing, message, tmp_path):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module of the name', name={missing!r})")

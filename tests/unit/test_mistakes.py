@@ -43,7 +43,7 @@ from strands_sglang.__main__ import main as strands_sglang
 from strands_sglang.backends.engine import EmbeddedEngine
 from strands_sglang.backends.engine.own_models import ModelLoadError, why_no_answer
 from strands_sglang.gateway import Gateway
-from strands_sglang.testing import FaultyServer
+from tests.servers import FaultyServer
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
 
 HERE = __name__
@@ -76,8 +76,8 @@ PLACES = "neither a folder nor a hub id: give smollm2, tiny"
         ("gateway --model tiny --host 0.0.0.0", "--admin-key KEY"),
         ("gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
         ("gateway --model tiny --modell x", "did you mean '--model'"),
-        ("serve --model ./no/such", PLACES),
-        ("serve --threads 0", "at least 1, got '0'"),
+        ("gateway --model ./no/such", PLACES),
+        ("gateway --context-length 0", "at least 1, got '0'"),
         ("doctor", "the following arguments are required: source"),
         ("doctor tinyy", "did you mean 'tiny'"),
         ("drift", "the following arguments are required: run"),

@@ -8,8 +8,8 @@ import pytest
 from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangClient, SGLangModel, SGLangRequestError, ToolParserError
-from strands_sglang.testing import FaultyServer
 from strands_sglang.tool_parsers import HermesToolParser, as_tool_parser
+from tests.servers import FaultyServer
 
 GO = [{"role": "user", "content": [{"text": "go"}]}]
 

@@ -15,7 +15,6 @@ from strands_sglang.exceptions import (
     SGLangThrottledError,
 )
 from strands_sglang.testing import (
-    FaultyServer,
     HTTPAnswer,
     HTTPRequest,
     MockTransport,
@@ -23,8 +22,8 @@ from strands_sglang.testing import (
     ScriptedClient,
     ScriptExhaustedError,
     build_answer,
-    faults,
 )
+from tests.servers import FaultyServer, faults
 
 
 class Letters:

@@ -34,8 +34,9 @@ from strands_sglang.exceptions import (
     BackendHTTPError,
     BackendRequestError,
 )
-from strands_sglang.testing import FaultyServer, HTTPAnswer, MockTransport, faults
+from strands_sglang.testing import HTTPAnswer, MockTransport
 from strands_sglang.trajectory import FinishType
+from tests.servers import FaultyServer, faults
 
 PROMPT = [1, 2, 3]
 

@@ -5,13 +5,14 @@ Bodies and statuses are those of the server (0.5.23), its different shapes of er
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
+import signal
 import time
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import orjson
 from aiohttp import web
@@ -38,22 +39,14 @@ _FLUSHED = (
 
 T = TypeVar("T")
 
-LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
-
-def create_app(engine: EmbeddedEngine, *, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> web.Application:
+def create_app(engine: EmbeddedEngine) -> web.Application:
     """Build the application; the engine stays the caller's, who closes it.
-
-    Requests that a web page sends are refused: those with the `Origin` of another site, those a browser marks as
-    cross-site, and those under a host name that is not ours (DNS rebinding).
-
-    Args:
-        hosts: Names under which the server may be addressed (without port); None for any.
 
     Run it with `aiohttp.web.AppRunner(app, handler_cancellation=True)`: a client that goes away then aborts its
     request.
     """
-    app = web.Application(middlewares=[_guard(hosts), _errors], client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY)
     app[ENGINE] = engine
     app.add_routes(
         [
@@ -81,25 +74,6 @@ def create_app(engine: EmbeddedEngine, *, hosts: Collection[str] | None = LOOPBA
 def _json(value: Any, status: int = 200) -> web.Response:
     # Floats keep every digit, and a lone surrogate cannot occur: texts come out of a decoder.
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
-
-
-def _guard(hosts: Collection[str] | None) -> Any:
-    """Middleware that keeps web pages in a browser on this machine away from the engine."""
-
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = urlsplit(f"//{request.host}")
-        name = f"[{host.hostname}]" if ":" in (host.hostname or "") else host.hostname
-        if hosts is not None and name not in hosts:
-            return _json({"detail": f"Host {request.host!r} is not served here"}, 403)
-        origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
-            return _json({"detail": "Requests of web pages are not served here"}, 403)
-        if request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
-            return _json({"detail": "Requests of web pages are not served here"}, 403)
-        return await handler(request)
-
-    return guard
 
 
 @web.middleware
@@ -331,3 +305,28 @@ async def _detokenize(request: web.Request) -> web.Response:
     if not all(type(token) is int and 0 <= token < engine.vocab_size for token in tokens):
         raise parse_error(f"1 validation error:\n  tokens: expected ids from 0 to {engine.vocab_size - 1}")
     return _json({"text": engine.tokenizer.decode(tokens, skip_special_tokens=skip)})
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    from strands_sglang.backends.engine import EmbeddedEngine
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with EmbeddedEngine(options.model, threads=options.threads) as engine:
+        runner = web.AppRunner(create_app(engine), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", options.port).start()
+            print(f"listening on http://127.0.0.1:{runner.addresses[0][1]} model {engine.model_path}", flush=True)
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The embedded engine with SGLang's routes, on loopback.")
+    parser.add_argument("--model", default="smollm2", help="smollm2 (default), tiny, a Hugging Face id, or a folder")
+    parser.add_argument("--port", type=int, default=30000, help="port to listen on, 0 for a free one (%(default)s)")
+    parser.add_argument("--threads", type=int, help="PyTorch threads (default: half the processors)")
+    asyncio.run(_serve(parser.parse_args()))

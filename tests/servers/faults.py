@@ -16,7 +16,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 import orjson
 from aiohttp import web
 
-from .replies import Reply, build_answer, hash_reply
+from strands_sglang.testing.replies import Reply, build_answer, hash_reply
+
 from .vllm_protocol import to_vllm
 
 P = ParamSpec("P")
