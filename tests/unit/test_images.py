@@ -86,6 +86,36 @@ async def test_root_inside_has_no_power_over_the_machine(sandbox: ImageSandbox) 
     assert (await sandbox.exec("head -c 1 /proc/kcore | wc -c")).stdout.strip() == "0"
 
 
+def identity_of_devices() -> dict[str, tuple[int, ...]]:
+    found = {name: os.stat(f"/dev/{name}") for name in ("null", "zero", "full", "random", "urandom", "tty")}
+    return {name: (one.st_mode, one.st_uid, one.st_gid, one.st_ctime_ns) for name, one in found.items()}
+
+
+async def test_the_device_nodes_of_this_machine_cannot_be_changed(sandbox: ImageSandbox) -> None:
+    before = identity_of_devices()
+    for name, (mode, uid, gid, _) in before.items():  # nothing but what they have: a failing test breaks no machine
+        change = f"chmod {mode & 0o7777:o} /dev/{name}; chown {uid}:{gid} /dev/{name}; rm /dev/{name}"
+        assert (await sandbox.exec(change)).stderr.count("Read-only") == 2, name
+    assert identity_of_devices() == before
+    used = "echo x > /dev/null && head -c 2 /dev/zero | wc -c; head -c 2 /dev/urandom | wc -c; echo x > /dev/full"
+    done = await sandbox.exec(used)
+    assert done.stdout.split() == ["2", "2"] and "No space left" in done.stderr
+
+
+async def test_the_supervisor_cannot_be_offered_to_the_kernel_to_kill(sandbox: ImageSandbox) -> None:
+    read = "cat /proc/1/oom_score_adj"
+    before = await text_of(sandbox, read)
+    for name in ("oom_score_adj", "task/1/oom_score_adj", "oom_adj"):
+        assert (await sandbox.exec(f"echo {before} > /proc/1/{name}")).is_error, name
+    assert (await sandbox.exec(f"echo 900 > /proc/1/oom_score_adj; {read}")).stdout.strip() == before
+    assert not (await sandbox.exec("echo 900 > /proc/$$/oom_score_adj")).is_error
+
+
+async def test_root_inside_has_few_capabilities(sandbox: ImageSandbox) -> None:
+    kept = int((await text_of(sandbox, "grep CapBnd /proc/self/status")).split()[-1], 16)
+    assert [number for number in range(64) if kept >> number & 1] == [0, 1, 3, 4, 5, 6, 7, 10, 13, 18]
+
+
 async def test_users_are_those_of_the_image(sandbox: ImageSandbox) -> None:
     assert await text_of(sandbox, "id -un; id -Gn; echo $HOME", user="worker") == "worker\nworker helpers\n/home/worker"
     assert "Permission denied" in await text_of(sandbox, "touch /etc/x", user="worker")
