@@ -190,18 +190,15 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
 
 
 def reference_logprobs(sample: TrainingSample) -> list[float]:
-    """The teacher's log-probabilities of all tokens, 0.0 in the prompt, in images and where a sample is not trained.
+    """The teacher's log-probabilities of all tokens, 0.0 for tokens without one, none of which is trained.
 
     Raises:
-        InvalidSampleError: The sample may be trained, and the teacher did not score it all.
+        InvalidSampleError: The sample may be trained, and the teacher did not score all of its trained tokens.
     """
     if not sample.is_usable:
         return [0.0] * len(sample)
     values = sample.teacher_logprobs
-    is_text = np.arange(len(sample)) >= sample.prompt_length
-    for image in sample.media:
-        is_text[image.offset : image.offset + image.length] = False
-    if values is None or np.isnan(values[is_text]).any():
+    if values is None or np.isnan(values[sample.loss_mask.astype(bool)]).any():
         why = sample.metadata.get(TEACHER_ERROR, "score it with score_with_teacher(), or leave the rollout out")
         raise InvalidSampleError(f"rollout {sample.rollout_id!r} has no log-probabilities of the teacher: {why}")
     listed: list[float] = np.nan_to_num(values).tolist()

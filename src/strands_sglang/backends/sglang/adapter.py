@@ -34,7 +34,12 @@ class GenerateAdapter(Backend):
         if request.before_attempt is not None:
             request.before_attempt()
         payload = await self.client.generate(request.prompt.tolist(), **fields)
-        return read_answer(payload, vocab_size=request.vocab_size, max_new_tokens=request.max_new_tokens)
+        return read_answer(
+            payload,
+            vocab_size=request.vocab_size,
+            max_new_tokens=request.max_new_tokens,
+            prompt=None if request.images else request.prompt,
+        )
 
     async def abort(self, rid: str) -> bool:
         return bool(await _called(self.client, "abort", rid))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,14 +14,16 @@ from ...exceptions import BackendAnswerError
 from ...trajectory import Finish, FinishType
 from ...trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from ..answer import check_output, checked_ids, checked_logprobs, is_count, sampling_mask, top_rows, weight_spans
-from ..contract import GenerateAnswer, ScoredPrompt
+from ..contract import GenerateAnswer, PromptIds, ScoredPrompt
 from ..http.server import GenerateCall
 from .errors import http_error
 
 _MAPPING = (dict, Mapping)  # the plain type first: it is tested faster
 
 
-def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None) -> GenerateAnswer:
+def read_answer(
+    payload: Any, *, vocab_size: int | None = None, max_new_tokens: int | None = None, prompt: PromptIds | None = None
+) -> GenerateAnswer:
     """Check a generate answer and make it a typed value.
 
     Every key of `meta_info` but the finish reason is optional (requests aborted in the waiting queue lack most), but
@@ -29,13 +32,17 @@ def read_answer(payload: Any, *, vocab_size: int | None = None, max_new_tokens: 
     Args:
         max_new_tokens: Most tokens that were asked for, or None if unknown. An aborted request may overshoot: several
             tokens a step were decoded, and nobody cut them to the length.
+        prompt: The prompt that was sent, or None if it has images, which the server expands.
 
     Raises:
         BackendAnswerError: The answer contradicts itself or the request, or is not a whole generate answer.
         BackendHTTPError: An abort that carries an error status: the server refused the request.
     """
     try:
-        return _read(payload, vocab_size, max_new_tokens)
+        answer = _read(payload, vocab_size, max_new_tokens)
+        if prompt is not None and answer.scored_prompt is not None:
+            _restore_last_id(answer.scored_prompt, prompt, vocab_size)
+        return answer
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise BackendAnswerError(f"the answer cannot be read ({error!r}): {payload!r:.200}") from error
 
@@ -113,6 +120,20 @@ def _scored(name: str, entries: Any, known: Any = None, known_ids: array[int] | 
     same = known_ids is not None and list(listed) == known and set(map(type, listed)) == {int}
     ids = known_ids if same and known_ids is not None else checked_ids(name, list(listed))
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))
+
+
+def _restore_last_id(scored: ScoredPrompt, prompt: PromptIds, vocab_size: int | None) -> None:
+    """Name tokens of the last vocabulary id, for which SGLang says 0. They have no value: nothing proves whose it is.
+
+    SGLang clips these names at `vocab_size - 1`, exclusive, because it stands hashes in for the tokens of images.
+    """
+    last = prompt.highest if vocab_size is None else vocab_size - 1
+    if last <= 0 or prompt.highest != last or 0 not in scored.ids or len(scored.ids) > len(prompt):
+        return
+    sent = prompt.tolist()[len(prompt) - len(scored.ids) :]
+    for place, (named, token) in enumerate(zip(scored.ids, sent, strict=True)):
+        if named == 0 and token == last:
+            scored.ids[place], scored.logprobs[place] = last, math.nan
 
 
 def _with_top(scored: ScoredPrompt, meta: Mapping[str, Any]) -> ScoredPrompt:

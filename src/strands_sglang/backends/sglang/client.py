@@ -120,7 +120,9 @@ class SGLangClient(ServerClient):
     ) -> GenerateAnswer:
         limit = (call.fields.get("sampling_params") or {}).get("max_new_tokens")
         vocab_size = call.request.vocab_size or self._probes.vocab_size
-        read = read_answer(parse_answer(answer.body), vocab_size=vocab_size, max_new_tokens=limit)
+        prompt = None if call.request.images else call.request.prompt
+        payload = parse_answer(answer.body)
+        read = read_answer(payload, vocab_size=vocab_size, max_new_tokens=limit, prompt=prompt)
         check_belongs(read, call, rid=rid, was_sent=was_sent)
         for name, reason in dropped_fields(call.fields, rid, read.payload, answer.headers):
             if name not in self._reported:
