@@ -39,10 +39,10 @@ _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
 _NET_RAW = 13
 _CAPABILITIES = {
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
-    "CAP_SETUID": 7, "CAP_SETPCAP": 8, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
-    "CAP_SETFCAP": 31,
+    "CAP_SETUID": 7, "CAP_NET_BIND_SERVICE": 10, "CAP_NET_RAW": _NET_RAW, "CAP_SYS_CHROOT": 18,
 }  # fmt: skip
-"""The capabilities of root in a container, as docker gives them, without those over devices and the audit log."""
+"""The capabilities of root in a container: docker's, without those over devices, the audit log and other processes'
+capabilities, and without the one to give a file capabilities, which would hold outside the container too."""
 
 _LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) and not os.path.islink(path))
 """Folders of libraries on machines where they are not in `/usr`."""
@@ -86,7 +86,8 @@ class ImageLaunch(Launch):
             arguments += ["--unshare-net"]
         if mode is Mode.USER_NAMESPACE:
             arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
-        for name in ("CAP_SYS_ADMIN", *self._capabilities()):  # the first is given up once the interpreter is hidden
+        # The first two are given up once the interpreter is hidden and the others are dropped.
+        for name in ("CAP_SYS_ADMIN", "CAP_SETPCAP", *self._capabilities()):
             arguments += ["--cap-add", name]
         for layer in self.layers:
             arguments += ["--overlay-src", layer]
