@@ -1,10 +1,10 @@
-"""The public names of strands-sglang and strands-env, and what becomes of each here: a table for `docs/migration.md`.
+"""The public names of strands-sglang and strands-env that do not import here; exits 1 if there are any.
 
-    pip download --no-deps strands-sglang==0.6.2 strands-env==0.7.3 -d wheels
-    python scripts/upstream_names.py wheels/*.whl [--write docs/migration.md]
+    pip download --no-deps strands-sglang==0.3.8 strands-env==0.1.1 -d wheels
+    python scripts/upstream_names.py wheels/*.whl
 
 The wheels are read, not imported: classes, functions and exported names of every module; modules and names that begin
-with `_` are private.
+with `_` are private. `docs/migration.md` maps the names of later versions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import sys
 import zipfile
-from collections import Counter
 from pathlib import Path
-
-from strands_sglang.compat import LeftOut
-
-BEGIN, END = "<!-- begin: scripts/upstream_names.py -->\n", "<!-- end: scripts/upstream_names.py -->\n"
-
 
 _DEFINED = re.compile(r"^(?:class|def|async def|type) ([A-Za-z]\w*)", re.MULTILINE)
 _EXPORTED = re.compile(r"^__all__ = [\[(](.*?)[\])]", re.MULTILINE | re.DOTALL)
@@ -44,52 +39,29 @@ def modules(wheel: Path) -> dict[str, list[str]]:
     return found
 
 
-def fate(module: str, name: str) -> str:
-    """'runs', or the reason why it does not; a name whose extra is not installed runs."""
+def is_here(module: str, name: str) -> bool:
+    """True where the name imports; one that lacks only an extra counts."""
     try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError:
-        return "the module is not here"
-    try:
-        value = getattr(found, name)
+        return hasattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        return not module.startswith(error.name or module)
     except ImportError:
-        return "runs"
-    except AttributeError:
-        return "the name is not here"
-    return value.left_out_because if isinstance(value, LeftOut) else "runs"
-
-
-def table(wheels: list[Path]) -> str:
-    """The names by module, as Markdown."""
-    lines, totals = ["| module | runs | does not |", "|---|---|---|"], Counter[str]()
-    for wheel in wheels:
-        for module, names in modules(wheel).items():
-            fates = {name: fate(module, name) for name in names}
-            totals.update("runs" if text == "runs" else "does not" for text in fates.values())
-            runs = ", ".join(f"`{name}`" for name, text in fates.items() if text == "runs")
-            reasons: dict[str, list[str]] = {}
-            for name, text in fates.items():
-                if text != "runs":
-                    reasons.setdefault(text, []).append(f"`{name}`")
-            others = "; ".join(f"{', '.join(named)}: {text}" for text, named in reasons.items())
-            lines.append(f"| `{module}` | {runs or '–'} | {others or '–'} |")
-    versions = ", ".join(" ".join(wheel.name.split("-")[:2]) for wheel in wheels)
-    return f"{versions}: {totals['runs']} of {totals.total()} public names run.\n\n" + "\n".join(lines) + "\n"
+        return True
 
 
 def main() -> None:
-    """Print the table, or write it into a page."""
+    """Print the missing names of some wheels by module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheels", nargs="+", type=Path)
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace what is between the markers of a page")
-    options = parser.parse_args()
-    printed = table(options.wheels)
-    if options.write is None:
-        print(printed)
-        return
-    text = options.write.read_text("utf-8")
-    head, _, rest = text.partition(BEGIN)
-    options.write.write_text(f"{head}{BEGIN}\n{printed}\n{END}{rest.partition(END)[2]}", "utf-8")
+    count = missing = 0
+    for wheel in parser.parse_args().wheels:
+        for module, names in modules(wheel).items():
+            absent = [name for name in names if not is_here(module, name)]
+            count, missing = count + len(names), missing + len(absent)
+            if absent:
+                print(f"{module}: {', '.join(absent)}")
+    print(f"{count - missing} of {count} public names import")
+    sys.exit(missing > 0)
 
 
 if __name__ == "__main__":

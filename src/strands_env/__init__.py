@@ -6,16 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
-    from strands_sglang.compat import install
+    import strands_sglang.compat  # noqa: F401 - upstream's package has none
 except ImportError as error:
     raise ImportError(
         "the installed strands_sglang does not belong to strands-rollout: pip uninstall strands-sglang strands-env, "
         "then install strands-rollout again, from where it came, with pip's options --force-reinstall --no-deps"
     ) from error
-
-from strands_env import compat
-
-install(__name__, compat.MODULES, compat.NAMES)
 
 if TYPE_CHECKING:
     from .core import (

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from strands_env.core import Task
+from strands_env.core import Action, TaskContext
 from strands_env.environments import AgentWorldModelEnv
 from strands_env.sandbox import BubblewrapSandbox
 from strands_env.testing import ScriptedModel, call
@@ -122,14 +122,17 @@ def world(files: Path, *replies: Any, **options: Any) -> AgentWorldModelEnv:
     )
 
 
-def task(files: Path, **fields: Any) -> Task:
+def task(files: Path, **fields: Any) -> Action:
     given = {"scenario": "the_shop_1", "verify_code": VERIFIER, "initial_db_path": str(files / "shop.db"), **fields}
-    return Task(message="Buy a cake for 3 euros, and name the total of cart 1.", **given)
+    return Action(message="Buy a cake for 3 euros, and name the total of cart 1.", task_context=TaskContext(**given))
 
 
 def results(result: Any) -> list[tuple[str, str]]:
     blocks = [
-        block["toolResult"] for message in result.messages for block in message["content"] if "toolResult" in block
+        block["toolResult"]
+        for message in result.observation.messages
+        for block in message["content"]
+        if "toolResult" in block
     ]
     return [(block["status"], block["content"][0]["text"]) for block in blocks]
 
@@ -142,10 +145,10 @@ async def test_a_task_is_done_with_the_worlds_tools_and_verified(files: Path) ->
         ("success", '{\n  "name": "cake {number}",\n  "open": true\n}'),
         ("success", '{\n  "total": 5.0\n}'),
     ]
-    assert result.reward_result.reward == 1.0
-    assert result.reward_result.info["verification_result"] == {"result": "complete", "rows": [1, 2]}
+    assert result.reward.reward == 1.0
+    assert result.reward.info["verification_result"] == {"result": "complete", "rows": [1, 2]}
     again = await env.rollout(task(files))  # a database of its own, so this answer is wrong no more than the first
-    assert again.reward_result == result.reward_result
+    assert again.reward == result.reward
     with closing(sqlite3.connect(files / "shop.db")) as db:
         assert db.execute("select count(*) from items").fetchone() == (1,)
 
@@ -184,7 +187,7 @@ async def test_what_the_world_refuses_is_an_error_that_the_model_sees(files: Pat
     assert "Status code: 422" in wrong[1]
     assert crashed == ("error", "Error calling crash. Status code: 500. Response: Internal Server Error")
     assert alive == ("success", '{\n  "total": 2\n}')
-    assert result.reward_result.reward == 0.0
+    assert result.reward.reward == 0.0
 
 
 async def test_a_call_that_takes_too_long_is_an_error_and_the_world_goes_on(files: Path) -> None:
@@ -205,7 +208,7 @@ async def test_an_episode_whose_world_ended_has_no_reward(files: Path) -> None:
     result = await world(files, call("end"), "5.0").rollout(task(files))
     assert result.termination_reason == "tool_error"
     assert "the world ended during a call of end" in result.error.message
-    assert result.reward_result is None
+    assert result.reward is None
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def test_an_episode_has_the_tools_of_its_task_and_is_scored_by_claims(tmp_
         assert result.reward is not None
         assert result.reward.reward == reward
         assert list(result.reward.info["claims"]) == ["Ada\nLovelace.", "In 1815."]
-        shown = [b["toolResult"] for m in result.messages for b in m["content"] if "toolResult" in b]
+        shown = [b["toolResult"] for m in result.observation.messages for b in m["content"] if "toolResult" in b]
         assert [one["status"] for one in shown] == ["success", "error", "error"]
         assert [one["content"][0]["text"] for one in shown][:2] == ["found Ada", "no weather"]
 

@@ -45,7 +45,6 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["compat"],
     ["core", "trackers"],
     ["sandbox", "backends"],
     ["tools"],

@@ -108,5 +108,5 @@ async def test_in_an_environment(tmp_path: Path) -> None:
     for _ in range(2):
         env = Lookups(model_factory=lambda: ScriptedModel([call("look_up", name="ada"), "done"]))
         result = await env.rollout(Action(message="?"))
-        assert result.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "number of ada"}]
+        assert result.observation.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "number of ada"}]
     assert (tmp_path / "log").read_text() == "ada\n"

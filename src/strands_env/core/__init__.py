@@ -29,8 +29,6 @@ and `termination` says how it ended. `rollout` makes environments and runs their
 
 from __future__ import annotations
 
-from strands_sglang.compat import old_names
-
 from .environment import Environment
 from .models import ModelFactory
 from .types import (
@@ -76,5 +74,3 @@ __all__ = [
     "Trajectory",
     "WeightVersionSpan",
 ]
-
-__getattr__ = old_names(__name__)

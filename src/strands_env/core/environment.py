@@ -11,8 +11,8 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Never, Self, get_args
+from types import TracebackType
+from typing import Any, ClassVar, Never, Self
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -21,7 +21,6 @@ from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
-from strands_sglang.compat import old_names
 from strands_sglang.exceptions import refuse_unknown
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
@@ -43,7 +42,6 @@ from .types import (
     RewardCallable,
     RewardFunction,
     StepResult,
-    Task,
     TerminationReason,
     TokenObservation,
     Trajectory,
@@ -108,20 +106,8 @@ class Environment:
         FileNotFoundError: `default_system_prompt_path` does not exist.
     """
 
-    def __class_getitem__(cls, item: Any) -> GenericAlias:
-        return GenericAlias(cls, item)
-
-    task_cls: ClassVar[type[Action]] = Task
-    """`MyTask` of a subclass of `Environment[MyTask]`."""
     default_system_prompt_path: ClassVar[Path | None] = None
     """File with the system prompt of this kind of environment, or None."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            for item in get_args(base):
-                if isinstance(item, type) and issubclass(item, Action):
-                    cls.task_cls = item
 
     def __init__(
         self,
@@ -314,7 +300,7 @@ class Environment:
             try:
                 try:
                     progress.phase = Phase.SETUP
-                    given = (action,) if inspect.signature(self.reset).parameters else ()  # upstream's takes the task
+                    given = (action,) if inspect.signature(self.reset).parameters else ()  # a world may depend on it
                     await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
                     result = self._failed(error, Phase.SETUP)
@@ -602,6 +588,3 @@ def _copied(result: StepResult) -> StepResult:
 def _check_deadline(name: str, value: float | None) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
         raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
-
-
-__getattr__ = old_names(__name__)

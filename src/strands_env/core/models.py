@@ -23,7 +23,6 @@ from strands_sglang.backends.engine.own_models import (
     why_no_answer,
 )
 from strands_sglang.backends.http.served import SERVERS
-from strands_sglang.compat import old_names
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
 from strands_sglang.trajectory.media.processor import image_expander
 
@@ -52,7 +51,7 @@ def __getattr__(name: str) -> Any:
         from strands.models.bedrock import BedrockModel
 
         return BedrockModel
-    return old_names(__name__)(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def sglang_model_factory(

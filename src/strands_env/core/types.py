@@ -24,13 +24,9 @@ from pydantic import (
     FiniteFloat,
     PlainSerializer,
     ValidationInfo,
-    model_serializer,
     model_validator,
 )
 from strands.models import Model
-
-from strands_env.compat import RewardFunctionNames, StepResultNames, step_result_fields
-from strands_sglang.compat import old_names
 
 from .chat import ChatPrompt
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
@@ -232,36 +228,6 @@ class Action(StoredModel):
         return prompt if isinstance(prompt, str) else "\n".join(block["text"] for block in prompt if "text" in block)
 
 
-class Task(Action):
-    """Upstream's name for an `Action`: fields beside the message go to its context, those of subclasses too."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _into_context(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        if isinstance(read := data.get("task_context"), Mapping):  # as `_as_action` wrote it
-            given = {name: read[name] for name in cls.model_fields.keys() - Action.model_fields.keys() if name in read}
-            return given | data
-        if "task_context" in data:
-            return data
-        fields = {name: value for name, value in data.items() if name not in ("message", "context")}
-        context = data.get("context")
-        own = {name: fields[name] for name in fields.keys() & cls.model_fields.keys()}
-        return own | {"message": data.get("message"), "task_context": context or TaskContext(**fields)}
-
-    @model_validator(mode="after")
-    def _with_defaults(self) -> Self:
-        own = {name: getattr(self, name) for name in type(self).model_fields.keys() - Action.model_fields.keys()}
-        if own:
-            self.task_context = self.task_context.model_copy(update=own)
-        return self
-
-    @model_serializer(mode="wrap")
-    def _as_action(self, handler: Any) -> dict[str, Any]:
-        return {name: value for name, value in handler(self).items() if name in Action.model_fields}
-
-
 @lru_cache(maxsize=1024)
 def shared_text(text: str | None) -> str | None:
     """The text itself, one object for equal ones: every sample of a run holds the text of its tools."""
@@ -361,7 +327,7 @@ class RewardResult(StoredModel):
     error: ErrorRecord | None = None
 
 
-class StepResult(StepResultNames, StoredModel):
+class StepResult(StoredModel):
     """The result of `Environment.step`.
 
     Attributes:
@@ -388,11 +354,6 @@ class StepResult(StepResultNames, StoredModel):
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
     is_seeded: bool = Field(default=False, exclude=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_upstream(cls, data: Any) -> Any:
-        return step_result_fields(data, TokenObservation.from_token_manager)
 
     @property
     def main_trajectory(self) -> Trajectory | None:
@@ -421,7 +382,7 @@ class StepResult(StepResultNames, StoredModel):
             raise ValueError(f"the data is not a result, or is damaged or cut off: {error}") from error
 
 
-class RewardFunction(RewardFunctionNames, ABC):
+class RewardFunction(ABC):
     """Scores a step. Subclass it, or give the environment a plain function of the same arguments.
 
     Example:
@@ -510,6 +471,3 @@ def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any
     if inspect.isclass(reward) and hasattr(reward, "compute"):
         raise TypeError(f"give an instance of the reward function, {reward.__name__}(...), not the class {reward!r}")
     return reward if hasattr(reward, "compute") else FunctionReward(reward, threads)
-
-
-__getattr__ = old_names(__name__)

@@ -24,10 +24,6 @@ from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
-from strands_sglang.compat import old_names
-
-__path__: list[str] = []  # submodules of upstream: strands_sglang.compat
-__getattr__ = old_names(__name__)
 
 _GUEST = Path(__file__).with_name("agent_world_guest.py")
 _START_SECONDS = 60.0
@@ -94,7 +90,8 @@ class AgentWorldModelEnv(Environment):
 
     ```python
     env = AgentWorldModelEnv(model_factory=factory, envs_path="outputs/gen_envs.jsonl")
-    task = Task(message="...", scenario="e_commerce_33", verify_code=code, initial_db_path="outputs/databases/....db")
+    world = TaskContext(scenario="e_commerce_33", verify_code=code, initial_db_path="outputs/databases/....db")
+    task = Action(message="...", task_context=world)
     ```
 
     Args:

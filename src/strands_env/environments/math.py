@@ -7,9 +7,7 @@ from typing import Any
 
 from strands_env.core import Environment
 from strands_env.tools.calculator import calculator
-from strands_sglang.compat import old_names
 
-__path__: list[str] = []  # submodules of upstream: strands_sglang.compat
 _DEFAULT: Any = object()
 
 
@@ -34,6 +32,3 @@ class MathEnv(Environment):
     def get_tools(self) -> list[Any]:
         """The tools that were chosen."""
         return self.tools
-
-
-__getattr__ = old_names(__name__)

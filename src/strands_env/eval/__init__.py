@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strands_env.core.rollout import EnvFactory, LocalExecutor
-from strands_sglang.compat import old_names
 
 from .errors import (
     ConfigMismatchError,
@@ -18,7 +17,7 @@ from .errors import (
     TooManyFailuresError,
     UnknownBenchmarkError,
 )
-from .metrics import MetricFunction, Prices, RunSummary, ScoreTable, compare, summarize
+from .metrics import MetricFn, MetricFunction, Prices, RunSummary, ScoreTable, compare, pass_at_k_metric, summarize
 from .registry import (
     describe_benchmarks,
     get_benchmark,
@@ -50,6 +49,7 @@ __all__ = [
     "GroupPolicy",
     "HubDataset",
     "LocalExecutor",
+    "MetricFn",
     "MetricFunction",
     "Prices",
     "Progress",
@@ -70,6 +70,7 @@ __all__ = [
     "get_benchmark",
     "list_benchmarks",
     "list_unavailable_benchmarks",
+    "pass_at_k_metric",
     "read_results",
     "read_scores",
     "register_eval",
@@ -79,8 +80,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("AIMEEvaluator", "AIME2024Evaluator", "AIME2025Evaluator"):  # the latter two as upstream
-        from .benchmarks import mathematics
+    if name == "AIMEEvaluator":
+        from .benchmarks.mathematics import AIMEEvaluator
 
-        return getattr(mathematics, name)
-    return old_names(__name__)(name)
+        return AIMEEvaluator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
-from strands_env.compat import EvalSampleNames, eval_sample_fields
 from strands_env.core import Action, ErrorRecord, StepResult, Trajectory
 
 
@@ -39,7 +38,7 @@ class Score(NamedTuple):
     duration_s: float
 
 
-class EvalSample(EvalSampleNames, BaseModel):
+class EvalSample(BaseModel):
     """One sample of one task.
 
     Attributes:
@@ -63,8 +62,6 @@ class EvalSample(EvalSampleNames, BaseModel):
     place: int | None = None
     attempts: int = 1
     duration_s: float = 0.0
-
-    _of_upstream = model_validator(mode="before")(eval_sample_fields)
 
     @property
     def reward(self) -> float | None:

@@ -7,7 +7,6 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from strands_sglang.compat import old_names
 from strands_sglang.exceptions import install_command
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def create_env_factory(model_factory: Any, **options: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        return old_names(__name__)(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOMES[name] != "results":
         check_harbor()
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -20,7 +20,6 @@ from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.eval.benchmarks.grading import MATCH, judged, published
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_rows
-from strands_sglang.compat import old_names
 
 URL = "https://openaipublic.blob.core.windows.net/simple-evals/browse_comp_test_set.csv"
 QUESTIONS = 1266
@@ -82,6 +81,3 @@ def decrypted(text: str, password: str) -> str:
     """The text whose base64 form was combined, byte by byte, with the repeated SHA-256 of a password."""
     key = itertools.cycle(hashlib.sha256(password.encode()).digest())
     return bytes(byte ^ mask for byte, mask in zip(base64.b64decode(text), key, strict=False)).decode()
-
-
-__getattr__ = old_names(__name__)

@@ -9,7 +9,6 @@ from typing import Any
 
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_sglang.compat import old_names
 
 LETTERS = "ABCD"
 SYSTEM_PROMPT = 'Answer the multiple-choice question. Reason first; end with the line "Answer: X", X being the letter.'
@@ -81,6 +80,3 @@ class GPQAExtendedEvaluator(GPQAEvaluator):
 
     benchmark_name = "gpqa-extended"
     dataset = HubDataset(path="Idavidrein/gpqa", name="gpqa_extended", split="train", size=546)
-
-
-__getattr__ = old_names(__name__)

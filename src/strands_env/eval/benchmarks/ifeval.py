@@ -20,7 +20,6 @@ from typing import Any
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.core.threads import reward_threads
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
-from strands_sglang.compat import old_names
 from strands_sglang.exceptions import install_command
 
 Arguments = Mapping[str, Any]
@@ -302,6 +301,3 @@ class IFEvalEvaluator(Benchmark):
         rules = {"instructions": list(names), "arguments": arguments}
         context = TaskContext(id=f"{self.benchmark_name}_{name}", **rules)
         return Action(message=prompt, task_context=context)
-
-
-__getattr__ = old_names(__name__)

@@ -32,7 +32,6 @@ from strands_env.environments.chat import ask
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_sglang import MaxToolIterationsReachedError
-from strands_sglang.compat import old_names
 from strands_sglang.conversation.messages import MALFORMED_KEY
 
 INSTALL = "git clone https://github.com/sierra-research/tau2-bench && pip install -e ./tau2-bench"
@@ -446,6 +445,3 @@ class Tau2MockEvaluator(Tau2Evaluator):
 
     benchmark_name = "tau2-mock"
     domain = "mock"
-
-
-__getattr__ = old_names(__name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from strands_sglang.compat import old_names
-
 from .comparison import Comparison, compare, sign_flip_test
 from .interval import Interval, interval_of, mean_interval, possible_range
 from .passk import pass_at_k, pass_hat_k
@@ -13,6 +11,7 @@ from .table import Prices, PromptScores, ScoreTable
 __all__ = [
     "Comparison",
     "Interval",
+    "MetricFn",
     "MetricFunction",
     "Prices",
     "PromptScores",
@@ -26,10 +25,13 @@ __all__ = [
     "interval_of",
     "mean_interval",
     "pass_at_k",
+    "pass_at_k_metric",
     "pass_hat_k",
     "possible_range",
     "sign_flip_test",
     "summarize",
 ]
 
-__getattr__ = old_names(__name__)
+# Names of upstream.
+MetricFn = MetricFunction
+pass_at_k_metric = compute_pass_at_k

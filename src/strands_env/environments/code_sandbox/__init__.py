@@ -61,7 +61,7 @@ class CodeSandboxEnv(Environment):
         ValueError: An option does not fit another, or is out of range.
     """
 
-    default_system_prompt_path = Path(__file__).with_name("prompts") / "code_sandbox.md"
+    default_system_prompt_path = Path(__file__).parents[1] / "prompts" / "code_sandbox.md"
 
     def __init__(
         self,

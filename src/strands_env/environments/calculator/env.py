@@ -1,0 +1,5 @@
+"""Upstream's path for `CalculatorEnv`."""
+
+from . import CalculatorEnv
+
+__all__ = ["CalculatorEnv"]

@@ -1,0 +1,5 @@
+"""Upstream's path for `AIMEEvaluator`."""
+
+from .benchmarks.mathematics import AIMEEvaluator
+
+__all__ = ["AIMEEvaluator"]
