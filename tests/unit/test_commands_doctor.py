@@ -72,10 +72,29 @@ def test_a_server_that_does_not_answer_is_broken(capsys: pytest.CaptureFixture[s
 def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "requires", lambda _: ["here>=1; extra == 'a'", "gone[x]>=1 ; extra == 'b'", "core"])
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gone" else "1")
+    monkeypatch.setattr(metadata, "packages_distributions", dict)
     findings = list(doctor._extras())
     assert one("extras", doctor.State.FIT, findings).found == "a"
     missing = one("extras", doctor.State.MISSING, findings)
     assert missing.found == "b: without gone" and "[b]" in (missing.advice or "")
+
+
+def test_an_extra_that_cannot_be_imported_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, code in {"fine": "", "lame": "import no_such_library", "dead": "import os; os._exit(3)"}.items():
+        (tmp_path / f"{name}.py").write_text(code)
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (info / "RECORD").write_text(f"{name}.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    needed = ["fine; extra == 'a'", "lame; extra == 'b'", "fine; extra == 'b'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: needed)
+    findings = list(doctor._extras())
+    assert one("extras", doctor.State.FIT, findings).found == "a"
+    broken = one("extras", doctor.State.BROKEN, findings)
+    assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
+    needed.append("dead; extra == 'c'")
+    assert "dead cannot be imported: Python ended with status 3" in str(list(doctor._extras()))
 
 
 def test_upstream_beside_this_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -130,20 +130,58 @@ def _package() -> Iterator[PartFinding]:
 
 def _extras() -> Iterator[PartFinding]:
     wanted: dict[str, list[str]] = {}
-    for text in metadata.requires(DISTRIBUTION) or ():
-        match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", text)
-        if match and match[2] not in _OWN_EXTRAS and ("linux" not in text or sys.platform == "linux"):
-            wanted.setdefault(match[2], []).append(match[1])
-    lacking = {extra: [name for name in names if _version(name) is None] for extra, names in wanted.items()}
-    yield PartFinding(
-        part="extras",
-        state=State.FIT,
-        found=", ".join(extra for extra, names in lacking.items() if not names) or "none",
-    )
-    for extra, names in lacking.items():
-        if names:
-            found = f"{extra}: without {', '.join(names)}"
+    for extra, name in _requirements(DISTRIBUTION):
+        if extra not in _OWN_EXTRAS:
+            wanted.setdefault(extra, []).append(name)
+    installed = {name for names in wanted.values() for name in names if _version(name) is not None}
+    broken = _import_errors(installed)
+    fit = [extra for extra, names in wanted.items() if installed.issuperset(names) and broken.keys().isdisjoint(names)]
+    yield PartFinding(part="extras", state=State.FIT, found=", ".join(fit) or "none")
+    for extra, names in wanted.items():
+        if lacking := [name for name in names if name not in installed]:
+            found = f"{extra}: without {', '.join(lacking)}"
             yield PartFinding(part="extras", state=State.MISSING, found=found, advice=install_command(extra))
+    for name, error in broken.items():
+        extras = ", ".join(extra for extra, names in wanted.items() if name in names)
+        advice = f"pip install --force-reinstall {name}"
+        found = f"{extras}: {name} cannot be imported: {error}"
+        yield PartFinding(part="extras", state=State.BROKEN, found=found, advice=advice)
+
+
+def _requirements(distribution: str) -> Iterator[tuple[str, str]]:
+    """The extras of an installed distribution, each with the distributions that it needs on this system."""
+    for text in metadata.requires(distribution) or ():
+        match = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?.*extra == ['\"]([\w-]+)['\"]", text)
+        if match and ("linux" not in text or sys.platform == "linux"):
+            name, inner, extra = match.groups()
+            yield extra, name
+            if inner and _version(name) is not None:
+                yield from ((extra, each) for of, each in _requirements(name) if of in inner.split(","))
+
+
+def _import_errors(distributions: Collection[str]) -> dict[str, str]:
+    """Distributions that are installed and cannot be imported; in another process, since a library may crash."""
+    modules: dict[str, str] = {}
+    for module, names in metadata.packages_distributions().items():
+        for name in names:
+            name = re.sub(r"[-_.]+", "-", name).lower()
+            if not module.startswith("_") and name in distributions and modules.get(name) != name.replace("-", "_"):
+                modules[name] = module
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: importlib.import_module(name); said = ''\n"
+        "    except BaseException as error: said = ' '.join(f'{type(error).__name__}: {error}'.split())\n"
+        "    print('imported', name, said, flush=True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *modules.values()], capture_output=True, text=True, env=environment, check=False
+    )
+    said = dict(re.findall(r"^imported (\S+) (.*)$", done.stdout, re.MULTILINE))
+    crashed = f"Python ended with status {done.returncode}"
+    errors = {name: said.get(module, crashed) for name, module in modules.items()}
+    return {name: error for name, error in errors.items() if error}
 
 
 def _version(name: str) -> str | None:
