@@ -25,7 +25,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-FAST_PATHS = "pieces compiled_deltas history_memory held_paths shared_prompts shared_history silent_spans flat_loop"
+FAST_PATHS = "pieces history_memory held_paths shared_prompts shared_history silent_spans flat_loop"
 BENCHMARKS = {
     "provider_floor": "provider_floor",
     "fast_paths": f"provider_floor --sizes 3k 36k --arms environment --without all {FAST_PATHS}",

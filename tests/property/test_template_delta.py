@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_sglang.conversation.fast_paths import FastPath
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import ChatTemplate, DeltaRenderer, Path
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS
@@ -62,7 +61,7 @@ def rounds(draw: st.DrawFn) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]
 @given(data=st.data())
 def test_the_parts_add_up_to_the_whole(family: str, data: st.DataObject) -> None:
     template, stops = TEMPLATES[family]
-    renderer = DeltaRenderer(template, tools=TOOLS, stop_tokens=stops, compiles=FastPath.COMPILED_DELTAS.is_on)
+    renderer = DeltaRenderer(template, tools=TOOLS, stop_tokens=stops)
     messages: list[dict[str, Any]] = [{"role": "user", "content": data.draw(sentences)}]
     if data.draw(st.booleans()):
         messages.insert(0, {"role": "system", "content": data.draw(sentences)})
@@ -106,7 +105,7 @@ def test_any_closer_and_separator(closer: str, separator: str, content: str, tru
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}" + closer
         + "{{ " + body + " }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )  # fmt: skip
-    renderer = DeltaRenderer(source, stop_tokens=[closer], compiles=FastPath.COMPILED_DELTAS.is_on)
+    renderer = DeltaRenderer(source, stop_tokens=[closer])
     history, new = (
         [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}],
         [{"role": "user", "content": content}],

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.fast_paths import FastPath
 from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import ChatTemplate, DeltaNote, DeltaRenderer, Path, generation_opens_reasoning
 from strands_sglang.template import renderer as renderer_module
@@ -23,7 +22,6 @@ ENDS = {
 
 def renderer(source: str = CHATML, **options: Any) -> DeltaRenderer:
     options = {"tools": TOOLS, "stop_tokens": ENDS.get(source, ["<|im_end|>"]), **options}
-    options.setdefault("compiles", FastPath.COMPILED_DELTAS.is_on)
     return DeltaRenderer(source, **options)
 
 

@@ -23,8 +23,6 @@ class FastPath(StrEnum):
     PIECES = "pieces"
     """Byte-level BPE encodes and decodes piece by piece in Python; plainly, the Rust tokenizer does. In
     `conversation/pieces.py`."""
-    COMPILED_DELTAS = "compiled_deltas"
-    """New messages are filled into constant text; plainly, the template renders them. In `template/compiled.py`."""
     HISTORY_MEMORY = "history_memory"
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""

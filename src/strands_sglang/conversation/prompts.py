@@ -32,7 +32,6 @@ from ..template import (
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
-from .fast_paths import FastPath
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .shared_prompts import EncodedRoot, SharedPrompts, shared_prompts
@@ -263,7 +262,6 @@ class PromptBuilder:
             control_texts=self._tokens.control_texts,
             control_tokens=self.options["control_tokens"],
             dropped_content=self.options["dropped_content"],
-            compiles=FastPath.COMPILED_DELTAS.is_on,
         )
 
     def root(self, dialect: Dialect, location: Location, messages: Messages, system_prompt: str) -> Prompt:

@@ -70,7 +70,7 @@ class ChatTemplate:
         self.special_values: dict[str, str] = {k: str(v) for k, v in (special_values or {}).items() if v is not None}
         self._variables: dict[str, Any] = {"documents": None, **self.special_values}
         if clock is not None:
-            self._variables["strftime_now"] = lambda fmt: clock().strftime(fmt)
+            self._variables["strftime_now"] = lambda format: clock().strftime(format)
         values = repr(sorted(self.special_values.items())).encode("utf-8", "surrogatepass")
         self._digests: dict[str, Hashable] = {
             name: hashlib.sha256(text.encode("utf-8", "surrogatepass") + b"\0" + values).digest()
@@ -129,11 +129,6 @@ class ChatTemplate:
         """Equal messages always print the same: plain jinja that does not read the clock."""
         return self._renderer is None and not any("strftime_now" in text for text in self._texts.values())
 
-    @property
-    def variables(self) -> frozenset[str]:
-        """Names of the variables that every rendering passes, besides messages and tools."""
-        return frozenset(self._variables)
-
     def _name(self, tools_present: bool) -> str:
         return "tool_use" if tools_present and "tool_use" in self._texts else "default"
 
@@ -156,8 +151,14 @@ class ChatTemplate:
             Exception: Whatever the template raises (`jinja2.TemplateError`, `TypeError`, ...).
         """
         if self._renderer is None:
-            text, variables = self.inputs(messages, tools=tools, add_generation_prompt=add_generation_prompt, **kwargs)
-            return compile_template(text).render(variables)
+            variables = {
+                "messages": [with_plain_content(message) for message in messages],
+                "tools": tools if tools is None or isinstance(tools, list) else list(tools),
+                "add_generation_prompt": add_generation_prompt,
+                **self._variables,
+                **kwargs,
+            }
+            return compile_template(self._texts[self._name(tools is not None)]).render(variables)
         plain = [with_plain_content(message) for message in messages]
         printed = self._renderer(
             plain,
@@ -169,24 +170,6 @@ class ChatTemplate:
         if not isinstance(printed, str):
             raise TemplateError(f"apply_chat_template(tokenize=False) returned {type(printed).__name__}, expected str")
         return printed
-
-    def inputs(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
-        **kwargs: Any,
-    ) -> tuple[str, dict[str, Any]]:
-        """The jinja text and the variables of a rendering."""
-        variables = {
-            "messages": [with_plain_content(message) for message in messages],
-            "tools": tools if tools is None or isinstance(tools, list) else list(tools),
-            "add_generation_prompt": add_generation_prompt,
-            **self._variables,
-            **kwargs,
-        }
-        return self._texts[self._name(tools is not None)], variables
 
 
 def _named_texts(own: Any) -> dict[str, str]:
@@ -282,18 +265,18 @@ class _Dict:
         return dict.fromkeys(*args, **kwargs)
 
 
-class Namespace(jinja2.utils.Namespace):
+class _Namespace(jinja2.utils.Namespace):
     """`namespace(...)` that refuses names starting with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, rest = args[0], args[1:]
         attrs = dict(*rest, **kwargs)
         for name in attrs:
-            Namespace._check(name)
+            _Namespace._check(name)
         jinja2.utils.Namespace.__init__(self, attrs)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        Namespace._check(name)
+        _Namespace._check(name)
         jinja2.utils.Namespace.__setitem__(self, name, value)
 
     @staticmethod
@@ -346,15 +329,11 @@ def _raise_exception(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _FORMATTERS = frozenset({"format", "format_map"})
 
 
-class TemplateEnvironment(ImmutableSandboxedEnvironment):
+class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox with short cuts to what it would find anyway: most of the time of a rendering goes into lookups."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -374,19 +353,19 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
-def configure(sandbox: type[TemplateEnvironment] = TemplateEnvironment) -> TemplateEnvironment:
-    """An environment for chat templates."""
-    env = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
-    env.filters["tojson"] = _tojson
-    env.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=Namespace)
-    return env
-
-
 @lru_cache(maxsize=256)
 def compile_template(text: str) -> jinja2.Template:
     """Compile a chat template, cached by text; `TemplateError` if it is not valid jinja."""
+    env = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = _tojson
+    env.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=lambda format: datetime.now().strftime(format),
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
     try:
-        return configure().from_string(text)
+        return env.from_string(text)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
             f"chat template is not valid jinja: {error.message} (line {error.lineno}); pass another chat_template="

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -69,15 +69,34 @@ def survives(content: str, printed: str) -> bool:
     return not words or (bool(kept) and all(word in kept or "<" in word for word in words))
 
 
-def require_content(messages: Sequence[Message], text: str, render: Render, *, assistant: bool = True) -> None:
+Skeletons = dict[Hashable, list[str]]
+"""Renderings with markers by kind of messages: constant texts, with the markers between them."""
+
+_MAX_SKELETONS: Final = 1024
+
+
+def require_content(
+    messages: Sequence[Message],
+    text: str,
+    render: Render,
+    *,
+    assistant: bool = True,
+    skeletons: Skeletons | None = None,
+) -> None:
     """Check that the content of every message is in its place in `text`, the result of `render(messages)`.
 
-    Text must be found; of other parts (images, ...) one must be missed when it is left out. `assistant` includes what
-    assistant turns say, reasoning excepted. Raises `LostContentError`.
+    Text must be found; of other parts (images, ...) one must be missed when it is left out.
+
+    Args:
+        assistant: Check also what assistant turns say, reasoning excepted.
+        skeletons: Keeps renderings with markers for later calls, so that these need none of their own.
+
+    Raises:
+        LostContentError: A content was lost.
     """
     pieces = _pieces(messages, assistant=assistant)
     if pieces:
-        _require_texts(pieces, messages, text, render)
+        _require_texts(pieces, messages, text, render, {} if skeletons is None else skeletons)
     for at, message in enumerate(messages):
         content = message.get("content")
         parts: Sequence[Any] = content if isinstance(content, list | tuple) else ()
@@ -154,23 +173,34 @@ def _said(text: str) -> str:
     return text[max(closed)[0] :] if closed else text
 
 
-def _require_texts(pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render) -> None:
+def _require_texts(
+    pieces: list[_Piece], messages: Sequence[Message], text: str, render: Render, skeletons: Skeletons
+) -> None:
+    # A skeleton proves nothing by itself, the walk along it does. So the key need not say all that a skeleton depends
+    # on (ids of calls, text that the template looks at): one that does not fit any more is rendered again.
+    key = tuple((piece.message, piece.part, piece.role, messages[piece.message].get("name")) for piece in pieces)
+    known = skeletons.get(key)
+    if known is not None and _are_aligned(pieces, text, known):
+        return
     skeleton = _rendered(render, _with_markers(messages, pieces))
     if skeleton is not None:  # else the template looks into the content
         for piece in pieces:
             if piece.marker not in skeleton:
                 raise _lost(piece)
-        if _are_aligned(pieces, text, skeleton):
+        parts = _split_at(tuple(piece.marker for piece in pieces)).split(skeleton)
+        if len(skeletons) >= _MAX_SKELETONS:
+            skeletons.clear()
+        skeletons[key] = parts
+        if _are_aligned(pieces, text, parts):
             return
     for piece in pieces:
         if not _is_in_place(piece, messages, text, render):
             raise _lost(piece)
 
 
-def _are_aligned(pieces: list[_Piece], text: str, skeleton: str) -> bool:
+def _are_aligned(pieces: list[_Piece], text: str, parts: list[str]) -> bool:
     """Walk along text and skeleton together; False if a piece is not in its place."""
     by_marker = {piece.marker: piece for piece in pieces}
-    parts = _split_at(tuple(by_marker)).split(skeleton)
     if not text.startswith(parts[0]):
         return False
     at = len(parts[0])

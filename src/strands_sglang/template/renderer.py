@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import Message, Path, calls_of, name_results, short_base
 from .chat_template import ChatTemplate, pin, plain
-from .compiled import CompiledDelta, Frame, compile_delta, frame_of
 from .control_tokens import (
     ControlTexts,
     ControlTokens,
@@ -25,7 +24,7 @@ from .control_tokens import (
     spelled_error,
     unmark,
 )
-from .loss import DroppedContent, require_calls, require_content, separated
+from .loss import DroppedContent, Skeletons, require_calls, require_content, separated
 from .report import Flag, Report
 from .self_check import Knowledge, self_check
 from .step import Plant, StepRenderer, Suffix, Vocabulary, describe, printed_call
@@ -34,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 _warned: set[Hashable] = set()
 """Templates of which the user was warned."""
-
-_MAX_COMPILED = 1024
-"""Compiled deltas that are kept for a template, one for each combination of roles and tool names."""
 
 _MAX_PRINTED_CALLS = 256
 """Printed calls that are kept for a template, one or two for each list of tools."""
@@ -90,7 +86,6 @@ class DeltaRenderer:
         control_texts: The tokens among `special_tokens` that are flagged special. Stop tokens count anyway, and so do
             special tokens that the template prints, except that only tool results may not spell its tags.
         dropped_content: Policy for a first prompt that would lose text or calls of past assistant turns.
-        compiles: Fill a step of a known shape into constant text; False renders each.
 
     Raises:
         TemplateError: The jinja text is not valid.
@@ -108,7 +103,6 @@ class DeltaRenderer:
         control_tokens: ControlTokens | Literal["split", "error", "allow"] = ControlTokens.SPLIT,
         control_texts: Sequence[str] = (),
         dropped_content: DroppedContent | Literal["separate", "error", "allow"] = DroppedContent.SEPARATE,
-        compiles: bool = True,
     ) -> None:
         if isinstance(template, ChatTemplate):
             if special_values is not None:
@@ -132,8 +126,7 @@ class DeltaRenderer:
             vocabulary=vocabulary,
         )
         self._knowledge: Knowledge | None = None
-        self._compiles = compiles
-        self._compiled: dict[tuple[Any, ...], CompiledDelta | None] = {}
+        self._skeletons: Skeletons = {}
         self._checked = self._step
 
     @property
@@ -242,41 +235,13 @@ class DeltaRenderer:
             return self._render_delta(ready, history, new, Path.FULL, end)
         base = [*short_base(history), history[-1]]
         try:
-            known_stop = ready.vocabulary is self._step.vocabulary
-            is_compilable = known_stop and len(base) > 1 and self._compiles
-            frame = frame_of(base, new) if is_compilable else None
-            if frame is None:
-                return self._render_delta(ready, base, new, Path.COMPACT, end)
-            return self._compiled_delta(frame, end) or self._render_and_compile(frame, ready, base, new, end)
+            return self._render_delta(ready, base, new, Path.COMPACT, end)
         except TemplateError as refused:
             # Refused only what the template cannot express: the full history is the definition of that.
             try:
                 return self._render_delta(ready, history, new, Path.FULL, end)
             except TemplateError:
                 raise refused from refused.__cause__
-
-    def _compiled_delta(self, frame: Frame, end: _SampledEnd) -> Delta | None:
-        """The delta without rendering; None if the step is not compiled, or something about these contents matters."""
-        compiled = self._compiled.get(frame.key)
-        if compiled is None or (text := compiled.text(frame.values)) is None:
-            return None
-        if self._control_tokens is not ControlTokens.ALLOW:
-            spelled = self._controls.in_results.search
-            if any(spelled(frame.values[slot]) for slot in compiled.printed):
-                return None
-        text, note = _reconcile(Suffix(text=text, boundary=compiled.boundary), end)
-        closer = compiled.boundary.closer
-        return Delta(text=text, path=Path.COMPACT, closer=closer, notes=() if note is None else (note,))
-
-    def _render_and_compile(
-        self, frame: Frame, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], end: _SampledEnd
-    ) -> Delta:
-        delta = self._render_delta(step, history, new, Path.COMPACT, end)
-        if frame.key not in self._compiled and not self._tools_spell:
-            if len(self._compiled) >= _MAX_COMPILED:
-                self._compiled.clear()
-            self._compiled[frame.key] = compile_delta(step, history, new)
-        return delta
 
     def _render_delta(
         self, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], path: Path, end: _SampledEnd
@@ -293,7 +258,10 @@ class DeltaRenderer:
         rendered = self._marked(render, [*history, *new])
         assert suffix is not None
         require_content(
-            new, unmark(suffix.text).text, lambda other: unmark(step.suffix(history, other, path).text).text
+            new,
+            unmark(suffix.text).text,
+            lambda other: unmark(step.suffix(history, other, path).text).text,
+            skeletons=self._skeletons,
         )
         return Delta(
             text=rendered.text,
