@@ -1,7 +1,7 @@
 """Drift by family: what rendering a history again, tokenising its text again, and a client's history would change.
 
     python -m benchmarks.drift_families FOLDER              # play the templates of a folder, keep the counts
-    python -m benchmarks.drift_families --write docs/drift.md   # the tables, from the counts that are kept
+    python -m benchmarks.drift_families --write benchmarks/drift.md   # the tables, from the counts that are kept
 
 The folder holds chat templates (`*.jinja`), `index.tsv` (file, family, special and stop tokens) and
 `conversations.json`. For each template the recorded conversations are played turn by turn, as a client that keeps

@@ -1,7 +1,7 @@
 """Drift by program: turns of unmodified agent programs that a chat template alone would not give back.
 
     AGENT_CLIENTS_HOME=... python -m benchmarks.drift_programs FOLDER      # run the programs, keep what was seen
-    python -m benchmarks.drift_programs --write docs/drift.md              # the table, from what is kept
+    python -m benchmarks.drift_programs --write benchmarks/drift.md              # the table, from what is kept
 
 The programs are those of `tests/agent_programs.py`, as installed; the folder is that of `drift_families.py`. Each runs
 an episode in a sandbox, against the gateway: a scripted model has its shell called once for every way of writing a

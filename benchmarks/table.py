@@ -1,6 +1,6 @@
 """Runs benchmarks, keeps their figures with the machine they were taken on, and writes them as tables.
 
-    python -m benchmarks.table [NAME...] [--no-run] [--write docs/performance.md] [--arguments "..."]
+    python -m benchmarks.table [NAME...] [--no-run] [--write benchmarks/figures.md] [--arguments "..."]
 
 Each benchmark runs as `python -m benchmarks.NAME`. The lines it prints that are JSON objects are its figures; they are
 kept in `benchmarks/results/NAME.json`. `--no-run` uses what is kept. The tables go to the standard output, and with

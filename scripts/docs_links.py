@@ -1,7 +1,7 @@
 """Copy the documentation for the site: scripts/docs_links.py SOURCE TARGET
 
-Links to files outside docs/, which the site lacks, become their paths in the repository, and pictures among them are
-copied along.
+Files outside docs/ that a page links to are copied along: pictures as they are, everything else as text. Links to
+folders become their paths.
 """
 
 import re
@@ -10,23 +10,25 @@ import sys
 from pathlib import Path
 
 _OUTSIDE = re.compile(
-    r"(?P<picture>!?)\[(?P<text>[^\]]+)\]\(\.\./(?P<path>(?:examples|src|tests|benchmarks|scripts|deploy)/[^)#]*)"
-    r"(?:#[^)]*)?\)"
+    r"(?P<picture>!?)\[(?P<text>[^\]]+)\]\((?P<up>(?:\.\./)+)"
+    r"(?P<path>(?:(?:examples|src|tests|benchmarks|scripts|deploy)/[^)#]*)|README\.md|CONTRIBUTING\.md|CHANGELOG\.md)(?:#[^)]*)?\)"
 )
 
 
-def without_outside(markdown: str, root: Path, target: Path) -> str:
-    """The page with `[text](../examples/a.py)` as text and path, or the path alone where the text says no more."""
+def copy_outside(markdown: str, root: Path, target: Path, up: str = "") -> str:
+    """The page with its links to files outside docs/ leading to copies in `target/files`, `up` from the page."""
 
-    def inside(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         path, text = match["path"], match["text"]
-        if match["picture"]:
-            name = path.replace("/", "-")
-            shutil.copyfile(root / path, target / name)
-            return f"![{text}]({name})"
-        return f"`{path}`" if text.strip("`/") in path else f"{text} (`{path}`)"
+        if (root / path).is_dir():
+            return f"`{path}`" if text.strip("`/") in path else f"{text} (`{path}`)"
+        # A browser shows text and downloads the rest; a page in Markdown would be taken for one of the site's own.
+        name = f"files/{path}" + ("" if match["picture"] else ".txt")
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path, target / name)
+        return f"{match['picture']}[{text}]({up}{name})"
 
-    return _OUTSIDE.sub(inside, markdown)
+    return _OUTSIDE.sub(replace, markdown)
 
 
 def main(source: Path, target: Path) -> None:
@@ -34,7 +36,8 @@ def main(source: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     for page in target.rglob("*.md"):
-        page.write_text(without_outside(page.read_text(encoding="utf-8"), source.resolve().parent, target), "utf-8")
+        up = "../" * (len(page.relative_to(target).parts) - 1)
+        page.write_text(copy_outside(page.read_text(encoding="utf-8"), source.resolve().parent, target, up), "utf-8")
 
 
 if __name__ == "__main__":

@@ -51,5 +51,5 @@ def test_figures_go_between_the_markers_and_nowhere_else() -> None:
 
 
 def test_the_page_on_performance_has_the_markers() -> None:
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "figures.md").read_text(encoding="utf-8")
     assert write_between(page, "x").count(BEGIN) == 1

@@ -58,7 +58,7 @@ def test_what_a_template_keeps_forgets_or_never_prints_is_counted(tmp_path: Path
 
 def test_the_page_holds_what_is_printed_from_the_counts_that_are_kept() -> None:
     made = runpy.run_path(str(BENCHMARK))
-    _, marker, printed = (ROOT / "docs" / "drift.md").read_text("utf-8").partition(made["MARKER"])
+    _, marker, printed = (ROOT / "benchmarks" / "drift.md").read_text("utf-8").partition(made["MARKER"])
     assert marker and printed.strip() == made["page"]()
     kept = json.loads(made["FAMILIES"].read_text("utf-8"))
     through = [totals for row in kept for totals in row["dialects"].values()]
@@ -68,7 +68,8 @@ def test_the_page_holds_what_is_printed_from_the_counts_that_are_kept() -> None:
 def test_the_page_holds_the_programs_that_are_kept() -> None:
     from benchmarks import drift_programs
 
-    page, kept = (ROOT / "docs" / "drift.md").read_text("utf-8"), json.loads(drift_programs.KEPT.read_text("utf-8"))
+    page = (ROOT / "benchmarks" / "drift.md").read_text("utf-8")
+    kept = json.loads(drift_programs.KEPT.read_text("utf-8"))
     printed = page.partition(drift_programs.BEGIN)[2].partition(drift_programs.END)[0]
     assert printed.strip() == drift_programs.table(kept).strip()
     assert all(each["kept_by_gateway"] for each in kept)
