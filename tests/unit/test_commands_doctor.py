@@ -111,10 +111,10 @@ def test_a_file_system_with_another_clock_is_broken(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_sandbox_the_reason_is_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
+    def refuse(*_: object, **options: object) -> None:
         raise SandboxUnavailableError("bubblewrap is missing: install it")
 
-    monkeypatch.setattr("strands_env.sandbox.BubblewrapSandbox.__aenter__", refuse)
+    monkeypatch.setattr("strands_env.sandbox.BubblewrapSandbox.__init__", refuse)
     (finding,) = doctor._sandbox()
     assert (finding.state, finding.advice) == (doctor.State.MISSING, "bubblewrap is missing: install it")
 

@@ -4,6 +4,7 @@
 - ```` ```python title="file" ````: a file of a tutorial, which a test of its own runs.
 - ```` ```python runnable ````: is executed, in a process of its own, in an empty folder.
 - ```` ```python runnable needs=trl,torch ````: the same where these packages are installed.
+- ```` ```python runnable needs=bubblewrap ````: the same where sandboxes are isolated.
 - ```` ```text output ```` right after a runnable block: exactly what it prints.
 """
 
@@ -24,6 +25,7 @@ import pytest
 from strands_env.commands.cli import main as command_line
 from tests.conftest import ROOT
 from tests.unit.docs_block import AWAITING, run_block
+from tests.unit.sandbox_support import unavailable
 
 DOCUMENTS = sorted(
     path
@@ -99,6 +101,10 @@ def test_every_python_block_is_run_or_says_why_not() -> None:
 @pytest.mark.parametrize(("block", "output"), list(python_blocks(runnable=True)), ids=str)
 def test_runnable_code_runs(block: Block, output: str | None, tmp_path: Path) -> None:
     needed = [name for names in re.findall(r"needs=(\S+)", block.info) for name in names.split(",")]
+    if "bubblewrap" in needed:
+        needed.remove("bubblewrap")
+        if reason := unavailable():
+            pytest.skip(f"no isolation here: {reason}")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"needs the packages {missing}")
     status, said, errors = run_block("\n" * block.line + block.body, str(block), tmp_path)
