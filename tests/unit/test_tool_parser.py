@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 
 import pytest
 
+from strands_sglang import SGLangModel
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.tool_parsers import (
     TOOL_PARSER_REGISTRY,
@@ -25,6 +27,8 @@ from strands_sglang.tool_parsers import (
     register_tool_parser,
 )
 from strands_sglang.tool_parsers.reasoning import SegmentKind
+from tests.provider_support import Replay, completion, tokenizer
+from tests.tool_call_writer import render
 
 EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
 every_parser = pytest.mark.parametrize("parser", EVERY, ids=lambda parser: type(parser).__name__)
@@ -130,7 +134,7 @@ def test_text_without_calls(parser: ToolParser) -> None:
 
 @closed_by_marker
 def test_calls_are_numbered_in_the_order_of_the_text(parser: ToolParser) -> None:
-    text = " and ".join(parser.render(name, {"q": name}) for name in ("first", "second", "third"))
+    text = " and ".join(render(parser, name, {"q": name}) for name in ("first", "second", "third"))
     results = parser.parse(text)
     assert [(result.id, result.name) for result in results] == [
         ("call_0000", "first"),
@@ -141,7 +145,7 @@ def test_calls_are_numbered_in_the_order_of_the_text(parser: ToolParser) -> None
 
 @closed_by_marker
 def test_calling_the_parser_gives_plain_dicts_of_good_calls(parser: ToolParser) -> None:
-    good = parser.render("f", {"q": "x"})
+    good = render(parser, "f", {"q": "x"})
     bad = parser.tool_start_token + "\x00" + parser.tool_end_token
     if isinstance(parser, GptOssToolParser):
         bad = parser.tool_start_token + "f<|message|>\x00" + parser.tool_end_token
@@ -150,7 +154,7 @@ def test_calling_the_parser_gives_plain_dicts_of_good_calls(parser: ToolParser) 
 
 @every_parser
 def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
-    draft, call = parser.render("draft", {"q": "x"}), parser.render("real", {"q": "y"})
+    draft, call = render(parser, "draft", {"q": "x"}), render(parser, "real", {"q": "y"})
     sampled = think(parser, f"maybe {draft}") + "ok " + think(parser, f"or {draft}") + call
     output = parser.parse_all(sampled)
     assert [result.name for result in output.calls] == ["real"]
@@ -160,7 +164,7 @@ def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
 
 @every_parser
 def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolParser) -> None:
-    draft, call = parser.render("draft", {"q": "x"}), parser.render("real", {"q": "y"})
+    draft, call = render(parser, "draft", {"q": "x"}), render(parser, "real", {"q": "y"})
     sampled = f"maybe {draft}{parser.think_end_token}{call}"
     if isinstance(parser, BareToolParser):
         assert [result.name for result in parser.parse(sampled.removeprefix("maybe "))] == ["real"]
@@ -172,7 +176,7 @@ def test_drafts_are_not_calls_when_the_prompt_opened_the_reasoning(parser: ToolP
 
 @every_parser
 def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -> None:
-    output = parser.parse_all(f"{parser.think_start_token}maybe {parser.render('draft', {'q': 'x'})}")
+    output = parser.parse_all(f"{parser.think_start_token}maybe {render(parser, 'draft', {'q': 'x'})}")
     assert output.calls == ()
     assert output.ends_in_reasoning
     assert output.unclosed is None
@@ -182,7 +186,7 @@ def test_drafts_in_reasoning_that_never_ends_are_not_calls(parser: ToolParser) -
 def test_think_tags_in_arguments_are_arguments(parser: ToolParser) -> None:
     arguments = {"q": f"a {parser.think_start_token} b", "r": f"c {parser.think_end_token} d"}
     after = "after" if parser.tool_end_token else ""
-    output = parser.parse_all(parser.render("f", arguments) + after)
+    output = parser.parse_all(render(parser, "f", arguments) + after)
     assert only(list(output.calls)).input == arguments
     assert (output.text, output.reasoning) == (after, "")
 
@@ -193,19 +197,19 @@ def test_reasoning_tags_can_be_switched_off(parser: ToolParser) -> None:
     if isinstance(parser, BareToolParser):
         assert parser.parse_all("<think>a</think>b").text == "<think>a</think>b"
         return
-    assert only(parser.parse(f"<think><seed:think>{parser.render('f', {'q': 'x'})}")).name == "f"
+    assert only(parser.parse(f"<think><seed:think>{render(parser, 'f', {'q': 'x'})}")).name == "f"
 
 
 @closed_by_marker
 def test_special_tokens_around_calls_do_not_disturb(parser: ToolParser) -> None:
-    output = parser.parse_all(f"<|im_start|>{parser.render('f', {'q': 'x'})}<|im_end|>")
+    output = parser.parse_all(f"<|im_start|>{render(parser, 'f', {'q': 'x'})}<|im_end|>")
     assert only(list(output.calls)).input == {"q": "x"}
     assert output.text == "<|im_start|><|im_end|>"
 
 
 @closed_by_marker
 def test_the_visible_text_has_no_markup_and_is_otherwise_as_sampled(parser: ToolParser) -> None:
-    call = parser.render("f", {"q": "x"})
+    call = render(parser, "f", {"q": "x"})
     output = parser.parse_all(f" I look.\n\n{call}\n{call} \nDone.")
     assert output.text == " I look.\n\n\n \nDone."
     assert [segment.kind for segment in output.segments].count(SegmentKind.BLOCK) == 2
@@ -213,7 +217,7 @@ def test_the_visible_text_has_no_markup_and_is_otherwise_as_sampled(parser: Tool
 
 @closed_by_marker
 def test_the_span_is_the_markup(parser: ToolParser) -> None:
-    sampled = "before " + parser.render("f", {"q": "needle"}) + " after"
+    sampled = "before " + render(parser, "f", {"q": "needle"}) + " after"
     start, end = only(parser.parse(sampled)).span
     assert "needle" in sampled[start:end]
     assert "before" not in sampled[start:end]
@@ -222,9 +226,9 @@ def test_the_span_is_the_markup(parser: ToolParser) -> None:
 
 @closed_by_marker
 def test_an_unclosed_call_is_no_call_but_is_told(parser: ToolParser) -> None:
-    call = parser.render("f", {"q": "x"})
+    call = render(parser, "f", {"q": "x"})
     cut = call[: call.rindex(parser.tool_end_token)]
-    output = parser.parse_all("so: " + parser.render("g", {"q": "y"}) + cut)
+    output = parser.parse_all("so: " + render(parser, "g", {"q": "y"}) + cut)
     assert [result.name for result in output.calls] == ["g"]
     assert output.text == "so: "
     assert output.unclosed == cut
@@ -239,10 +243,10 @@ def test_other_markers(parser: ToolParser) -> None:
         pytest.skip("has no begin marker of its own")
     tokens = ("<call>", "</call>" if parser.tool_end_token else "")
     other = type(parser)(tool_call_tokens=tokens)
-    assert only(other.parse(other.render("f", {"q": "x"}))).name == "f"
-    assert other(parser.render("f", {"q": "x"})) == []
+    assert only(other.parse(render(other, "f", {"q": "x"}))).name == "f"
+    assert other(render(parser, "f", {"q": "x"})) == []
     if not isinstance(parser, SectionToolParser):  # a call of theirs that stands in no section is malformed
-        assert other.parse(parser.render("f", {"q": "x"})) == []
+        assert other.parse(render(parser, "f", {"q": "x"})) == []
 
 
 def test_single_markers_can_be_replaced() -> None:
@@ -258,7 +262,7 @@ def test_an_empty_begin_marker_is_refused() -> None:
 
 @closed_by_turn
 def test_what_follows_a_call_that_ends_with_the_turn_makes_it_malformed(parser: ToolParser) -> None:
-    sampled = parser.render("f", {"q": "x"})
+    sampled = render(parser, "f", {"q": "x"})
     assert not only(parser.parse(sampled + " \n")).is_error
     output = parser.parse_all(sampled + " Done.")
     call = only(list(output.calls))
@@ -271,12 +275,51 @@ def test_what_follows_a_call_that_ends_with_the_turn_makes_it_malformed(parser: 
 @closed_by_turn
 def test_a_call_cut_before_its_end_is_unclosed(parser: ToolParser) -> None:
     for cut in (1, 2):
-        output = parser.parse_all(parser.render("f", {"q": "x"})[:-cut])
+        output = parser.parse_all(render(parser, "f", {"q": "x"})[:-cut])
         assert output.calls == ()
         assert output.unclosed_call.name == "f"
 
 
-@every_parser
-def test_what_cannot_be_json_is_not_rendered(parser: ToolParser) -> None:
-    with pytest.raises(ToolParserError):
-        parser.render("f", {"q": {1, 2}})
+# --- a parser with `parse` alone ---
+
+
+class PlainParser(ToolParser):
+    """Written for strands-sglang 0.3: one method, and an `__init__` that does not call ours."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def parse(self, text):
+        self.seen.append(text)
+        found = re.findall(r"<tool_call>(.*?)</tool_call>", text)
+        return [
+            ToolParseResult.from_parse_error(id="e", raw=name)
+            if name == "bad"
+            else ToolParseResult(id=f"mine_{index}", name=name, input={})
+            for index, name in enumerate(found)
+        ]
+
+
+def test_a_parser_that_defines_parse_alone_is_complete() -> None:
+    parser = PlainParser()
+    output = parser.parse_all("<think>maybe <tool_call>no</tool_call></think>so <tool_call>f</tool_call>!")
+    assert [(call.id, call.name, call.is_error) for call in output.calls] == [("mine_0", "f", False)]
+    assert (output.text, output.reasoning) == ("so !", "maybe <tool_call>no</tool_call>")
+    assert parser.seen == ["so <tool_call>f</tool_call>!"]
+    assert parser.parse_all("no call").text == "no call"
+
+
+async def test_a_model_takes_a_parser_that_defines_parse_alone() -> None:
+    """It once could not even be made: `read_block` and `write` were abstract."""
+    replay = Replay([completion("hm <tool_call>f</tool_call><tool_call>bad</tool_call>")])
+    model = SGLangModel(client=replay, tokenizer=tokenizer(), tool_parser=PlainParser())
+    specs = [{"name": "f", "description": "d", "inputSchema": {"json": {"type": "object", "properties": {}}}}]
+    events = [event async for event in model.stream([{"role": "user", "content": [{"text": "?"}]}], specs)]
+    starts = [event["contentBlockStart"]["start"] for event in events if "contentBlockStart" in event]
+    assert [start["toolUse"]["name"] for start in starts if "toolUse" in start] == ["f", UNKNOWN_TOOL_NAME]
+    assert [event["messageStop"]["stopReason"] for event in events if "messageStop" in event] == ["tool_use"]
+
+
+def test_a_parser_that_defines_nothing_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match=r"Nothing must define read_block.*or parse\(text\)"):
+        type("Nothing", (ToolParser,), {})()

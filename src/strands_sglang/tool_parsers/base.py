@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -31,20 +30,20 @@ class ToolParseResult:
     """One call as the model wrote it, or one malformed call.
 
     Attributes:
-        id: `call_0000`, `call_0001`, ... in the order of the text; unique within one text only.
-        name: Tool name as printed; for a malformed call the best guess, else `UNKNOWN_TOOL_NAME`.
+        id: `call_0000`, `call_0001`, ... in the order of the text; unique within one text only. Empty in a `Block`.
+        name: Tool name as printed; for a malformed call the best guess, else `UNKNOWN_TOOL_NAME` (in a `Block` "").
         input: Arguments; `{}` for a malformed call, which must not run.
         raw: None for a call; for a malformed call its text.
         error: The fault, in one sentence; None for a call.
         model_id: The id the model itself printed (Kimi: `functions.add:0`), where the format has one.
-        span: Offsets (start, end) of the call's markup in the text; (0, 0) when the result was not parsed from one.
+        span: Offsets (start, end) of the call's markup in the whole text; (0, 0) where the parser does not say.
     """
 
     UNKNOWN_NAME: ClassVar[str] = UNKNOWN_TOOL_NAME
 
-    id: str
-    name: str
-    input: dict[str, Any]
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = field(default_factory=dict)
     raw: str | None = None
     error: str | None = None
     model_id: str | None = None
@@ -59,6 +58,10 @@ class ToolParseResult:
     def is_error(self) -> bool:
         """The call is malformed."""
         return self.raw is not None
+
+    def numbered(self, index: int) -> ToolParseResult:
+        """The same result with the id, and the name, that it has in a whole text."""
+        return replace(self, id=f"call_{index:04d}", name=self.name or UNKNOWN_TOOL_NAME)
 
     @property
     def payload(self) -> str:
@@ -94,37 +97,27 @@ _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
 _FAMILY: ThinkTokens = ("", "")  # means the family's own tags, which the signature cannot name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A `ToolParseResult` before it has an id; an unknown name is empty, `span` counts in the whole text."""
-
-    name: str
-    input: dict[str, Any] = field(default_factory=dict)
-    raw: str | None = None
-    error: str | None = None
-    model_id: str | None = None
-    span: tuple[int, int]
-
-
 class Block(NamedTuple):
-    """A call block: its calls in order, and the offset behind its end marker."""
+    """A call block: its calls in order, without ids, and the offset behind its end marker."""
 
     end: int
-    drafts: tuple[Draft, ...]
+    calls: tuple[ToolParseResult, ...]
 
     @classmethod
-    def around(cls, drafts: Sequence[Draft], start: int, end: int) -> Block:
+    def around(cls, calls: Sequence[ToolParseResult], start: int, end: int) -> Block:
         """The block `[start, end)` of these calls; an only one owns its markers."""
-        return cls(end, (replace(drafts[0], span=(start, end)),) if len(drafts) == 1 else tuple(drafts))
+        return cls(end, (replace(calls[0], span=(start, end)),) if len(calls) == 1 else tuple(calls))
 
 
-class ToolParser(ABC):
+class ToolParser:
     """Reads the tool calls in sampled text.
 
     Strict: a call is given exactly as it was written, or it is malformed and says why; nothing is repaired. Calls
     drafted inside a reasoning block are not calls. No text makes a parser raise.
 
-    A subclass sets `DEFAULT_TOKENS` and implements `read_block` and `render`; see `docs/tool-parsers.md`.
+    A subclass sets `DEFAULT_TOKENS` and defines `read_block`; see `docs/tool-parsers.md`. A subclass written for
+    strands-sglang defines `parse(text)` alone. It is given the text outside reasoning; where that has calls, what
+    stands between the two markers is not shown.
 
     Args:
         tool_call_tokens: Markers that begin and end a block of calls; None for those of the family.
@@ -135,10 +128,20 @@ class ToolParser(ABC):
 
     Raises:
         ToolParserError: A marker is empty, or the two tags of a reasoning block are the same.
+        TypeError: The class defines neither `read_block` nor `parse`.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
     DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
+    # For subclasses whose `__init__` does not call ours.
+    tool_call_tokens: tuple[str, str] = DEFAULT_TOKENS
+    think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a class that cannot read calls."""
+        if cls.read_block is ToolParser.read_block and cls.parse is ToolParser.parse:
+            raise TypeError(f"{cls.__name__} must define read_block(text, start, types), or parse(text)")
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -182,40 +185,9 @@ class ToolParser(ABC):
         """Tag that closes a reasoning block; None when the parser knows none."""
         return self.think_tokens[1] if self.think_tokens else None
 
-    @abstractmethod
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         """Read the block whose begin marker is at offset `start` of the whole sampled text; None when it never ends."""
-
-    @abstractmethod
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        """Write a call, unchecked whether it reads back; `ToolParserError` for arguments that are not JSON values."""
-
-    def render(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        model_id: str | None = None,
-        *,
-        tools: ToolSchemas | None = None,
-    ) -> str:
-        """Write a call as the model would; `parse` with the same `tools` gives it back unchanged.
-
-        Args:
-            model_id: Id to print where the format has one.
-            tools: Tool schemas, for formats that print values without a type.
-
-        Raises:
-            ToolParserError: The format cannot express the call, e.g. because a value contains one of its tags.
-        """
-        text = self.write(name, arguments, model_id, ParameterTypes(tools))
-        calls = self.parse(text, tools=tools)
-        if len(calls) != 1 or calls[0].name != name or dump_json(calls[0].input) != dump_json(arguments):
-            found = calls[0].error or calls[0].input if len(calls) == 1 else calls
-            raise ToolParserError(
-                f"{type(self).__name__} cannot express {name!r} with {dict(arguments)!r}, it would be read as "
-                f"{found!r}; give `tools` with the parameter types, or other values"
-            )
-        return text
+        raise NotImplementedError(type(self).__name__)
 
     def parse_all(self, text: str, *, in_reasoning: bool = False, tools: ToolSchemas | None = None) -> ParseOutput:
         """Parse sampled text into calls, visible text and reasoning.
@@ -225,6 +197,8 @@ class ToolParser(ABC):
             in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
             tools: Tool specs or chat-template tools. Formats that print values without a type decode them by it.
         """
+        if type(self).read_block is ToolParser.read_block:
+            return self._parse_with_parse_alone(text, in_reasoning=in_reasoning)
         types = ParameterTypes(tools)
         blocks: dict[int, Block] = {}
 
@@ -235,8 +209,8 @@ class ToolParser(ABC):
             return block.end if block else None
 
         segments = self.cut(text, read, in_reasoning=in_reasoning)
-        drafts = [draft for each in segments if each.kind is SegmentKind.BLOCK for draft in blocks[each.start].drafts]
-        calls = tuple([_result(index, draft) for index, draft in enumerate(drafts)])
+        found = [call for each in segments if each.kind is SegmentKind.BLOCK for call in blocks[each.start].calls]
+        calls = tuple([call.numbered(index) for index, call in enumerate(found)])
         split = reasoning.split_segments(text, segments, self.think_tokens, in_reasoning=in_reasoning)
         unclosed = reasoning.join(text, segments, SegmentKind.UNCLOSED) or None
         return ParseOutput(
@@ -247,6 +221,23 @@ class ToolParser(ABC):
             unclosed_call=self._unclosed_call(unclosed, len(calls), len(text)) if unclosed else None,
             ends_in_reasoning=split.is_open,
             segments=tuple(segments),
+        )
+
+    def _parse_with_parse_alone(self, text: str, *, in_reasoning: bool) -> ParseOutput:
+        split = self.split(text, in_reasoning=in_reasoning)
+        calls, visible = tuple(self.parse(split.text)), split.text
+        if calls:
+            begin, end = map(re.escape, self.tool_call_tokens)
+            visible = re.sub(f"{begin}.*?{end}", "", visible, flags=re.DOTALL)
+        return ParseOutput(
+            # Spans count in the text that the parser was given, which is another where reasoning was cut off.
+            calls=calls if split.text == text else tuple(replace(call, span=(0, 0)) for call in calls),
+            text=visible,
+            reasoning=split.reasoning,
+            unclosed=None,
+            unclosed_call=None,
+            ends_in_reasoning=split.is_open,
+            segments=tuple(self.cut(text, None, in_reasoning=in_reasoning)),
         )
 
     def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
@@ -302,33 +293,11 @@ class ToolParser(ABC):
 
     def _unclosed_call(self, unclosed: str, index: int, end: int) -> ToolParseResult:
         inner = unclosed.removeprefix(self.tool_start_token)
-        draft = Draft(
-            name=self.guess_name(inner),
-            raw=inner.strip(),
-            error=self.unclosed_error(inner),
-            span=(end - len(unclosed), end),
+        span = (end - len(unclosed), end)
+        call = ToolParseResult(
+            name=self.guess_name(inner), raw=inner.strip(), error=self.unclosed_error(inner), span=span
         )
-        return _result(index, draft)
-
-
-def dump_json(value: Any) -> str:
-    """JSON as chat templates print it: separators `", "` and `": "`, text unescaped; `ToolParserError` if not JSON."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ToolParserError(f"the arguments {value!r} cannot be written as JSON: {error}") from None
-
-
-def _result(index: int, draft: Draft) -> ToolParseResult:
-    return ToolParseResult(
-        id=f"call_{index:04d}",
-        name=draft.name or UNKNOWN_TOOL_NAME,
-        input=draft.input,
-        raw=draft.raw,
-        error=draft.error,
-        model_id=draft.model_id,
-        span=draft.span,
-    )
+        return call.numbered(index)
 
 
 TOOL_PARSER_REGISTRY: dict[str, type[ToolParser]] = {}

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..exceptions import ToolParserError
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, is_name, load_json, skip_space
 
 QUOTE = '<|"|>'
@@ -51,13 +49,9 @@ class Gemma4ToolParser(ToolParser):
                 return None
             end = close + len(end_marker)
             raw = text[inner:close].strip()
-            return Block(end=end, drafts=(Draft(name=name, raw=raw, error=str(error), span=(start, end)),))
+            return Block(end=end, calls=(ToolParseResult(name=name, raw=raw, error=str(error), span=(start, end)),))
         end = close + len(end_marker)
-        return Block(end=end, drafts=(Draft(name=name, input=arguments, span=(start, end)),))
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}{PREFIX}{name}{_write(arguments)}{end}"
+        return Block(end=end, calls=(ToolParseResult(name=name, input=arguments, span=(start, end)),))
 
     def guess_name(self, markup: str) -> str:
         match = _NAME.match(markup)
@@ -132,16 +126,3 @@ def _next(text: str, position: int, closing: str) -> tuple[int, bool]:
     if text.startswith(",", position):
         return skip_space(text, position + 1), False
     raise TagError(f"found {text[position : position + 40]!r} where , or {closing} was expected", "", position)
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, str):
-        return f"{QUOTE}{value}{QUOTE}"
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ToolParserError(f"the key {key!r} is not a string; the arguments have to be JSON values")
-        return "{" + ",".join(f"{key}:{_write(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(_write, value)) + "]"
-    return dump_json(value)

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
 
 KEY = ("<arg_key>", "</arg_key>")
@@ -20,14 +19,7 @@ class GLMToolParser(ToolParser):
     The template prints strings bare and everything else as JSON. Without schemas a value that is JSON is decoded and
     any other is the printed string without surrounding blanks; with `tools`, a parameter declared as a string is the
     printed text, exactly.
-
-    Args:
-        newlines: `render` puts each part on its own line (GLM 4.5, 4.6) or, if False, writes no newlines (4.7, 5).
     """
-
-    def __init__(self, *, newlines: bool = True, **options: Any) -> None:
-        super().__init__(**options)
-        self.newlines = newlines
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
@@ -36,21 +28,13 @@ class GLMToolParser(ToolParser):
         if close < 0:
             return None
         end = close + len(end_marker)
-        return Block(end=end, drafts=(self._draft(text[inner:close], (start, end), types),))
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        newline = "\n" if self.newlines else ""
-        parts = [begin, name, newline]
-        for key, value in arguments.items():
-            parts += [KEY[0], key, KEY[1], newline, VALUE[0], _print(value, types.of(name, key)), VALUE[1], newline]
-        return "".join(parts) + end
+        return Block(end=end, calls=(self._read_call(text[inner:close], (start, end), types),))
 
     def guess_name(self, markup: str) -> str:
         name = markup.split(KEY[0], 1)[0].strip().split("\n", 1)[0].strip()
         return name if is_name(name) else ""
 
-    def _draft(self, inner: str, span: tuple[int, int], types: ParameterTypes) -> Draft:
+    def _read_call(self, inner: str, span: tuple[int, int], types: ParameterTypes) -> ToolParseResult:
         name = inner.split(KEY[0], 1)[0]
         position = len(name)
         name = name.strip()
@@ -64,10 +48,10 @@ class GLMToolParser(ToolParser):
                 printed, position = _read_pair_part(inner, skip_space(inner, position), VALUE)
                 if not key or key in arguments:
                     raise TagError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
-                arguments[key] = _value(printed, types.of(name, key))
+                arguments[key] = decode_value(printed, types.of(name, key))
         except TagError as error:
-            return Draft(name=self.guess_name(inner), raw=inner.strip(), error=str(error), span=span)
-        return Draft(name=name, input=arguments, span=span)
+            return ToolParseResult(name=self.guess_name(inner), raw=inner.strip(), error=str(error), span=span)
+        return ToolParseResult(name=name, input=arguments, span=span)
 
 
 def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[str, int]:
@@ -86,7 +70,8 @@ def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[st
     return part, end + len(closing)
 
 
-def _value(printed: str, types: frozenset[str]) -> Any:
+def decode_value(printed: str, types: frozenset[str]) -> Any:
+    """The value of a printed text: by the declared types or, without any, what it is as JSON."""
     if types:
         return decode_printed(printed, types)
     stripped = printed.strip()
@@ -94,8 +79,3 @@ def _value(printed: str, types: frozenset[str]) -> Any:
         return load_json(stripped)
     except JSONError:
         return stripped
-
-
-def _print(value: Any, types: frozenset[str]) -> str:
-    """A string bare, unless it would then be read as something else; everything else as JSON."""
-    return value if isinstance(value, str) and _value(value, types) == value else dump_json(value)

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .reasoning import BlockReader, SegmentKind, TextSegment
 from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
@@ -111,14 +110,10 @@ class GptOssToolParser(ToolParser):
         try:
             if error is not None:
                 raise JSONError(error)
-            draft = Draft(name=name, input=load_arguments(raw), span=(start, end))
+            call = ToolParseResult(name=name, input=load_arguments(raw), span=(start, end))
         except JSONError as problem:
-            draft = Draft(name=name, raw=raw, error=str(problem), span=(start, end))
-        return Block(end=end, drafts=(draft,))
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}{name} <|constrain|>json<|message|>{dump_json(arguments)}{end}"
+            call = ToolParseResult(name=name, raw=raw, error=str(problem), span=(start, end))
+        return Block(end=end, calls=(call,))
 
     def guess_name(self, markup: str) -> str:
         match = re.match(r"[^\s<={]{1,256}(?=[\s<{]|$)", markup) or _NAME.search(markup)
@@ -139,8 +134,10 @@ class GptOssToolParser(ToolParser):
         if close is None:
             return None
         raw, name = text[start : close.start()].strip(), _NAME.search(text, start, close.start())
-        draft = Draft(name=name.group() if name else "", raw=raw, error=_WRONG_HEADER, span=(start, close.end()))
-        return Block(end=close.end(), drafts=(draft,))
+        call = ToolParseResult(
+            name=name.group() if name else "", raw=raw, error=_WRONG_HEADER, span=(start, close.end())
+        )
+        return Block(end=close.end(), calls=(call,))
 
 
 def _recipient(header: re.Match[str]) -> str | None:

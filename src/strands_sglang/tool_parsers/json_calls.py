@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_blank, skip_space
 
 
@@ -30,11 +30,11 @@ class CallKeys:
         """The object, as error messages show it."""
         return f'{{"{self.name}": ..., "{self.arguments}": {{...}}}}'
 
-    def read(self, raw: str, span: tuple[int, int], guess: str) -> Draft:
+    def read(self, raw: str, span: tuple[int, int], guess: str) -> ToolParseResult:
         """Read the object that `raw` is; `guess` names a malformed call whose name cannot be read."""
 
-        def malformed(error: str, name: str = "") -> Draft:
-            return Draft(name=name, raw=raw, error=error, span=span)
+        def malformed(error: str, name: str = "") -> ToolParseResult:
+            return ToolParseResult(name=name, raw=raw, error=error, span=span)
 
         try:
             call = load_json(raw)
@@ -56,12 +56,7 @@ class CallKeys:
         model_id = call.get(self.id) if self.id else None
         if model_id is not None and not isinstance(model_id, str):
             return malformed(f'"{self.id}" is not a string', name)
-        return Draft(name=name, input=arguments, model_id=model_id, span=span)
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None = None) -> str:
-        """Write what `read` reads; without an id where none is given."""
-        printed_id = f', "{self.id}": {dump_json(model_id)}' if self.id and model_id is not None else ""
-        return f'{{"{self.name}": {dump_json(name)}, "{self.arguments}": {dump_json(arguments)}{printed_id}}}'
+        return ToolParseResult(name=name, input=arguments, model_id=model_id, span=span)
 
 
 class JSONListToolParser(ToolParser):
@@ -97,12 +92,12 @@ class JSONListToolParser(ToolParser):
         """Offset of the end marker of the list at `start`."""
         return find_json_close(text, start, end_marker)
 
-    def read_list(self, text: str, start: int, end: int) -> list[Draft]:
+    def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         """Read the calls of the list that `text[start:end]` is; not empty."""
         raw = text[start:end].strip()
 
-        def malformed(error: str) -> list[Draft]:
-            return [Draft(name=self.guess_name(raw), raw=raw, error=error, span=(start, end))]
+        def malformed(error: str) -> list[ToolParseResult]:
+            return [ToolParseResult(name=self.guess_name(raw), raw=raw, error=error, span=(start, end))]
 
         try:
             calls = load_json(raw)
@@ -117,17 +112,9 @@ class JSONListToolParser(ToolParser):
             return malformed("the list of calls is empty")
         return [self.read_item(text[first:last], (first, last)) for first, last in items]
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         """Read one call of the list."""
         return self.KEYS.read(raw, span, self.guess_name(raw))
-
-    def write_item(self, name: str, arguments: Mapping[str, Any], model_id: str | None) -> str:
-        """Write one call of the list."""
-        return self.KEYS.write(name, arguments, model_id)
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}[{self.write_item(name, arguments, model_id)}]{end}"
 
 
 def find_json_close(text: str, start: int, end_marker: str) -> int | None:
@@ -177,14 +164,10 @@ class HermesToolParser(ToolParser):
             return None
         end = close + len(end_marker)
         raw = text[inner:close].strip()
-        draft = self.KEYS.read(raw, (start, end), self.guess_name(raw))
-        if draft.raw is not None:
+        call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
+        if call.raw is not None:
             end = skip_repeated(text, end, end_marker)
-        return Block(end=end, drafts=(draft,))
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}\n{self.KEYS.write(name, arguments)}\n{end}"
+        return Block(end=end, calls=(call,))
 
 
 @register_tool_parser("longcat")
@@ -250,7 +233,7 @@ class CommandToolParser(JSONListToolParser):
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|START_THINKING|>", "<|END_THINKING|>")
     KEYS: ClassVar[CallKeys] = CallKeys(name="tool_name", arguments="parameters", id="tool_call_id")
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         """Read one call, without its number."""
         return replace(super().read_item(raw, span), model_id=None)
 
@@ -276,7 +259,7 @@ class ApertusToolParser(JSONListToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tools_prefix|>", "<|tools_suffix|>")
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         name = self.guess_name(raw)
         try:
             call = load_json(raw)
@@ -286,13 +269,10 @@ class ApertusToolParser(JSONListToolParser):
             if not isinstance(arguments, dict):
                 raise TagError("the arguments are not a JSON object")
         except JSONError as problem:
-            return Draft(name=name, raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
+            return ToolParseResult(name=name, raw=raw, error=f"the call is not valid JSON: {problem}", span=span)
         except TagError as problem:
-            return Draft(name=name, raw=raw, error=str(problem), span=span)
-        return Draft(name=name, input=arguments, span=span)
-
-    def write_item(self, name: str, arguments: Mapping[str, Any], model_id: str | None) -> str:
-        return f"{{{dump_json(name)}: {dump_json(arguments)}}}"
+            return ToolParseResult(name=name, raw=raw, error=str(problem), span=span)
+        return ToolParseResult(name=name, input=arguments, span=span)
 
     def guess_name(self, markup: str) -> str:
         match = _FIRST_KEY.search(markup)
@@ -312,20 +292,16 @@ class MiniMaxM1ToolParser(JSONListToolParser):
             position = value_end
         return super().find_close(text, position, end_marker)
 
-    def read_list(self, text: str, start: int, end: int) -> list[Draft]:
+    def read_list(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         """Read objects with only blanks between them; from the first other text on, all is malformed."""
-        drafts: list[Draft] = []
+        calls: list[ToolParseResult] = []
         position = skip_blank(text, start)
-        while position < end or not drafts:
+        while position < end or not calls:
             value_end = json_end(text, position)
             last = end if value_end is None or value_end > end else value_end
-            drafts.append(self.read_item(text[position:last].strip(), (position, last)))
+            calls.append(self.read_item(text[position:last].strip(), (position, last)))
             position = skip_blank(text, last)
-        return drafts
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}\n{self.write_item(name, arguments, model_id)}\n{end}"
+        return calls
 
 
 # ---- the whole answer
@@ -390,11 +366,8 @@ class LlamaJSONToolParser(BareToolParser):
         if last is None and end == len(text) and text.startswith("{", skip_blank(text, inner)):
             return None
         raw = text[inner:end].strip()
-        draft = self.KEYS.read(raw, (start, end), self.guess_name(raw))
-        return Block(end=end, drafts=(draft,))
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        return self.KEYS.write(name, arguments)
+        call = self.KEYS.read(raw, (start, end), self.guess_name(raw))
+        return Block(end=end, calls=(call,))
 
 
 @register_tool_parser("xlam")
@@ -410,6 +383,3 @@ class XLAMToolParser(BareToolParser, JSONListToolParser):
     def list_start(self, start: int) -> int:
         """The begin marker is the list's own bracket."""
         return start
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        return f"[{self.write_item(name, arguments, model_id)}]"

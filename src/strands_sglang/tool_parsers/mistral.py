@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Block, Draft, dump_json, register_tool_parser
+from .base import Block, ToolParseResult, register_tool_parser
 from .json_calls import CallKeys, JSONListToolParser
 from .values import JSONError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
@@ -25,18 +24,11 @@ class MistralToolParser(JSONListToolParser):
     One list holds all calls of a turn and ends with it. In the newer form each call has a marker of its own and ends at
     the next marker or with the turn; some models print `[CALL_ID]ID` behind the name. An id that is not of nine letters
     and digits is malformed: the templates refuse it.
-
-    Args:
-        as_list: `render` writes the older form (7B v0.3, Nemo), else the newer (Small 3.2 and later).
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("[TOOL_CALLS]", "")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("[THINK]", "[/THINK]")
     KEYS: ClassVar[CallKeys] = CallKeys(id="id")
-
-    def __init__(self, *, as_list: bool = False, **options: Any) -> None:
-        super().__init__(**options)
-        self.as_list = as_list
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin = self.tool_start_token
@@ -67,21 +59,15 @@ class MistralToolParser(JSONListToolParser):
             arguments = load_arguments(text[arguments_at:end].strip())
         except JSONError as error:
             return self._malformed(text, name, model_id or None, where, str(error))
-        draft = Draft(name=name, input=arguments, model_id=model_id or None, span=(start, end))
-        return Block(end=end, drafts=(draft,))
+        call = ToolParseResult(name=name, input=arguments, model_id=model_id or None, span=(start, end))
+        return Block(end=end, calls=(call,))
 
-    def read_item(self, raw: str, span: tuple[int, int]) -> Draft:
+    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         """Read one call of a list; its id has to be one that templates print again."""
-        draft = super().read_item(raw, span)
-        if draft.raw is None and draft.model_id is not None and not _ID.fullmatch(draft.model_id):
-            return Draft(name=draft.name, raw=raw, error=_WRONG_ID.format(draft.model_id), span=span)
-        return draft
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        if self.as_list:
-            return super().write(name, arguments, model_id, types)
-        printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"
-        return f"{self.tool_start_token}{name}{printed_id}{ARGS}{dump_json(arguments)}"
+        call = super().read_item(raw, span)
+        if call.raw is None and call.model_id is not None and not _ID.fullmatch(call.model_id):
+            return ToolParseResult(name=call.name, raw=raw, error=_WRONG_ID.format(call.model_id), span=span)
+        return call
 
     def guess_name(self, markup: str) -> str:
         """The text before the arguments, or the `name` of the first object."""
@@ -92,4 +78,6 @@ class MistralToolParser(JSONListToolParser):
     def _malformed(text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str) -> Block:
         start, raw_start, end = where
         raw = text[raw_start:end].strip()
-        return Block(end=end, drafts=(Draft(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),))
+        return Block(
+            end=end, calls=(ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end)),)
+        )

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, json_end, load_json, skip_space
 
 _NAME = re.compile(r"[\w.-]{1,256}(?=\()")
@@ -26,36 +25,31 @@ class Olmo3ToolParser(ToolParser):
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
-        drafts: list[Draft] = []
+        calls: list[ToolParseResult] = []
         position = skip_space(text, start + len(begin))
         while True:
-            if drafts and text.startswith(end_marker, position):
-                return Block.around(drafts, start, position + len(end_marker))
+            if calls and text.startswith(end_marker, position):
+                return Block.around(calls, start, position + len(end_marker))
             call_start = position
             try:
-                draft, position = _read_call(text, position)
+                call, position = _read_call(text, position)
             except TagError as error:
                 close = text.find(end_marker, error.position)
                 if close < 0:
                     return None
                 end = close + len(end_marker)
                 raw = text[call_start:close].strip()
-                drafts.append(Draft(name=error.name, raw=raw, error=str(error), span=(call_start, end)))
-                return Block.around(drafts, start, end)
-            drafts.append(draft)
+                calls.append(ToolParseResult(name=error.name, raw=raw, error=str(error), span=(call_start, end)))
+                return Block.around(calls, start, end)
+            calls.append(call)
             position = skip_space(text, position)
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        printed = ", ".join(f"{key}={dump_json(value)}" for key, value in arguments.items())
-        return f"{begin}{name}({printed}){end}"
 
     def guess_name(self, markup: str) -> str:
         match = _NAME.match(markup.lstrip())
         return match.group() if match else ""
 
 
-def _read_call(text: str, start: int) -> tuple[Draft, int]:
+def _read_call(text: str, start: int) -> tuple[ToolParseResult, int]:
     head = _NAME.match(text, start)
     if head is None:
         raise TagError(f"found {text[start : start + 40]!r} where NAME( was expected", "", start)
@@ -84,4 +78,4 @@ def _read_call(text: str, start: int) -> tuple[Draft, int]:
             found = text[position : position + 40]
             raise TagError(f"found {found!r} where , or ) was expected", name, position)
         position = skip_space(text, position + 1)
-    return Draft(name=name, input=arguments, span=(start, position + 1)), position + 1
+    return ToolParseResult(name=name, input=arguments, span=(start, position + 1)), position + 1

@@ -7,12 +7,11 @@ Kimi K2 and K2.5; DeepSeek V3, R1 and V3.1.
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, json_end, load_arguments, skip_space
 
 
@@ -41,13 +40,9 @@ class SectionToolParser(ToolParser):
 
     CALL: ClassVar[CallTokens]
 
-    @abstractmethod
     def read_header(self, header: str) -> Header:
         """Read the stripped text between a call's begin marker and its separator."""
-
-    @abstractmethod
-    def write_header(self, name: str, model_id: str | None) -> str:
-        """Write what `read_header` reads."""
+        raise NotImplementedError(type(self).__name__)
 
     def begin(self, text: str) -> Callable[[int], int]:
         """A block begins at a section, or at a call that stands in none: one with a header, not a mention."""
@@ -69,26 +64,20 @@ class SectionToolParser(ToolParser):
         begin, section_end = self.tool_call_tokens
         if not text.startswith(begin, start):
             return self._read_outside(text, start)
-        drafts: list[Draft] = []
+        calls: list[ToolParseResult] = []
         position = start + len(begin)
         while True:
             position = skip_space(text, position)
             if text.startswith(section_end, position):
-                return Block(end=position + len(section_end), drafts=tuple(drafts))
+                return Block(end=position + len(section_end), calls=tuple(calls))
             if text.startswith(self.CALL.begin, position):
                 found = self._read_call(text, position)
             else:
                 found = self._read_stray(text, position)
             if found is None:
                 return None
-            drafts.append(found)
+            calls.append(found)
             position = found.span[1]
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        header = self.write_header(name, model_id)
-        call = f"{self.CALL.begin}{header}{self.CALL.separator}{dump_json(arguments)}{self.CALL.end}"
-        return f"{begin}{call}{end}"
 
     def guess_name(self, markup: str) -> str:
         behind = markup.split(self.CALL.begin, 1)
@@ -96,7 +85,7 @@ class SectionToolParser(ToolParser):
             return ""
         return self.read_header(behind[1].split(self.CALL.separator, 1)[0].strip()).name
 
-    def _read_call(self, text: str, start: int) -> Draft | None:
+    def _read_call(self, text: str, start: int) -> ToolParseResult | None:
         inner = start + len(self.CALL.begin)
         close = _first(text, inner, (self.CALL.end, self.tool_end_token))
         if close is None:
@@ -120,7 +109,7 @@ class SectionToolParser(ToolParser):
         except JSONError as error:
             return self._malformed(text, header.name, header.model_id, where, str(error))
         span = (start, close + len(self.CALL.end))
-        return Draft(name=header.name, input=arguments, model_id=header.model_id, span=span)
+        return ToolParseResult(name=header.name, input=arguments, model_id=header.model_id, span=span)
 
     def _read_outside(self, text: str, start: int) -> Block | None:
         """A call that stands in no section, with the end of a section that may follow it."""
@@ -133,21 +122,23 @@ class SectionToolParser(ToolParser):
             end = skip_space(text, end) + len(section_end)
         error = f"the call stands outside of a section: {begin} is missing"
         raw = text[start:end].strip()
-        return Block(end=end, drafts=(Draft(name=found.name, raw=raw, error=error, span=(start, end)),))
+        return Block(end=end, calls=(ToolParseResult(name=found.name, raw=raw, error=error, span=(start, end)),))
 
-    def _read_stray(self, text: str, start: int) -> Draft | None:
+    def _read_stray(self, text: str, start: int) -> ToolParseResult | None:
         """Text between calls: a malformed call up to the next marker, so that it does not get lost."""
         end = _first(text, start, (self.CALL.begin, self.tool_end_token))
         if end is None:
             return None
         error = f"text stands where {self.CALL.begin} was expected"
-        return Draft(name="", raw=text[start:end].strip(), error=error, span=(start, end))
+        return ToolParseResult(name="", raw=text[start:end].strip(), error=error, span=(start, end))
 
-    def _malformed(self, text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str) -> Draft:
+    def _malformed(
+        self, text: str, name: str, model_id: str | None, where: tuple[int, int, int], error: str
+    ) -> ToolParseResult:
         start, raw_start, close = where
         end = close + len(self.CALL.end) if text.startswith(self.CALL.end, close) else close
         raw = text[raw_start:close].strip()
-        return Draft(name=name, raw=raw, error=error, model_id=model_id, span=(start, end))
+        return ToolParseResult(name=name, raw=raw, error=error, model_id=model_id, span=(start, end))
 
 
 def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:
@@ -175,10 +166,6 @@ class KimiK2ToolParser(SectionToolParser):
         match = _KIMI_ID.fullmatch(header)
         return Header(name=match.group(1) if match else header, model_id=header or None)
 
-    def write_header(self, name: str, model_id: str | None) -> str:
-        """Write `model_id`, by default that of the first call of a conversation."""
-        return model_id or f"functions.{name}:0"
-
 
 _DEEPSEEK_SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 
@@ -195,9 +182,6 @@ class DeepSeekV31ToolParser(SectionToolParser):
     def read_header(self, header: str) -> Header:
         return Header(name=header)
 
-    def write_header(self, name: str, model_id: str | None) -> str:
-        return name
-
 
 @register_tool_parser("deepseek_v3", "deepseekv3")
 class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
@@ -206,7 +190,3 @@ class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
     CALL: ClassVar[CallTokens] = CallTokens(
         begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>", separator="```json", end="```<｜tool▁call▁end｜>"
     )
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        begin, end = self.tool_call_tokens
-        return f"{begin}{self.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{self.CALL.end}{end}"

@@ -10,11 +10,10 @@ from a missing close tag; it is malformed, never guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .base import Block, Draft, ToolParser, dump_json, register_tool_parser
+from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import JSONError, ParameterTypes, TagError, decode_printed, is_name, load_json, skip_space
 
 
@@ -112,14 +111,6 @@ class TaggedToolParser(ToolParser):
         """The value of the text between the tags of a parameter, of one of these declared types; nothing is layout."""
         return decode_printed(printed, types)
 
-    def write_value(self, value: Any) -> str:
-        """Write what stands between the tags of a parameter: strings bare, the rest as JSON."""
-        return value if isinstance(value, str) else dump_json(value)
-
-    def write_parameter(self, key: str, value: Any) -> str:
-        before, behind = self.GRAMMAR.parameter
-        return f"{before}{key}{behind}{self.write_value(value)}{self.GRAMMAR.parameter_close}"
-
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
         inner = start + len(begin)
@@ -127,37 +118,32 @@ class TaggedToolParser(ToolParser):
         if close < 0:
             return None
         end = close + len(end_marker)
-        return Block.around(self._drafts(text[inner:close], inner, types), start, end)
-
-    def write(self, name: str, arguments: Mapping[str, Any], model_id: str | None, types: ParameterTypes) -> str:
-        (begin, end), (before, behind) = self.tool_call_tokens, self.GRAMMAR.call
-        lines = [f"{self.write_parameter(key, value)}\n" for key, value in arguments.items()]
-        return f"{begin}\n{before}{name}{behind}\n{''.join(lines)}{self.GRAMMAR.call_close}\n{end}"
+        return Block.around(self._read_calls(text[inner:close], inner, types), start, end)
 
     def guess_name(self, markup: str) -> str:
         before, behind = map(re.escape, self.GRAMMAR.call)
         match = re.search(rf"{before}([^<>\s]{{1,256}}?){behind}", markup)
         return match.group(1) if match else ""
 
-    def _drafts(self, block: str, offset: int, types: ParameterTypes) -> list[Draft]:
-        drafts: list[Draft] = []
+    def _read_calls(self, block: str, offset: int, types: ParameterTypes) -> list[ToolParseResult]:
+        calls: list[ToolParseResult] = []
         position = skip_space(block, 0)
-        while position < len(block) or not drafts:
+        while position < len(block) or not calls:
             try:
-                if drafts and not self.SEVERAL_CALLS:
+                if calls and not self.SEVERAL_CALLS:
                     raise TagError(f"found {block[position : position + 40]!r} behind {self.GRAMMAR.call_close}")
                 call = read_tagged_call(block, self.GRAMMAR, position)
                 arguments = self.read_arguments(call, types)
             except TagError as error:
                 if not self.SEVERAL_CALLS:
-                    drafts, position = [], 0
+                    calls, position = [], 0
                 raw = block[position:].strip()
                 name = error.name or self.guess_name(raw)
                 span = (offset + position, offset + len(block))
-                return [*drafts, Draft(name=name, raw=raw, error=str(error), span=span)]
-            drafts.append(Draft(name=call.name, input=arguments, span=(offset + position, offset + call.end)))
+                return [*calls, ToolParseResult(name=name, raw=raw, error=str(error), span=span)]
+            calls.append(ToolParseResult(name=call.name, input=arguments, span=(offset + position, offset + call.end)))
             position = skip_space(block, call.end)
-        return drafts
+        return calls
 
 
 _GRAMMAR = TagGrammar(
@@ -186,9 +172,6 @@ class QwenXMLToolParser(TaggedToolParser):
         if value == printed and "\n" not in value and not types:
             value = value.strip()
         return decode_printed(value, types)
-
-    def write_value(self, value: Any) -> str:
-        return f"\n{super().write_value(value)}\n"
 
 
 @register_tool_parser("mimo")
@@ -254,6 +237,3 @@ class DeepSeekV32ToolParser(TaggedToolParser):
                 message = f'the value of {key!r} says string="false" and is not valid JSON: {error}'
                 raise TagError(message, call.name) from None
         return arguments
-
-    def write_parameter(self, key: str, value: Any) -> str:
-        return super().write_parameter(f"{key}{_STRING if isinstance(value, str) else _JSON}", value)

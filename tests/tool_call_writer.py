@@ -1,0 +1,164 @@
+"""Calls written as chat templates print them, in the format of each tool parser: what the tests of parsers read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+from strands_sglang import tool_parsers as families
+from strands_sglang.tool_parsers import CallKeys, ParameterTypes, ToolParser
+from strands_sglang.tool_parsers.gemma4 import PREFIX, QUOTE
+from strands_sglang.tool_parsers.glm import KEY, VALUE, decode_value
+from strands_sglang.tool_parsers.mistral import ARGS, CALL_ID
+from strands_sglang.tool_parsers.values import ToolSchemas
+
+
+class InexpressibleError(ValueError):
+    """The format cannot express the call, e.g. because a value contains one of its tags."""
+
+
+def render(
+    parser: ToolParser,
+    name: str,
+    arguments: Mapping[str, Any],
+    model_id: str | None = None,
+    *,
+    tools: ToolSchemas | None = None,
+) -> str:
+    """A call as the model would write it; `parser` with the same `tools` gives it back unchanged.
+
+    Raises:
+        InexpressibleError: The format cannot express the call.
+    """
+    text = write(parser, name, arguments, model_id, ParameterTypes(tools))
+    calls = parser.parse(text, tools=tools)
+    if len(calls) != 1 or calls[0].name != name or dump_json(calls[0].input) != dump_json(arguments):
+        raise InexpressibleError(f"{type(parser).__name__} cannot express {name!r} with {arguments!r}: read as {calls}")
+    return text
+
+
+def dump_json(value: Any) -> str:
+    """JSON as chat templates print it: separators `", "` and `": "`, text unescaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InexpressibleError(f"{value!r} cannot be written as JSON") from error
+
+
+def write_object(keys: CallKeys, name: str, arguments: Any, model_id: str | None = None) -> str:
+    """A call as a JSON object."""
+    printed_id = f', "{keys.id}": {dump_json(model_id)}' if keys.id and model_id is not None else ""
+    return f'{{"{keys.name}": {dump_json(name)}, "{keys.arguments}": {dump_json(arguments)}{printed_id}}}'
+
+
+@singledispatch
+def write(parser: Any, name: str, arguments: Any, model_id: str | None, types: ParameterTypes) -> str:
+    """A call in the format of a parser, unchecked whether it reads back."""
+    raise NotImplementedError(type(parser).__name__)
+
+
+@write.register
+def _(parser: families.HermesToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.JSONListToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+    return f"{parser.tool_start_token}[{write_object(parser.KEYS, name, arguments, model_id)}]{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.ApertusToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}[{{{dump_json(name)}: {dump_json(arguments)}}}]{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.MiniMaxM1ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}\n{write_object(parser.KEYS, name, arguments)}\n{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.LlamaJSONToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return write_object(parser.KEYS, name, arguments)
+
+
+@write.register
+def _(parser: families.XLAMToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"[{write_object(parser.KEYS, name, arguments)}]"
+
+
+@write.register
+def _(parser: families.MistralToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+    printed_id = "" if model_id is None else f"{CALL_ID}{model_id}"
+    return f"{parser.tool_start_token}{name}{printed_id}{ARGS}{dump_json(arguments)}"
+
+
+@write.register
+def _(parser: families.KimiK2ToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+    return write_section(parser, model_id or f"functions.{name}:0", arguments)
+
+
+@write.register
+def _(parser: families.DeepSeekV31ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return write_section(parser, name, arguments)
+
+
+@write.register
+def _(parser: families.DeepSeekV3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    call = f"{parser.CALL.begin}{name}\n```json\n{dump_json(arguments)}\n{parser.CALL.end}"
+    return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
+
+
+def write_section(parser: families.SectionToolParser, header: str, arguments: Any) -> str:
+    """A section with one call."""
+    call = f"{parser.CALL.begin}{header}{parser.CALL.separator}{dump_json(arguments)}{parser.CALL.end}"
+    return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
+    (before, behind), newline = parser.GRAMMAR.call, "\n" if isinstance(parser, families.QwenXMLToolParser) else ""
+    lines = []
+    for key, value in arguments.items():
+        is_text = isinstance(value, str)
+        kind = parser.GRAMMAR.kinds[0 if is_text else -1]  # DeepSeek's tags say whether it is a string
+        printed = f"{newline}{value if is_text else dump_json(value)}{newline}"
+        opening, closing = parser.GRAMMAR.parameter
+        lines.append(f"{opening}{key}{kind}{closing}{printed}{parser.GRAMMAR.parameter_close}\n")
+    call = f"{before}{name}{behind}\n{''.join(lines)}{parser.GRAMMAR.call_close}"
+    return f"{parser.tool_start_token}\n{call}\n{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.GLMToolParser, name: str, arguments: Any, model_id: Any, types: ParameterTypes) -> str:
+    text = f"{parser.tool_start_token}{name}\n"
+    for key, value in arguments.items():
+        # A string bare, unless it would then be read as something else.
+        is_bare = isinstance(value, str) and decode_value(value, types.of(name, key)) == value
+        text += f"{KEY[0]}{key}{KEY[1]}\n{VALUE[0]}{value if is_bare else dump_json(value)}{VALUE[1]}\n"
+    return text + parser.tool_end_token
+
+
+@write.register
+def _(parser: families.GptOssToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}{name} <|constrain|>json<|message|>{dump_json(arguments)}{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.Olmo3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    printed = ", ".join(f"{key}={dump_json(value)}" for key, value in arguments.items())
+    return f"{parser.tool_start_token}{name}({printed}){parser.tool_end_token}"
+
+
+@write.register
+def _(parser: families.Gemma4ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    def printed(value: Any) -> str:
+        if isinstance(value, str):
+            return f"{QUOTE}{value}{QUOTE}"
+        if isinstance(value, dict):
+            return "{" + ",".join(f"{key}:{printed(inner)}" for key, inner in value.items()) + "}"
+        return "[" + ",".join(map(printed, value)) + "]" if isinstance(value, list | tuple) else dump_json(value)
+
+    return f"{parser.tool_start_token}{PREFIX}{name}{printed(arguments)}{parser.tool_end_token}"
