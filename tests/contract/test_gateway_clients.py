@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from strands_sglang.exceptions import SGLangHTTPError
+from strands_sglang.exceptions import SGLangHTTPError, SGLangThrottledError
 from tests.gateway_clients import chat, google, messages, responses
 from tests.provider_support import completion
 from tests.unit.gateway_support import (
     CALL,
+    Rig,
     assert_prefix,
     rig,
     trained_once,
@@ -80,6 +82,118 @@ def slow(text: str | None) -> Callable[..., Awaitable[Any]]:
         await asyncio.sleep(0.1)
         if text is None:
             raise SGLangHTTPError(500, "gone")
+        return completion(text)
+
+    return reply
+
+
+# ---- siblings and retries ------------------------------------------------
+
+Ask = Callable[..., Awaitable[str]]
+"""Asks the same question with a vendor's client and returns the text; headers are given by name."""
+
+
+@asynccontextmanager
+async def openai_asker(r: Rig, **options: Any) -> AsyncIterator[Ask]:
+    openai = pytest.importorskip("openai", reason="the extra 'test' is not installed")
+
+    async def ask(*, stream: bool = False, headers: Any = None) -> str:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "extra_headers": headers}
+        if not stream:
+            return (await client.chat.completions.create(**body)).choices[0].message.content
+        chunks = [chunk async for chunk in await client.chat.completions.create(**body, stream=True)]
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+    async with openai.AsyncOpenAI(base_url=r.session.base_url, api_key=r.session.key, **options) as client:
+        yield ask
+
+
+@asynccontextmanager
+async def anthropic_asker(r: Rig, **options: Any) -> AsyncIterator[Ask]:
+    anthropic = pytest.importorskip("anthropic", reason="the extra 'test' is not installed")
+
+    async def ask(*, stream: bool = False, headers: Any = None) -> str:
+        body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
+        if not stream:
+            return (await client.messages.create(**body, extra_headers=headers)).content[0].text
+        async with client.messages.stream(**body, extra_headers=headers) as events:
+            return "".join([text async for text in events.text_stream])
+
+    async with anthropic.AsyncAnthropic(base_url=r.session.anthropic_url, api_key=r.session.key, **options) as client:
+        yield ask
+
+
+ASKERS = pytest.mark.parametrize("asker", [openai_asker, anthropic_asker])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("parallel", [False, True], ids=["in turn", "at once"])
+@ASKERS
+async def test_best_of_n_gets_n_samples(asker: Any, parallel: bool, stream: bool) -> None:
+    expected = [f"Sample {k}." for k in range(6)]
+    async with rig([held_until(None, text) for text in expected]) as r, asker(r) as ask:
+        if parallel:
+            texts = await asyncio.gather(*(ask(stream=stream) for _ in expected))
+        else:
+            texts = [await ask(stream=stream) for _ in expected]
+        assert sorted(texts) == expected
+        assert (r.session.counters.siblings, r.session.counters.joined, r.session.counters.replayed) == (5, 0, 0)
+        assert [t.is_discarded for t in r.session.trajectories] == [False] * 6 and trained_once(r.session)
+
+
+@ASKERS
+async def test_equal_requests_of_one_idempotency_key_are_one_sample(asker: Any) -> None:
+    release = asyncio.Event()
+    async with rig([held_until(release, "One."), held_until(release, "Two.")]) as r, asker(r) as ask:
+        asking = [asyncio.create_task(ask(headers={"Idempotency-Key": key})) for key in ("a", "a", "b", "b")]
+        async with asyncio.timeout(60):
+            while r.session.counters.joined < 2:
+                await asyncio.sleep(0.005)
+        release.set()
+        one, same, two, also = await asyncio.gather(*asking)
+        assert one == same and two == also and {one, two} == {"One.", "Two."}
+        assert await ask(headers={"Idempotency-Key": "a"}) == one
+        assert len(r.prompts) == 2 and r.session.counters.replayed == 1 and trained_once(r.session)
+
+
+@pytest.mark.parametrize("others", [0, 2], ids=["alone", "among siblings"])
+@ASKERS
+async def test_a_retry_after_a_client_timeout_takes_over_the_sample_in_flight(asker: Any, others: int) -> None:
+    """The SDK gives up at its time-out, closes its connection and asks again."""
+    release = asyncio.Event()
+    script = [held_until(release, f"Sample {k}.") for k in range(others + 1)]
+    async with rig(script) as r, asker(r) as patient, asker(r, timeout=0.5, max_retries=9) as hasty:
+        asking = [asyncio.create_task(patient()) for _ in range(others)]
+        retrying = asyncio.create_task(hasty())
+        async with asyncio.timeout(60):
+            while not r.session.counters.joined:
+                await asyncio.sleep(0.005)
+        release.set()
+        texts = await asyncio.gather(*asking, retrying)
+        assert sorted(texts) == [f"Sample {k}." for k in range(others + 1)]
+        assert len(r.prompts) == others + 1 and r.session.counters.siblings == others
+        assert [t.is_discarded for t in r.session.trajectories] == [False] * (others + 1) and trained_once(r.session)
+
+
+@ASKERS
+async def test_a_retry_of_a_refused_request_leaves_a_sibling_its_sample(asker: Any) -> None:
+    release = asyncio.Event()
+    script = [SGLangThrottledError("busy", status=503), held_until(release, "One."), held_until(release, "Two.")]
+    async with rig(script) as r, asker(r) as ask:
+        asking = [asyncio.create_task(ask()) for _ in range(2)]
+        async with asyncio.timeout(60):
+            while len(r.prompts) < 3 and not r.session.counters.joined:
+                await asyncio.sleep(0.005)
+        release.set()
+        assert sorted(await asyncio.gather(*asking)) == ["One.", "Two."]
+        assert r.session.counters.joined == 0 and trained_once(r.session)
+
+
+def held_until(release: asyncio.Event | None, text: str) -> Callable[..., Awaitable[Any]]:
+    """A completion that arrives once the event is set, or after a moment."""
+
+    async def reply(*_: Any) -> Any:
+        await (asyncio.sleep(0.1) if release is None else release.wait())
         return completion(text)
 
     return reply

@@ -76,8 +76,8 @@ async def test_a_final_answer_is_given_again_and_not_lost_to_a_failure() -> None
     script = [SGLangHTTPError(500, "gone"), completion("3.")]
     async with rig(script, limits={"max_requests": 1, "final_answer": True}) as r:
         await chat(r, [USER], status=503)
-        first = await chat(r, [USER])
-        again = await chat(r, [USER], headers={"x-stainless-retry-count": "1"})
+        first = await chat(r, [USER], headers={"x-stainless-retry-count": "1"})
+        again = await chat(r, [USER], headers={"x-stainless-retry-count": "2"})
         assert first == again and r.session.counters.replayed == 1 and len(r.prompts) == 2
         await chat(r, [USER], status=400)
 
@@ -93,11 +93,15 @@ async def test_the_final_answer_is_the_main_agents() -> None:
         assert r.session.counters.final == 1
 
 
-async def test_equal_requests_at_the_limit_share_the_final_answer() -> None:
+async def test_repeats_at_the_limit_share_the_final_answer_and_siblings_are_refused() -> None:
     slow = Reply(ids=completion("3.").ids, delay=0.2)
     async with rig([slow], limits={"max_requests": 1, "final_answer": True}) as r:
-        answers = await asyncio.gather(*(chat(r, [USER]) for _ in range(5)))
-        assert len(r.prompts) == 1 and {answer["content"] for answer in answers} == {"3."}
+        marked = {"Idempotency-Key": "once"}
+        answers = asyncio.gather(*(chat(r, [USER], headers=marked) for _ in range(5)))
+        while not r.prompts:
+            await asyncio.sleep(0.005)
+        assert (await chat(r, [USER], status=400))["code"] == "rollout_limit"
+        assert len(r.prompts) == 1 and {answer["content"] for answer in await answers} == {"3."}
 
 
 async def test_time_ends_a_reply_in_flight_and_leaves_no_trace() -> None:

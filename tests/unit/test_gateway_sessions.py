@@ -50,8 +50,8 @@ def assistant(text: str) -> dict[str, str]:
 # ---- repeated requests ------------------------------------------------
 
 
-async def test_an_equal_request_in_flight_is_joined() -> None:
-    async with rig([slow("Hello.")]) as r:
+async def test_an_equal_request_in_flight_is_joined_where_the_session_says_so() -> None:
+    async with rig([slow("Hello.")], join_equal=True) as r:
         one, other = await asyncio.gather(
             r.chat([USER]), r.chat([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
         )
@@ -59,8 +59,27 @@ async def test_an_equal_request_in_flight_is_joined() -> None:
         assert r.session.counters.joined == 1 and r.session.counters.sampled == 1
 
 
+async def test_a_session_made_over_http_may_join_equal_requests() -> None:
+    async with rig([slow("Hello.")]) as r:
+        async with r.http.post(f"{r.gateway.url}/sessions", json={"join_equal": "yes"}) as response:
+            assert response.status == 400 and "join_equal must be true or false" in await response.text()
+        async with r.http.post(f"{r.gateway.url}/sessions", json={"join_equal": True}) as response:
+            r.session = r.gateway.sessions[(await response.json())["id"]]
+        await asyncio.gather(r.chat([USER]), r.chat([USER]))
+        assert r.session.counters.joined == 1
+
+
+async def test_a_retry_that_two_answers_could_be_meant_for_is_sampled() -> None:
+    async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
+        for _ in range(2):
+            await r.chat([USER])
+        again = await r.chat([USER], headers={"x-stainless-retry-count": "1"})
+        assert again["choices"][0]["message"]["content"] == "Three."
+        assert [t.is_discarded for t in r.session.trajectories] == [False] * 3 and trained_once(r.session)
+
+
 async def test_two_agents_with_one_prompt_are_not_joined() -> None:
-    async with rig([slow("One."), slow("Two.")]) as r:
+    async with rig([slow("One."), slow("Two.")], join_equal=True) as r:
         await asyncio.gather(
             r.messages([USER], headers={"x-claude-code-agent-id": "a1"}),
             r.messages([USER], headers={"x-claude-code-agent-id": "a2"}),
@@ -118,7 +137,7 @@ async def test_a_client_that_goes_away_aborts_upstream() -> None:
 
 
 async def test_one_of_two_clients_that_goes_away_leaves_the_other_its_answer() -> None:
-    async with rig([slow("Hello.", 0.3)]) as r:
+    async with rig([slow("Hello.", 0.3)], join_equal=True) as r:
         gone = asyncio.create_task(r.chat([USER]))
         await until(lambda: r.prompts)
         staying = asyncio.create_task(r.chat([USER]))
@@ -528,7 +547,7 @@ async def test_an_answer_is_the_same_at_every_delivery() -> None:
         answer = r.session.respond(wire, Origin())
         await answer.task
         first = ANTHROPIC_MESSAGES.answer(wire, r.session.reply(answer, wire))
-        r.session.abandoned(answer)
+        r.session.answers.abandon(answer)
         again = r.session.respond(wire, Origin())
         assert ANTHROPIC_MESSAGES.answer(wire, r.session.reply(again, wire)) == first
 
@@ -640,6 +659,28 @@ async def test_a_quick_repeat_of_a_broken_off_request_joins_the_call_in_flight()
         assert len(r.session.conversation.forest.turns) == 1 and trained_once(r.session)
 
 
+async def test_a_broken_off_request_that_then_fails_is_sampled_when_it_is_repeated() -> None:
+    async def fail(*_: Any) -> Any:
+        await asyncio.sleep(0.2)
+        raise SGLangThrottledError("busy", status=503)
+
+    async with rig([fail, completion("Hello.")]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "max_tokens": 512}):
+            await until(lambda: r.prompts)
+        await until(lambda: not r.session.to_json()["in_flight"])
+        answer = await r.messages([USER])
+        assert answer["content"][0]["text"] == "Hello." and len(r.prompts) == 2
+
+
+async def test_one_repeat_takes_over_a_broken_off_request_and_further_ones_are_siblings() -> None:
+    async with rig([slow("Cut.", 0.4), completion("Sibling."), completion("Sibling.")]) as r:
+        async with raw_request(r, "/v1/messages", {"messages": [USER], "max_tokens": 512}):
+            await until(lambda: r.prompts)
+        answers = await asyncio.gather(*(r.messages([USER]) for _ in range(3)))
+        assert sorted(answer["content"][0]["text"] for answer in answers) == ["Cut.", "Sibling.", "Sibling."]
+        assert r.session.counters.joined == 1 and trained_once(r.session)
+
+
 async def test_the_history_is_that_of_the_agent_that_began_whatever_its_name() -> None:
     async with rig([completion("One."), completion("Two."), completion("Three.")]) as r:
         for agent, content in (("/root", "Task"), ("/root/helper", "Part"), ("/root", "More")):
@@ -651,7 +692,7 @@ async def test_the_history_is_that_of_the_agent_that_began_whatever_its_name() -
 
 
 async def test_equal_requests_in_flight_share_a_sample_but_no_answer() -> None:
-    async with rig([slow("Hello.")]) as r:
+    async with rig([slow("Hello.")], join_equal=True) as r:
         plain, detailed, other = await asyncio.gather(
             r.chat([USER], model="one", max_tokens=512),
             r.chat([USER], model="two", max_tokens=512, return_token_ids=True, logprobs=True),

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_kind(parser, "kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
+    parser.add_argument("--join-equal", action="store_true", help="answer equal requests in flight with one sample")
     parser.add_argument("--strict", action="store_true", help="refuse what would be left out and counted")
     parser.add_argument("--tool-parser", metavar="NAME", help="tool parser (default: chosen by the chat template)")
     parser.add_argument("--chat-template", metavar="FILE", help="jinja file instead of the tokenizer's template")
@@ -109,6 +110,7 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
                 client_sampling=args.client_sampling,
+                join_equal=args.join_equal,
                 strict=args.strict,
                 **_options(args),
             )

@@ -21,8 +21,8 @@ class Counters:
         continued: Sampled requests whose history held an assistant message.
         extended: Those of them that extended a held path.
         roots: New roots by `RootReason`.
-        siblings: Samples of an input that had been sampled and delivered before.
-        joined: Requests that waited for the answer to an equal one in flight.
+        siblings: Further samples of an input that had been sampled before.
+        joined: Requests that repeated one in flight, and waited for its answer.
         replayed: Answers given again because they had not been delivered whole.
         undelivered: Answers that were not delivered whole.
         reasoning_dropped: Extended requests whose client did not return the last reasoning.
@@ -80,6 +80,12 @@ class Counters:
             value = getattr(self, name)
             counts[name] = dict(value) if isinstance(value, Counter) else value
         return {**counts, "edited": self.edited, "extension_rate": self.extension_rate}
+
+
+def count(counters: Iterable[Counters], name: str) -> None:
+    """Add one to a count."""
+    for counts in counters:
+        setattr(counts, name, getattr(counts, name) + 1)
 
 
 def counters_of(clients: dict[str, Counters], client: str) -> Counters:

@@ -84,11 +84,10 @@ async def send(
         events = b"".join(dialect.events(wire, reply()))
     except Refused as refused:
         events = dialect.error_event(refused)
-    await stream.write(events)
+    # In one piece: clients stop reading at the terminal event, and what they leave unread would look like a reset.
+    await stream.write_eof(events)
     await _arrive(request)
     delivered()
-    with contextlib.suppress(OSError):  # the client may have left at the terminal event
-        await stream.write_eof()
     return stream
 
 
@@ -128,7 +127,8 @@ class Connection(asyncio.Protocol):
     half-closed connection is awaited and nothing of it has been sent.
 
     Attributes:
-        when_reset: Called if the client resets the connection before it sends anything else.
+        when_cut: Called if the client ends the connection while it is answered, or resets it afterwards, before it
+            sends anything else.
     """
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._has_begun = False
         self._watcher: asyncio.Task[None] | None = None
         self.is_half_closed = False
-        self.when_reset: Callable[[], None] | None = None
+        self.when_cut: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, request: web.Request) -> Connection | None:
@@ -201,13 +201,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request came."""
-        self.when_reset = None
+        self.when_cut = None
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool:
         """The client closed its sending side, or went away; True keeps the connection open."""
         self._protocol.eof_received()
         self.is_half_closed = True
+        if self._request is not None and self.when_cut is not None:
+            self.when_cut()
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return True
 
@@ -217,8 +219,8 @@ class Connection(asyncio.Protocol):
         self._wake()
         if self._watcher is not None:
             self._watcher.cancel()
-        if isinstance(exc, ConnectionError) and self.when_reset is not None:
-            self.when_reset()
+        if isinstance(exc, ConnectionError) and self.when_cut is not None:
+            self.when_cut()
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:

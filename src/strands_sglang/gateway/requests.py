@@ -20,8 +20,8 @@ BODY_SECONDS = 120.0
 
 _ENCODINGS = frozenset({"br", "deflate", "gzip", "identity", "zstd"})
 _ORIGIN_HEADERS = (
-    "User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-parent-session-id", "x-session-affinity",
-    "x-stainless-retry-count",
+    "Idempotency-Key", "User-Agent", "x-claude-code-agent-id", "x-codex-turn-metadata", "x-parent-session-id",
+    "x-session-affinity", "x-stainless-retry-count",
 )  # fmt: skip
 
 
@@ -91,7 +91,13 @@ def origin_of(request: web.Request) -> Origin:
         agent = headers["x-session-affinity"] or None
     retries = headers["x-stainless-retry-count"]  # of the vendors' Python clients; others never set it
     is_retry = retries.isascii() and retries.isdecimal() and bool(retries.strip("0"))
-    return Origin(client=label(client) if client else "unknown", agent=agent, is_retry=is_retry)
+    named = headers["Idempotency-Key"] or None
+    return Origin(
+        client=label(client) if client else "unknown",
+        agent=agent,
+        idempotency_key=named,
+        is_retry=is_retry or named is not None,
+    )
 
 
 def host_of(address: str) -> str | None:

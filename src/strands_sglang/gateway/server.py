@@ -16,6 +16,7 @@ import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -79,7 +80,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request after which a session is sealed; None for never.
         model_name: Name that `/v1/models` lists.
-        strict, client_sampling, volatile_rules: See `GatewayPolicy`.
+        strict, client_sampling, join_equal, volatile_rules: See `GatewayPolicy`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -108,6 +109,7 @@ class Gateway:
         model_name: str = "default",
         strict: bool = False,
         client_sampling: bool = False,
+        join_equal: bool = False,
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
         max_body: int = MAX_BODY,
         hold: float = 10.0,
@@ -129,7 +131,10 @@ class Gateway:
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
         self.max_body, self.hold, self.ping_interval = max_body, hold, ping_interval
         self.policy = GatewayPolicy(
-            strict=strict, client_sampling=client_sampling, volatile_rules=tuple(volatile_rules)
+            strict=strict,
+            client_sampling=client_sampling,
+            join_equal=join_equal,
+            volatile_rules=tuple(volatile_rules),
         )
         self.sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
@@ -215,6 +220,7 @@ class Gateway:
         limits: Mapping[str, Any] | None = None,
         name: str | None = None,
         key: str | None = None,
+        join_equal: bool | None = None,
         conversation: Conversation | None = None,
     ) -> Session:
         """A new session.
@@ -226,10 +232,11 @@ class Gateway:
                 `context_window_limit`.
             name: Name in paths; a random one by default.
             key: Its key; a random one of 128 bits by default.
+            join_equal: See `GatewayPolicy`; that of the gateway by default.
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
 
         Raises:
-            TypeError: `labels`, `sampling` or `limits` is not a mapping.
+            TypeError: `labels`, `sampling` or `limits` is not a mapping, `join_equal` is not a bool.
             ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, or a name that is
                 taken.
         """
@@ -240,6 +247,8 @@ class Gateway:
                 refuse_deep(dict(value or {}), what)
             except Refused as refused:
                 raise ValueError(refused.message) from None
+        if not isinstance(join_equal, bool | None):
+            raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
         name, key = name or uuid.uuid4().hex, key or secrets.token_urlsafe(16)
         if name in self.sessions:
             raise ValueError(f"there is a session {name!r} already")
@@ -253,7 +262,7 @@ class Gateway:
             id=name,
             key=key,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
-            policy=self.policy,
+            policy=self.policy if join_equal is None else replace(self.policy, join_equal=join_equal),
             limits=own,
             labels=dict(labels or {}),
         )
@@ -375,14 +384,14 @@ class Gateway:
         self, request: web.Request, dialect: WireDialect, session: Session, wire: WireRequest
     ) -> web.StreamResponse:
         answer = session.respond(wire, origin_of(request))
-        connection, has_arrived = Connection.of(request), False
+        if (connection := Connection.of(request)) is not None:
+            connection.when_cut = partial(session.answers.note_cut, answer)
+        has_arrived = False
 
         def delivered() -> None:
             nonlocal has_arrived
             has_arrived = True
-            session.delivered(answer)
-            if connection is not None:
-                connection.when_reset = partial(session.reset, answer)
+            session.answers.deliver(answer)
 
         headers = {"x-strands-session": session.id}
         if ignored := session.ignored_fields(wire):
@@ -401,7 +410,7 @@ class Gateway:
             )
         finally:
             if not has_arrived:
-                session.abandoned(answer)
+                session.answers.abandon(answer)
 
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         return web.Response()
@@ -450,11 +459,13 @@ class Gateway:
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         body = await read_body(request) if request.can_read_body else {}
-        if unknown := body.keys() - {"labels", "sampling", "limits"}:
-            raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits")
-        asked = {name: want_object(value, name) for name, value in body.items() if value is not None}
+        if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
+            raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
+        asked: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
+        for name in asked.keys() - {"join_equal"}:
+            want_object(asked[name], name)
         try:
-            session = self.open(**asked)  # type: ignore[arg-type]
+            session = self.open(**asked)
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.

@@ -1,8 +1,14 @@
 """A session: one rollout behind a key.
 
-A request is put into canonical form, located and rendered; that alone decides whether it is new. An equal request
-in flight is joined, an answer that was never delivered whole is given again, and anything else is sampled. Sampling
-belongs to the session, not to the connection: it ends early only when no client waits for it any more.
+One request, in order:
+
+1. a dialect has read the body into a `WireRequest` (`server`, `dialects`);
+2. `_prepare` puts the history into canonical form, then the conversation locates the path it extends and renders it;
+3. `Answers.claim` finds the answer that it repeats. If there is none, limits are checked and `_start` samples a turn.
+   Sampling belongs to the session, not to the connection: it ends early only when no client waits for it any more;
+4. `_sample` commits the turn, then keeps the main agent's history for the environment;
+5. `reply` gives each client that waits the turn in the form that it asked for;
+6. the server reports to `answers` whether the client got it.
 """
 
 from __future__ import annotations
@@ -10,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +28,9 @@ from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
 from ..conversation.options import MalformedCalls
 from ..conversation.recent import Recent
 from ..trajectory import Trajectory, Turn, digest
+from .answers import Answer, Answers
 from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arrange, without_volatile
-from .counters import Counters, counters_of
+from .counters import Counters, count, counters_of
 from .dialects import CALL_PREFIXES
 from .dialects.reading import reasoning_block
 from .dialects.wire import Origin, Refused, TokenLogprob, WireCall, WireReply, WireRequest
@@ -32,7 +38,6 @@ from .limits import Limits, MaxSecondsReachedError
 from .receipts import Receipts
 
 _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
-_REMEMBERED_ANSWERS = 8  # of a session, that a client may say it did not get
 _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
 
 
@@ -43,38 +48,15 @@ class GatewayPolicy:
     Attributes:
         strict: Refuse what would otherwise be left out and counted: forced tool choice, unknown tool types.
         client_sampling: Honour sampling parameters of clients that the session does not set.
+        join_equal: Take an equal request in flight for the same one, for clients that repeat requests on another
+            connection without a mark. Agents that ask several times at once get copies then.
         volatile_rules: Names of the rules that take volatile lines out of system prompts.
     """
 
     strict: bool = False
     client_sampling: bool = False
+    join_equal: bool = False
     volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """The answer to equal requests, perhaps still being sampled. Each request has it in its own form.
-
-    Attributes:
-        key: Equal for equal requests.
-        counters: Counts of the session and of the client that asked first.
-        id: 24 hexadecimal digits, the same at every delivery.
-        created: Unix time in seconds.
-        waiters: Number of requests that wait or are being answered.
-        is_discarded: The turn was discarded because no client got it.
-        is_final: The final answer, after which every request is refused.
-    """
-
-    key: bytes
-    task: asyncio.Task[SampledTurn]
-    counters: tuple[Counters, ...]
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
-    created: int = field(default_factory=lambda: int(time.time()))
-    waiters: int = 0
-    is_delivered: bool = False
-    is_discarded: bool = False
-    turn: Turn | None = None
-    is_final: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -105,11 +87,8 @@ class Session:
     last_used: float = field(default_factory=time.monotonic)
     _receipts: Receipts = field(default_factory=Receipts)
     _call_ids: dict[str, str] = field(default_factory=dict)
-    _in_flight: dict[bytes, Answer] = field(default_factory=dict)
+    answers: Answers = field(init=False)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
-    _owed: dict[bytes, Answer] = field(default_factory=dict)
-    _delivered: Recent[Answer] = field(default_factory=lambda: Recent(_REMEMBERED_ANSWERS))
-    _answered: set[bytes] = field(default_factory=set)
     _placements: dict[bytes, MessagePlacement] = field(default_factory=dict)
     _histories: dict[str, tuple[Turn, list[Message]]] = field(default_factory=dict)
     _main_agents: dict[str, str | None] = field(default_factory=dict)
@@ -119,6 +98,7 @@ class Session:
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self) -> None:
+        self.answers = Answers(self.conversation.forest)
         if self.limits.max_parallel is not None:
             self._slots = asyncio.Semaphore(self.limits.max_parallel)
 
@@ -187,9 +167,9 @@ class Session:
             return self._prepare(request, Origin(), ()).prompt_length
 
     def respond(self, request: WireRequest, origin: Origin) -> Answer:
-        """The answer to a request: one in flight, one that is owed, or a new one; raises `Refused`.
+        """The answer to a request: the one that it repeats, or a new one; raises `Refused`.
 
-        The caller counts as a waiter until it calls `delivered` or `abandoned`.
+        The caller counts as a waiter until it calls `answers.deliver` or `answers.abandon`.
         """
         self._check_open()
         self.last_used = time.monotonic()
@@ -202,52 +182,20 @@ class Session:
         key = digest(
             prepared.location.key,
             (origin.agent or "").encode(),
+            (origin.idempotency_key or "").encode(),
             orjson.dumps([asked.params, asked.constraints, request.tool_choice], option=orjson.OPT_SORT_KEYS),
         )
-        missed = self._delivered.get(key) if origin.is_retry else None  # the client says that it did not get it
-        if (answer := self._in_flight.get(key)) is not None:
-            _count(counters, "joined")
-        elif (answer := self._owed.pop(key, None) or missed) is not None:
-            _count(counters, "replayed")
+        answer = self.answers.claim(key, is_retry=origin.is_retry, joins_equal=self.policy.join_equal)
+        if answer is not None:
+            count(counters, "replayed" if answer.task.done() else "joined")
         else:
             if is_final := self._must_end(request, origin):
                 with self._failing():
                     prepared = self._prepare(request, origin, (), final=self.limits.final_words)
-            answer = self._start(key, prepared, counters, is_final=is_final)
+            answer = Answer(key=key, counters=counters, is_final=is_final)
+            self._start(answer, prepared)
         answer.waiters += 1
         return answer
-
-    def delivered(self, answer: Answer) -> None:
-        """Record that the whole answer reached a client."""
-        answer.waiters -= 1
-        answer.is_delivered = True
-        if answer.turn is None:
-            return
-        self._land(answer)
-        self._delivered.put(answer.key, answer)
-        self._owed.pop(answer.key, None)
-        if answer.is_discarded:
-            self.conversation.forest.keep(answer.turn)
-
-    def reset(self, answer: Answer) -> None:
-        """Record a reset after delivery: the client may not have read it, so an equal request gets it again."""
-        if answer.turn is not None and answer.key not in self._in_flight:
-            self._owed[answer.key] = answer
-
-    def abandoned(self, answer: Answer) -> None:
-        """Record that a client went away before it had the answer whole; sampling ends when it was the last."""
-        answer.waiters -= 1
-        if answer.waiters or answer.is_delivered:
-            return
-        if not answer.task.done():
-            answer.task.cancel()
-            self._land(answer)  # an equal request from now on is sampled again
-        else:
-            self._set_aside(answer)
-
-    def _land(self, answer: Answer) -> None:
-        if self._in_flight.get(answer.key) is answer:
-            del self._in_flight[answer.key]
 
     # ---- a turn ------------------------------------------------
 
@@ -378,33 +326,23 @@ class Session:
             params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
         return params
 
-    def _start(self, key: bytes, prepared: PreparedTurn, counters: tuple[Counters, ...], *, is_final: bool) -> Answer:
-        self._has_ended |= is_final
-        is_sibling = key in self._answered
-        answer: Answer
-        task = asyncio.create_task(self._sample(prepared, lambda turn: setattr(answer, "turn", turn)))
-        answer = self._in_flight[key] = Answer(key=key, task=task, counters=counters, is_final=is_final)
-        self._tasks.add(task)
+    def _start(self, answer: Answer, prepared: PreparedTurn) -> None:
+        self._has_ended |= answer.is_final
+        answer.task = asyncio.create_task(self._sample(prepared))
+        self._tasks.add(answer.task)
+        self.answers.add(answer)
 
-        def ended(done: asyncio.Task[SampledTurn]) -> None:
+        def finish(done: asyncio.Task[SampledTurn]) -> None:
             self._tasks.discard(done)
-            if not done.cancelled():
-                done.exception()  # retrieved, even if no client waits any more
+            is_sibling = self.answers.finish(answer)
             if answer.turn is None:
-                self._has_ended &= not is_final
-                self._land(answer)
-                return
-            for counts in counters:
-                counts.final += is_final
-            self._answered.add(key)
-            self._count_turn(prepared, answer.turn, counters, is_sibling=is_sibling)
-            if not answer.waiters:
-                self._set_aside(answer)
+                self._has_ended &= not answer.is_final
+            else:
+                self._count_turn(prepared, answer, answer.turn, is_sibling=is_sibling)
 
-        task.add_done_callback(ended)
-        return answer
+        answer.task.add_done_callback(finish)
 
-    async def _sample(self, prepared: PreparedTurn, note: Callable[[Turn], None]) -> SampledTurn:
+    async def _sample(self, prepared: PreparedTurn) -> SampledTurn:
         request = prepared.request
         kind = self._kind_of(request)
         main = self._main_agents.setdefault(kind, request.agent)  # the agent that began, whatever its name
@@ -417,7 +355,6 @@ class Session:
                     raise
                 raise MaxSecondsReachedError(self.limits.max_seconds or 0.0) from None
         self.failure = None
-        note(sampled.turn)
         if request.agent == main:
             reply = sampled.reply
             calls = [(call.id, call.name, call.input) for call in reply.calls]
@@ -431,24 +368,13 @@ class Session:
             return None
         return self.limits.max_seconds - (time.monotonic() - (self._began or 0.0))
 
-    def _set_aside(self, answer: Answer) -> None:
-        """Keep an answer that no client got, for a retry."""
-        if answer.turn is None:
-            return
-        self._land(answer)
-        _count(answer.counters, "undelivered")
-        answer.is_discarded = True
-        self.conversation.forest.discard(answer.turn)
-        self._owed[answer.key] = answer
-
-    def _count_turn(
-        self, prepared: PreparedTurn, turn: Turn, counters: tuple[Counters, ...], *, is_sibling: bool
-    ) -> None:
+    def _count_turn(self, prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_sibling: bool) -> None:
         location, messages = prepared.location, prepared.request.messages
         seen = messages[location.first_new - 1]["content"] if location.parent is not None else []
         ids = [block["toolUse"]["toolUseId"] for block in seen if "toolUse" in block]
-        for counts in counters:
+        for counts in answer.counters:
             counts.sampled += 1
+            counts.final += answer.is_final
             counts.siblings += is_sibling
             counts.constrained += bool(prepared.request.constraints)
             counts.malformed += sum(call.error is not None for call in turn.calls)
@@ -506,11 +432,6 @@ class Session:
             TokenLogprob(text=text, logprob=None if value != value else value)
             for text, value in zip(texts, values, strict=True)
         ]
-
-
-def _count(counters: tuple[Counters, ...], name: str) -> None:
-    for counts in counters:
-        setattr(counts, name, getattr(counts, name) + 1)
 
 
 def _message_of(text: str, calls: Iterable[tuple[str, str, Any]], reasoning: str = "") -> Message:

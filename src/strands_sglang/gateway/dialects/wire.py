@@ -75,11 +75,14 @@ class Refused(StrandsSGLangError):
 class Origin:
     """The program a request comes from, and the agent within it, by its headers.
 
-    `is_retry`: the client says that it repeats a request whose answer did not come.
+    Attributes:
+        idempotency_key: Name that the client gave the request, the same for all of its repeats.
+        is_retry: It says that it repeats a request whose answer did not come, or that a repeat may come.
     """
 
     client: str = "unknown"
     agent: str | None = None
+    idempotency_key: str | None = None
     is_retry: bool = False
 
 

@@ -1,0 +1,134 @@
+"""Which request gets which answer.
+
+Equal requests are samples of their own: an agent that asks N times wants N. A request gets an answer that is there
+already, or is being sampled, only if it repeats the one that it was meant for, which is known
+
+- if the connection of an equal request was cut before its client had the answer. The next equal request takes the
+  answer over, whatever it says of itself: Claude Code and Codex repeat requests without a mark;
+- if it carries the `Idempotency-Key` of that request, or a retry count above 0, and no other answer can be meant.
+
+In doubt a request is sampled: another sample is exact, a copy is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from ..conversation import SampledTurn
+from ..conversation.recent import Recent
+from ..trajectory import TrajectoryForest, Turn
+from .counters import Counters, count
+
+_REMEMBERED = 1024  # inputs of a session whose answers can still be asked for again
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """The answer to a request, perhaps still being sampled. Each request for it has it in its own form.
+
+    Attributes:
+        key: Equal for equal requests.
+        counters: Counts of the session and of the client that asked first.
+        is_final: The final answer, after which every request is refused.
+        task: Its sampling.
+        turn: The turn, once it is sampled.
+        id: 24 hexadecimal digits, the same at every delivery.
+        created: Unix time in seconds.
+        waiters: Number of requests that wait or are being answered.
+        is_owed: A connection was cut before its client had the answer: the next equal request takes it over.
+        is_discarded: The turn was discarded because no client got it.
+    """
+
+    key: bytes
+    counters: tuple[Counters, ...]
+    is_final: bool = False
+    task: asyncio.Task[SampledTurn] = field(init=False)
+    turn: Turn | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
+    created: int = field(default_factory=lambda: int(time.time()))
+    waiters: int = 0
+    is_owed: bool = False
+    is_delivered: bool = False
+    is_discarded: bool = False
+
+
+class Answers:
+    """The answers of a session, from the request that they are sampled for to the client that has them whole."""
+
+    def __init__(self, forest: TrajectoryForest) -> None:
+        self._forest = forest
+        # None for each that was lost: aborted, or failed. A retry may be of one of those, so it is not another's.
+        self._by_key: Recent[list[Answer | None]] = Recent(_REMEMBERED)
+
+    def claim(self, key: bytes, *, is_retry: bool, joins_equal: bool) -> Answer | None:
+        """The answer that a request repeats, or None if it is to be sampled.
+
+        Args:
+            is_retry: The client says that it repeats a request.
+            joins_equal: Take any equal request in flight for the one that is repeated.
+        """
+        answers = self._by_key.get(key) or []
+        held = [answer for answer in answers if answer is not None]
+        for answer in held:
+            if answer.is_owed:
+                answer.is_owed = False
+                return answer
+        if is_retry and None in answers:
+            answers.remove(None)
+        elif is_retry and len(held) == 1:
+            return held[0]
+        return next((answer for answer in held if joins_equal and not answer.task.done()), None)
+
+    def add(self, answer: Answer) -> None:
+        """Keep an answer whose sampling begins."""
+        self._by_key.put(answer.key, [*(self._by_key.get(answer.key) or ()), answer])
+
+    def finish(self, answer: Answer) -> bool:
+        """Note that sampling has ended; True if the same input was sampled before."""
+        if not answer.task.cancelled() and answer.task.exception() is None:
+            answer.turn = answer.task.result().turn
+        if answer.turn is None:
+            self._lose(answer)
+        elif not answer.waiters:
+            self._set_aside(answer)
+        answers = self._by_key.get(answer.key) or []
+        return any(other is not None and other.turn is not None for other in answers if other is not answer)
+
+    def deliver(self, answer: Answer) -> None:
+        """Note that a client has the whole answer."""
+        answer.waiters -= 1
+        answer.is_delivered, answer.is_owed = True, False
+        if answer.turn is not None and answer.is_discarded:
+            answer.is_discarded = False
+            self._forest.keep(answer.turn)
+
+    def note_cut(self, answer: Answer) -> None:
+        """Note that a connection ended, in flight or by a reset after the end: its client may not have the answer."""
+        answer.is_owed = True
+
+    def abandon(self, answer: Answer) -> None:
+        """Note that a client went away before it had the whole answer; sampling ends when it was the last."""
+        answer.waiters -= 1
+        if answer.waiters or answer.is_delivered:
+            return
+        if not answer.task.done():
+            answer.task.cancel()
+            self._lose(answer)
+        elif answer.turn is not None:
+            self._set_aside(answer)
+
+    def _lose(self, answer: Answer) -> None:
+        """Forget an answer that nobody will get."""
+        answers = self._by_key.get(answer.key) or []
+        if answer in answers:
+            answers[answers.index(answer)] = None
+
+    def _set_aside(self, answer: Answer) -> None:
+        """Keep an answer that no client got for a repeat; until then its turn counts as discarded."""
+        assert answer.turn is not None
+        count(answer.counters, "undelivered")
+        answer.is_owed = answer.is_discarded = True
+        self._forest.discard(answer.turn)
