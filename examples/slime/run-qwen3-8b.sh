@@ -141,9 +141,10 @@ MISC_ARGS=(
   --attention-backend flash             # drop it for models with MLA (DeepSeek)
 )
 
-WANDB_ARGS=() # for Weights & Biases, where its key is in the environment
-if [ -n "${WANDB_API_KEY:-}" ]; then
-  WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group "$SHAPE-retool" --wandb-key "$WANDB_API_KEY")
+WANDB_ARGS=() # for Weights & Biases, where its key is in the environment, under slime's name or its own
+WANDB_KEY=${WANDB_KEY:-${WANDB_API_KEY:-}}
+if [ -n "$WANDB_KEY" ]; then
+  WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group "$SHAPE-retool" --wandb-key "$WANDB_KEY")
 fi
 
 # Ray's processes, and so train.py and our log, work in the folder where Ray is started. One that runs is used.

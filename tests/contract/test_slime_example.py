@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,3 +319,11 @@ def load_example(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_requirements_are_those_of_the_package_and_of_the_example() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "examples" / "slime" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    named = {line for line in lines if line and not line.startswith("#")}
+    extras = [line.split(";")[0] for extra in ("math", "sandbox") for line in project["optional-dependencies"][extra]]
+    assert named == {*project["dependencies"], *extras}
