@@ -1,4 +1,4 @@
-"""Experiment trackers behind one small interface: W&B, MLflow, TensorBoard and trackio (extra `trackers`).
+"""Experiment trackers behind one small interface: W&B, trackio and TensorBoard (extra `trackers`).
 
 ```python
 tracker = make_tracker("wandb", project="my-agents", name="first", config={"model": "Qwen/Qwen3-8B"})
@@ -12,13 +12,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import queue
-import re
 import threading
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,86 +112,37 @@ def numbers_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return found
 
 
-class _WandbTracker:
-    """A run of Weights & Biases; one that a trainer has opened is joined and left open.
+class WandbTracker:
+    """A run of Weights & Biases, or of trackio, which has its interface.
 
-    `WANDB_MODE=offline` writes files that `wandb sync` sends later.
+    A run of W&B that a trainer has opened is joined and left open. `WANDB_MODE=offline` writes files that `wandb sync`
+    sends later; trackio's are under `TRACKIO_DIR`.
     """
 
-    def __init__(self, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
-        wandb: Any = import_module("wandb")
-        self._is_own = wandb.run is None
-        options = {"project": project, "name": name, "config": config, "dir": str(folder)}
-        self._run = wandb.init(**options) if self._is_own else wandb.run
-        self._run.define_metric("strands/step")
-        self._run.define_metric("strands/*", step_metric="strands/step")
+    def __init__(self, package: str, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
+        module: Any = import_module(package)
+        is_wandb = package == "wandb"
+        opened = module.run if is_wandb else None
+        options = {"dir": str(folder)} if is_wandb else {}
+        self._run = opened or module.init(project=project, name=name, config=config, **options)
+        self._is_own = opened is None
+        if is_wandb:  # a trainer's run has steps of its own
+            self._run.define_metric("strands/*", step_metric="strands/step")
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Log with a step of our own: W&B's belongs to the trainer."""
-        self._run.log({**{f"strands/{name}": value for name, value in metrics.items()}, "strands/step": step})
+        """Log numbers of one step."""
+        values = {**{f"strands/{name}": value for name, value in metrics.items()}, "strands/step": step}
+        self._run.log(values, **({"step": step} if self._is_own else {}))
 
     def finish(self, summary: Mapping[str, float]) -> None:
-        """Write the summary."""
-        self._run.summary.update({f"strands/{name}": value for name, value in summary.items()})
+        """Log the final numbers, and end the run unless it is the trainer's."""
+        self._run.log({f"strands/final/{name}": value for name, value in summary.items()})
         if self._is_own:
             self._run.finish()
 
 
-class _LastStepTracker(ABC):
-    """A tracker without a summary of its own: final numbers are logged at the last step, under `final/`."""
-
-    _last_step = 0
-
-    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Log numbers of one step."""
-        self._last_step = step
-        self._write(metrics, step)
-
-    def finish(self, summary: Mapping[str, float]) -> None:
-        """Log the summary, and end the run."""
-        self._write({f"final/{name}": value for name, value in summary.items()}, self._last_step)
-        self._close()
-
-    @abstractmethod
-    def _write(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
-
-
-class _MlflowTracker(_LastStepTracker):
-    """A run of MLflow. Without `MLFLOW_TRACKING_URI` runs go to a database file in the folder."""
-
-    _UNSAFE = re.compile(r"[^\w\-. /]")
-    _MAX_PARAM = 6000
-
-    def __init__(self, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
-        mlflow: Any = import_module("mlflow")
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve() / 'mlflow.db'}"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._client = mlflow.MlflowClient(tracking_uri=uri)
-        known = self._client.get_experiment_by_name(project)
-        experiment = known.experiment_id if known is not None else self._client.create_experiment(project)
-        self._run_id = self._client.create_run(experiment, run_name=name).info.run_id
-        for key, value in config.items():
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            self._client.log_param(self._run_id, self._safe(key), text[: self._MAX_PARAM])
-
-    def _write(self, metrics: Mapping[str, float], step: int) -> None:
-        now = int(time.time() * 1000)
-        for name, value in metrics.items():
-            self._client.log_metric(self._run_id, self._safe(name), value, timestamp=now, step=step)
-
-    def _close(self) -> None:
-        self._client.set_terminated(self._run_id)
-
-    def _safe(self, name: str) -> str:
-        """A name that MLflow accepts: `pass@1` becomes `pass_at_1`."""
-        return self._UNSAFE.sub("_", name.replace("@", "_at_").replace("^", "_hat_"))
-
-
-class _TensorBoardTracker(_LastStepTracker):
-    """Event files in `folder/tensorboard/project/name`, written without torch."""
+class TensorBoardTracker:
+    """Event files in `folder/tensorboard/project/name`, written without torch; final numbers are under `final/`."""
 
     def __init__(self, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
         summary: Any = import_module("tensorboard.summary")
@@ -202,34 +150,24 @@ class _TensorBoardTracker(_LastStepTracker):
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")
         self._writer = summary.Writer(str(place))
+        self._last_step = 0
 
-    def _write(self, metrics: Mapping[str, float], step: int) -> None:
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Log numbers of one step."""
+        self._last_step = step
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def _close(self) -> None:
+    def finish(self, summary: Mapping[str, float]) -> None:
+        """Log the final numbers at the last step, and close the files."""
+        self.log({f"final/{name}": value for name, value in summary.items()}, step=self._last_step)
         self._writer.close()
 
 
-class _TrackioTracker(_LastStepTracker):
-    """A run of trackio: a database file under its own `TRACKIO_DIR`, shown by `trackio show`."""
-
-    def __init__(self, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
-        self._trackio: Any = import_module("trackio")  # its functions belong to the run that was opened last
-        self._trackio.init(project=project, name=name, config=config)
-
-    def _write(self, metrics: Mapping[str, float], step: int) -> None:
-        self._trackio.log(dict(metrics), step=step)
-
-    def _close(self) -> None:
-        self._trackio.finish()
-
-
 _KINDS: Mapping[str, Callable[..., Tracker]] = {
-    "wandb": _WandbTracker,
-    "mlflow": _MlflowTracker,
-    "tensorboard": _TensorBoardTracker,
-    "trackio": _TrackioTracker,
+    "wandb": partial(WandbTracker, "wandb"),
+    "trackio": partial(WandbTracker, "trackio"),
+    "tensorboard": TensorBoardTracker,
 }
 TRACKERS = tuple(_KINDS)

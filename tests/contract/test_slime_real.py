@@ -20,7 +20,7 @@ from slime_support import PARAMS
 from strands_env.core import Action, TaskContext
 from strands_env.training import slime
 from strands_env.training.formats import write_rows
-from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
+from strands_env.training.prompts import PromptRecord, draw_rows, prompt_rows
 from strands_env.training.slime import hooks
 from strands_env.training.slime.call import SCORING, STREAK
 from strands_sglang.backends import (
@@ -459,7 +459,7 @@ def test_slime_draws_the_prompts_of_a_run_before(run: Any, tmp_path: Path) -> No
         PromptRecord(prompt_id=action.text, action=action, passed=passed, measured=4)
         for action, passed in zip(actions, (2, 4), strict=True)
     ]
-    rows = drawn(prompt_rows(records), 14)
+    rows = draw_rows(prompt_rows(records), 14)
     write_rows(iter(rows), tmp_path / "next.jsonl")
     made = run("--prompt-data", str(tmp_path / "next.jsonl"), "--rollout-shuffle")
     assert len(made.manager.data_source) == 14

@@ -413,16 +413,16 @@ def test_the_log_reports_to_trackers_begun_once(tmp_path: Any, monkeypatch: pyte
 
     def make(kind: str, **options: Any) -> Any:
         begun.append(kind)
-        if kind == "mlflow":
+        if kind == "trackio":
             raise hooks.TrackerError("no server")
         return Recorder()
 
     monkeypatch.setattr(hooks, "make_tracker", make)
     monkeypatch.setattr(hooks, "BackgroundTracker", lambda tracker: tracker)
-    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path), strands_env_trackers="mlflow, tensorboard")
+    args = types.SimpleNamespace(strands_env_log_dir=str(tmp_path), strands_env_trackers="trackio, tensorboard")
     for step in (0, 1):
         slime.log_rollout(step, args, [Sample(index=0, response="a", reward=1.0)], {}, 2.0)
-    assert begun == ["mlflow", "tensorboard"]
+    assert begun == ["trackio", "tensorboard"]
     assert "no server" in caplog.text
     assert [step for step, _ in logged] == [0, 1]
     assert logged[0][1]["rollout/time_s"] == 2.0

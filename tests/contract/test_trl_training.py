@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from strands_env.core import Action, TaskContext
 from strands_env.training import TrainingSample, samples_from_model
 from strands_env.training.formats import write_rows
-from strands_env.training.prompts import PromptRecord, drawn, prompt_rows
+from strands_env.training.prompts import PromptRecord, draw_rows, prompt_rows
 from strands_env.training.trl import environment_reward, make_rollout_func
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine
@@ -84,7 +84,7 @@ def train(tiny: TinyModel, engine: EmbeddedEngine, folder: Path, rollouts: list[
 
     actions = [Action(message=f"What is {n} + {n}?", task_context=TaskContext(ground_truth=2 * n)) for n in range(4)]
     records = [PromptRecord(prompt_id=action.text, action=action, passed=1, measured=2) for action in actions]
-    write_rows(iter(drawn(prompt_rows(records), 4)), folder / "prompts.jsonl")  # the prompts of a run before
+    write_rows(iter(draw_rows(prompt_rows(records), 4)), folder / "prompts.jsonl")  # the prompts of a run before
 
     async def prepare(trainer: Any) -> None:
         await engine.update_weights(trainer.model, f"step-{trainer.state.global_step}")

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.cli import main
 from strands_env.commands.progress import make_display
 from strands_env.commands.terminal import format_seconds
@@ -20,7 +18,6 @@ from strands_env.eval import GroupPolicy, read_results
 from strands_env.eval.run.progress import ProgressState
 from strands_env.recipe import names
 from strands_env.trackers import TRACKERS
-from strands_env.training.formats import FORMATS
 from tests.conftest import ROOT
 
 HOOKS = "tests.unit.eval_hooks"
@@ -127,10 +124,6 @@ def test_arguments_that_cannot_be_read(arguments, message, capsys):
 
 
 def test_names_that_arguments_offer_are_the_registered_ones():
-    parser = ArgumentParser()
-    ARGUMENTS["export"](parser)
-    offered = next(action.choices for action in parser._actions if action.dest == "format")
-    assert list(offered) == ["samples", *FORMATS, "prompts"]
     assert tuple(GroupPolicy) == names.GROUP_POLICIES
     assert names.TRACKERS == TRACKERS
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import types
 
 import pytest
 
@@ -37,7 +39,7 @@ def test_an_unknown_tracker_offers_the_nearest():
 
 @pytest.mark.parametrize("kind", TRACKERS)
 def test_a_missing_package_is_named(kind, monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, kind, None)
+    monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(TrackerError, match=f"pip install {kind}"):
         make_tracker(kind, project="p", name="n", folder=tmp_path)
 
@@ -123,18 +125,36 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert b"strands/reward" in written.read_bytes()
 
 
-def test_mlflow_in_a_file(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    use("mlflow", tmp_path)
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    [run] = client.search_runs([client.get_experiment_by_name("project").experiment_id])
-    assert run.data.metrics == {"reward": 0.5, "final/pass_at_1": 0.75}
-    assert [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "reward")] == [
-        (0, 0.25),
-        (1, 0.5),
+class Run:
+    """A run of a package with W&B's interface."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[dict[str, float], dict[str, int]]] = []
+        self.is_finished = False
+
+    def log(self, values, **step):
+        self.logged.append((values, step))
+
+    def finish(self):
+        self.is_finished = True
+
+    def define_metric(self, name, **options):
+        assert (name, options) == ("strands/*", {"step_metric": "strands/step"})
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_run_that_a_trainer_has_opened_keeps_its_steps_and_stays_open(is_joined, monkeypatch, tmp_path):
+    run = Run()
+    module = types.SimpleNamespace(run=run if is_joined else None, init=lambda **options: run)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    use("wandb", tmp_path)
+    steps = [{}, {}] if is_joined else [{"step": 0}, {"step": 1}]
+    assert run.logged[:2] == [
+        ({"strands/reward": 0.25, "strands/step": 0}, steps[0]),
+        ({"strands/reward": 0.5, "strands/step": 1}, steps[1]),
     ]
+    assert run.logged[2][0] == {"strands/final/pass@1": 0.75}
+    assert run.is_finished is not is_joined
 
 
 def test_tensorboard(tmp_path):

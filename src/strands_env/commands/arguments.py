@@ -158,11 +158,11 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["samples", "trl", "verl", "slime", "sft", "prompts"],
+        choices=["samples", "sft", "prompts"],
         default="samples",
         help="samples: our neutral columns (strands_env.training.load_samples reads them), one row a path; "
-        "trl, verl, slime: the columns of that trainer; sft: messages, ids and labels; prompts: the prompts with their "
-        "pass rates and sampling weights, for the next run (default: samples)",
+        "sft: messages, ids and labels; prompts: the prompts with their pass rates and sampling weights, for the next "
+        "run (default: samples)",
     )
     parser.add_argument("--min-reward", type=number, metavar="R", help="only rollouts with at least this reward")
     parser.add_argument("--max-reward", type=number, metavar="R", help="only rollouts with at most this reward")
@@ -185,7 +185,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     prompts.add_argument("--reward-threshold", type=number, metavar="R", help="a sample passes from this reward on")
     teacher = parser.add_argument_group("teacher", "Log-probabilities of another model, for on-policy distillation.")
     teacher.add_argument(
-        "--teacher", metavar="URL", help="server that scores every row (vllm+http://... is vLLM), or a model to load"
+        "--teacher", metavar="URL", help="server that scores every sample (vllm+http://... is vLLM), or a model to load"
     )
     teacher.add_argument("--teacher-top-k", type=positive, default=0, metavar="K", help="also its K most likely tokens")
     teacher.add_argument("--tokenizer", metavar="ID", help="tokenizer of the model that sampled (default: the run's)")

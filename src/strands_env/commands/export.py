@@ -17,8 +17,15 @@ from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.training import save_samples, score_with_teacher
-from strands_env.training.formats import FORMATS, UNTAUGHT, ExportedRollout, Selection, taught, write_rows
-from strands_env.training.prompts import drawn, prompt_records, prompt_rows
+from strands_env.training.formats import (
+    NOT_SCORED,
+    ExportedRollout,
+    Selection,
+    add_teacher_scores,
+    sft_row,
+    write_rows,
+)
+from strands_env.training.prompts import draw_rows, prompt_records, prompt_rows
 from strands_sglang.backends import client_class
 from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.command_line import Exit
@@ -31,12 +38,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check_options(args)
         if args.format == "prompts":
-            return _prompts(args, target)
+            return _write_prompts(args, target)
         if target.suffix not in (".parquet", ".jsonl") or (args.format == "samples" and target.suffix == ".jsonl"):
             wanted = ".parquet" if args.format == "samples" else ".parquet or .jsonl"
             raise EvalError(
                 f"--output: the format {args.format!r} is written to a file that ends in {wanted}, got {args.output!r}"
-                f"{_other_formats(target)}"
             )
         _check_free(args, target)
         saved = SavedRun.of(args.run)
@@ -59,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
                 system_prompt=saved.system_prompt,
             )
             if args.teacher is not None:
-                rollouts = _taught(rollouts, saved, args, left)
-            if args.format == "samples":
-                rows = save_samples((path for rollout in rollouts for path in rollout.neutral()), target)
+                rollouts = _ask_teacher(rollouts, saved, args, left)
+            if args.format == "sft":
+                rows = write_rows(map(sft_row, rollouts), target)
             else:
-                rows = write_rows((FORMATS[args.format](rollout) for rollout in rollouts), target)
+                samples = [path for rollout in rollouts for path in rollout.samples()]
+                rows = save_samples(samples, target) if samples else 0
     except FileNotFoundError as error:
         return cannot_read("export", error)
     except ImportError as error:
@@ -84,31 +91,38 @@ def run(args: argparse.Namespace) -> int:
             say("left out    " + ", ".join(f"{count} {reason}" for reason, count in left.most_common()))
     if not rows:
         return complain("export", "nothing was written: every rollout was left out, see above", Exit.USAGE)
-    return Exit.FAILED if any(reason.startswith(UNTAUGHT) for reason in left) else Exit.OK
+    return Exit.FAILED if any(reason.startswith(NOT_SCORED) for reason in left) else Exit.OK
 
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuses options that the format has no use for."""
     if args.format != "prompts" and (args.between is not None or args.draw is not None):
         raise EvalError(f"--between and --draw go with --format prompts, got --format {args.format}")
-    if args.teacher is not None and args.format not in ("samples", "trl", "verl", "slime"):
-        raise EvalError(f"--teacher goes with --format samples, trl, verl or slime, got --format {args.format}")
+    if args.teacher is not None and args.format != "samples":
+        raise EvalError(f"--teacher goes with --format samples, got --format {args.format}")
     if args.teacher is None and args.teacher_top_k:
         raise EvalError("--teacher-top-k needs --teacher")
 
 
-def _taught(
+def _ask_teacher(
     rollouts: Iterator[ExportedRollout], saved: SavedRun, args: argparse.Namespace, left: Counter[str]
 ) -> Iterator[ExportedRollout]:
     tokenizer = saved.tokenizer(args.tokenizer).tokenizer
     if tokenizer is None:
         raise EvalError("--teacher needs the tokenizer of the model that sampled: name it with --tokenizer")
     with asyncio.Runner() as loop:
-        teacher = None
+        teacher: Any = None
         try:
-            teacher = _teacher(args.teacher)
+            if "://" in args.teacher:
+                make, address = client_class(args.teacher)
+                teacher = make(address, max_retries=3)
+            else:
+                check_model_name(args.teacher)  # before the engine loads torch
+                from strands_sglang.backends.engine import EmbeddedEngine
+
+                teacher = EmbeddedEngine(args.teacher)
             scoring = partial(score_with_teacher, teacher=teacher, tokenizer=tokenizer, top_k=args.teacher_top_k)
-            yield from taught(rollouts, lambda paths: loop.run(scoring(paths)), left)
+            yield from add_teacher_scores(rollouts, lambda paths: loop.run(scoring(paths)), left)
         except StrandsSGLangError:
             raise
         except ValueError as error:  # a name that cannot be a model, tokenizers that differ
@@ -118,17 +132,7 @@ def _taught(
                 loop.run(teacher.close())
 
 
-def _teacher(name: str) -> Any:
-    if "://" in name:
-        make, address = client_class(name)
-        return make(address, max_retries=3)
-    check_model_name(name)  # before the engine loads torch
-    from strands_sglang.backends.engine import EmbeddedEngine
-
-    return EmbeddedEngine(name)
-
-
-def _prompts(args: argparse.Namespace, target: Path) -> int:
+def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     """Write the prompts with their pass rates."""
     if target.suffix != ".jsonl":
         raise EvalError(f"--output: the format 'prompts' is written to a file that ends in .jsonl, got {args.output!r}")
@@ -146,8 +150,8 @@ def _prompts(args: argparse.Namespace, target: Path) -> int:
         rows = prompt_rows(kept)
     except MessageConversionError as error:
         raise EvalError(f"--format prompts: a prompt is not text: {error}") from error
-    rows = drawn(rows, args.draw, seed=args.seed) if args.draw and rows else rows
-    count = write_rows(iter(rows), target) if rows else 0
+    rows = draw_rows(rows, args.draw, seed=args.seed) if args.draw and rows else rows
+    count = write_rows(rows, target)
     left = len(records) - len(kept)
     if args.json:
         say(json.dumps({"path": str(target), "rows": count, "prompts": len(records), "left_out": left}))
@@ -167,7 +171,3 @@ def _check_free(args: argparse.Namespace, target: Path) -> None:
         raise EvalError(f"--output: {args.output!r} belongs to the run: give another file")
     if target.exists() and not args.overwrite:
         raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")
-
-
-def _other_formats(target: Path) -> str:
-    return f" (--format {', '.join(FORMATS)} write .jsonl too)" if target.suffix == ".jsonl" else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 EXECUTORS = ("inline", "processes", "ray")
 GROUP_POLICIES = ("keep", "drop", "stop")
-TRACKERS = ("wandb", "mlflow", "tensorboard", "trackio")
+TRACKERS = ("wandb", "trackio", "tensorboard")
 REWARDS = {
     "exact": "strands_env.rewards:ExactMatchReward",
     "math": "strands_env.rewards:MathRewardFunction",

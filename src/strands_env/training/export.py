@@ -228,14 +228,3 @@ def next_token_scores(sample: TrainingSample, top_k: int = 0) -> tuple[NDArray[n
         scored = slice(sample.prompt_length, None)
         rows[0][sample.prompt_length - 1 : -1], rows[1][sample.prompt_length - 1 : -1] = ids[scored], logprobs[scored]
     return rows
-
-
-def trl_columns(row: TrainingSample, logprobs: list[float]) -> dict[str, list[Any]]:
-    """TRL's columns of a rollout: `prompt_ids`, `completion_ids`, and over the latter `logprobs` and `env_mask`."""
-    start = row.prompt_length
-    return {
-        "prompt_ids": row.token_ids[:start].tolist(),
-        "completion_ids": row.token_ids[start:].tolist(),
-        "logprobs": logprobs[start:],
-        "env_mask": row.trained_mask()[start:],
-    }

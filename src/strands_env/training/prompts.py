@@ -92,7 +92,7 @@ def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
     return rows
 
 
-def drawn(rows: Sequence[dict[str, Any]], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+def draw_rows(rows: Sequence[dict[str, Any]], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     """`count` rows in random order, each as often as its weight says, to within one: for readers without weights."""
     rng = random.Random(seed)
     step = sum(row["weight"] for row in rows) / count

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from strands_env.training.build import collect_rollouts
-from strands_env.training.export import one_row, trl_columns
+from strands_env.training.export import one_row
 from strands_env.training.sample import TrainingSample
 
 REWARD_FIELD = "strands_reward"
@@ -35,9 +35,11 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
         InvalidSampleError: A trained token has no log-probability.
     """
     rows = [one_row(samples) for samples in rollouts]
-    columns = [trl_columns(row, row.full_logprobs()) for row in rows]
     return {
-        **{name: [each[name] for each in columns] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask")},
+        "prompt_ids": [row.token_ids[: row.prompt_length].tolist() for row in rows],
+        "completion_ids": [row.token_ids[row.prompt_length :].tolist() for row in rows],
+        "logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
+        "env_mask": [row.trained_mask()[row.prompt_length :] for row in rows],
         REWARD_FIELD: [row.reward if row.is_usable else None for row in rows],
     }
 

@@ -44,7 +44,7 @@ class SlimeSettings(BaseModel):
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
         log_dir: Folder for the rollout logger's files; none are written without it.
-        trackers: Names of experiment trackers that the rollout logger reports to, separated by commas (`mlflow`,
+        trackers: Names of experiment trackers that the rollout logger reports to, separated by commas (`trackio`,
             `tensorboard`, `trackio`, `wandb`); a run of W&B that slime has started needs none.
         log_messages: Number of rollouts whose conversation the logger keeps at each step.
         max_failures: Number of training rollouts in a row that fail, after which the run ends with
