@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -110,30 +111,21 @@ def with_arguments(message: Message, form: ArgumentForm) -> Message:
     calls = calls_of(message)
     if not calls:
         return message
-    convert = _as_text if form is ArgumentForm.TEXT else _as_object
     out = []
     for call in calls:
         function = function_of(call)
-        arguments = convert(function.get("arguments"))
-        if arguments is not function.get("arguments"):
+        given = arguments = function.get("arguments")
+        if form is ArgumentForm.TEXT and not isinstance(given, str):
+            arguments = json.dumps(given, ensure_ascii=False)
+        elif form is ArgumentForm.OBJECT and isinstance(given, str):
+            with suppress(ValueError):
+                value = json.loads(given)
+                arguments = value if isinstance(value, dict) else given
+        if arguments is not given:
             function = {**function, "arguments": arguments}
             call = {**call, "function": function} if "function" in call else function
         out.append(call)
     return {**message, "tool_calls": out}
-
-
-def _as_text(arguments: Any) -> Any:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _as_object(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 def text_parts(content: Any) -> list[str] | None:

@@ -26,6 +26,10 @@ from ..exceptions import TemplateError
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_identities: weakref.WeakKeyDictionary[Any, Hashable] = weakref.WeakKeyDictionary()
+"""What identifies a tokenizer that renders itself, as long as it lives; an address would be used again."""
+_identities_lock = threading.Lock()
+
 _NO_TEMPLATE = "pass chat_template= with the jinja text of the model's template"
 
 
@@ -91,7 +95,13 @@ class ChatTemplate:
             TemplateError: There is no chat template.
         """
         own = getattr(tokenizer, "chat_template", None)
-        texts = _named_texts(own)
+        texts: dict[str, str] = {}
+        if isinstance(own, str) and own:
+            texts = {"default": own}
+        elif isinstance(own, Mapping):
+            texts = {str(name): text for name, text in own.items()}
+        elif isinstance(own, list | tuple):
+            texts = {str(entry["name"]): entry["template"] for entry in own}
         if chat_template is not None:
             texts = {"default": texts.get(chat_template, chat_template)}
         if texts:
@@ -105,7 +115,11 @@ class ChatTemplate:
     def _from_callable(cls, tokenizer: Any, apply: Callable[..., Any]) -> ChatTemplate:
         self = cls("")
         self._renderer = apply
-        self._digests = {"default": _identity(tokenizer)}
+        try:
+            with _identities_lock:
+                self._digests = {"default": _identities.setdefault(tokenizer, object())}
+        except TypeError:  # no weak references, or not hashable
+            self._digests = {"default": object()}
         self.special_values = special_values(tokenizer)
         try:
             self.render([{"role": "user", "content": "Hello."}], add_generation_prompt=True)
@@ -172,16 +186,6 @@ class ChatTemplate:
         return printed
 
 
-def _named_texts(own: Any) -> dict[str, str]:
-    if isinstance(own, str):
-        return {"default": own} if own else {}
-    if isinstance(own, Mapping):
-        return {str(name): text for name, text in own.items()}
-    if isinstance(own, list | tuple):
-        return {str(entry["name"]): entry["template"] for entry in own}
-    return {}
-
-
 def special_values(tokenizer: Any) -> dict[str, str]:
     """The special tokens of a tokenizer as templates see them, by name."""
     known = getattr(tokenizer, "special_tokens_map", None)
@@ -191,19 +195,6 @@ def special_values(tokenizer: Any) -> dict[str, str]:
         if value is not None:
             values[name] = str(value)
     return values
-
-
-_identities: weakref.WeakKeyDictionary[Any, Hashable] = weakref.WeakKeyDictionary()
-_identities_lock = threading.Lock()
-
-
-def _identity(thing: Any) -> Hashable:
-    """A token that identifies this object as long as it lives."""
-    try:
-        with _identities_lock:
-            return _identities.setdefault(thing, object())
-    except TypeError:  # no weak references, or not hashable
-        return object()
 
 
 def with_plain_content(message: Mapping[str, Any]) -> dict[str, Any]:

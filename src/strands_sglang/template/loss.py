@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, Final
 
 from ..exceptions import LostContentError, TemplateError
@@ -104,7 +103,7 @@ def require_content(
             if isinstance(part, str) or _is_text(part):
                 continue
             rest = {**message, "content": [*parts[:i], *parts[i + 1 :]]}
-            if _rendered(render, [*messages[:at], rest, *messages[at + 1 :]]) == text:
+            if _try_render(render, [*messages[:at], rest, *messages[at + 1 :]]) == text:
                 kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
                 raise LostContentError(
                     f"the template drops the {kind!r} part of a message with role {message['role']!r}"
@@ -126,7 +125,7 @@ def require_calls(messages: Sequence[Message], render: Render) -> None:
         marked.append({**message, "tool_calls": calls} if calls else message)
     if not markers:
         return
-    printed = _rendered(render, marked)
+    printed = _try_render(render, marked)
     lost = [name for mark, name in markers.items() if printed is not None and mark not in printed]
     if lost:
         raise LostContentError(
@@ -137,7 +136,7 @@ def require_calls(messages: Sequence[Message], render: Render) -> None:
 _ALLOW = "dropped_content='allow' makes it {}"
 
 
-def separated(messages: Sequence[Message]) -> list[Message]:
+def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     """The messages with text beside calls as a separate assistant message."""
     out: list[Message] = []
     for message in messages:
@@ -161,16 +160,12 @@ def _pieces(messages: Sequence[Message], *, assistant: bool) -> list[_Piece]:
         elif isinstance(content, list | tuple):
             texts = [(i, part["text"]) for i, part in enumerate(content) if _is_text(part)]
         for i, text in texts:
-            text = _said(text) if role == "assistant" else text
+            if role == "assistant":  # reasoning in the text is dropped on purpose
+                closed = [(text.rfind(tag) + len(tag), text.rfind(tag)) for _, tag in REASONING_TAGS]
+                text = text[max((end for end, at in closed if at >= 0), default=0) :]
             if text.strip():
                 pieces.append(_Piece(message=at, part=i, role=role, text=text, marker=marker(len(pieces))))
     return pieces
-
-
-def _said(text: str) -> str:
-    """The words of an assistant, without reasoning in the text, which templates drop on purpose."""
-    closed = [(at + len(tag), at) for tag, at in ((tag, text.rfind(tag)) for _, tag in REASONING_TAGS) if at >= 0]
-    return text[max(closed)[0] :] if closed else text
 
 
 def _require_texts(
@@ -182,12 +177,12 @@ def _require_texts(
     known = skeletons.get(key)
     if known is not None and _are_aligned(pieces, text, known):
         return
-    skeleton = _rendered(render, _with_markers(messages, pieces))
+    skeleton = _try_render(render, _with_markers(messages, pieces))
     if skeleton is not None:  # else the template looks into the content
         for piece in pieces:
             if piece.marker not in skeleton:
                 raise _lost(piece)
-        parts = _split_at(tuple(piece.marker for piece in pieces)).split(skeleton)
+        parts = re.split(f"({'|'.join(piece.marker for piece in pieces)})", skeleton)
         if len(skeletons) >= _MAX_SKELETONS:
             skeletons.clear()
         skeletons[key] = parts
@@ -236,7 +231,7 @@ def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> i
 
 def _is_in_place(piece: _Piece, messages: Sequence[Message], text: str, render: Render) -> bool:
     """Render with a marker in place of this piece only, and look for it there."""
-    marked = _rendered(render, _with_markers(messages, [piece])) or ""
+    marked = _try_render(render, _with_markers(messages, [piece])) or ""
     before, _, after = marked.partition(piece.marker)
     if len(before) == len(marked):  # not printed
         return survives(piece.text, text)
@@ -257,12 +252,7 @@ def _with_markers(messages: Sequence[Message], pieces: Sequence[_Piece]) -> list
     return out
 
 
-@lru_cache(maxsize=256)
-def _split_at(markers: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(f"({'|'.join(markers)})")
-
-
-def _rendered(render: Render, messages: Sequence[Message]) -> str | None:
+def _try_render(render: Render, messages: Sequence[Message]) -> str | None:
     try:
         return render(messages)
     except TemplateError:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import Message, Path, calls_of, name_results, short_base
@@ -24,7 +24,7 @@ from .control_tokens import (
     spelled_error,
     unmark,
 )
-from .loss import DroppedContent, Skeletons, require_calls, require_content, separated
+from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
 from .report import Flag, Report
 from .self_check import Knowledge, self_check
 from .step import Plant, StepRenderer, Suffix, Vocabulary, describe, printed_call
@@ -158,7 +158,7 @@ class DeltaRenderer:
         try:
             return self._root(messages)
         except LostContentError:
-            apart = separated(messages) if self._dropped_content is DroppedContent.SEPARATE else messages
+            apart = split_text_from_calls(messages) if self._dropped_content is DroppedContent.SEPARATE else messages
             if len(apart) == len(messages):
                 raise
             try:
@@ -170,34 +170,26 @@ class DeltaRenderer:
                 ) from error
 
     def _root(self, messages: Sequence[Message]) -> Rendered:
-        rendered = self._marked(self._render_root, messages)
-        self._require_calls(messages)
-        require_content(
-            messages,
-            rendered.text,
-            lambda other: unmark(self._render_root(other)).text,
-            assistant=self._dropped_content is not DroppedContent.ALLOW,
-        )
+        def render(messages: Sequence[Message]) -> str:
+            try:
+                return self._checked.render(messages, generate=True)
+            except TemplateError:
+                raise
+            except Exception as error:  # templates raise all kinds
+                raise TemplateError(f"the chat template rejects the conversation: {describe(error)}") from error
+
+        rendered = self._render_marked(render, messages)
+        may_drop = self._dropped_content is DroppedContent.ALLOW
+        if any(map(calls_of, messages)) and not may_drop:
+            if self._dropped_content is DroppedContent.ERROR or Flag.DROPS_CALLS not in self.report.flags:
+                require_calls(messages, render)
+            elif self.template.key(tools_present=True) not in _warned:
+                _warned.add(self.template.key(tools_present=True))
+                logger.warning("flag=<%s> | the chat template drops the tool calls of past turns", Flag.DROPS_CALLS)
+        require_content(messages, rendered.text, lambda other: unmark(render(other)).text, assistant=not may_drop)
         return rendered
 
-    def _require_calls(self, messages: Sequence[Message]) -> None:
-        if self._dropped_content is DroppedContent.ALLOW or not any(map(calls_of, messages)):
-            return
-        if self._dropped_content is DroppedContent.ERROR or Flag.DROPS_CALLS not in self.report.flags:
-            require_calls(messages, self._render_root)
-        elif self.template.key(tools_present=True) not in _warned:
-            _warned.add(self.template.key(tools_present=True))
-            logger.warning("flag=<%s> | the chat template drops the tool calls of past turns", Flag.DROPS_CALLS)
-
-    def _render_root(self, messages: Sequence[Message]) -> str:
-        try:
-            return self._checked.render(messages, generate=True)
-        except TemplateError:
-            raise
-        except Exception as error:  # templates raise all kinds
-            raise TemplateError(f"the chat template rejects the conversation: {describe(error)}") from error
-
-    def _marked(self, render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> Rendered:
+    def _render_marked(self, render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> Rendered:
         if self._tools_spell and self._control_tokens is ControlTokens.ERROR:
             raise spelled_error([{"role": "tools", "content": self.tools}], self._controls)
         return render_marked(render, messages, self._controls, self._control_tokens, tools_spell=self._tools_spell)
@@ -224,27 +216,34 @@ class DeltaRenderer:
         if not new or "assistant" in [message["role"] for message in new]:
             raise TemplateError(f"expected at least one new message, none from the assistant, got {len(new)}")
         new = name_results(history[-1], new)
-        end = _SampledEnd(emitted=emitted, truncated=truncated)
+        if truncated:
+            emitted = None
         report = self._ready().report
         ready = self._checked
-        if not truncated and emitted is not None and emitted not in self._step.vocabulary.stops:
+        if emitted is not None and emitted not in self._step.vocabulary.stops:
             # The engine stopped on a token that was not announced: wherever it is printed, it ends a turn.
             known = self._step.vocabulary
             ready = replace(ready, vocabulary=Vocabulary((*known.stops, emitted), (*known.specials, emitted)))
         if report.path is Path.FULL:
-            return self._render_delta(ready, history, new, Path.FULL, end)
+            return self._render_delta(ready, history, new, Path.FULL, emitted, truncated)
         base = [*short_base(history), history[-1]]
         try:
-            return self._render_delta(ready, base, new, Path.COMPACT, end)
+            return self._render_delta(ready, base, new, Path.COMPACT, emitted, truncated)
         except TemplateError as refused:
             # Refused only what the template cannot express: the full history is the definition of that.
             try:
-                return self._render_delta(ready, history, new, Path.FULL, end)
+                return self._render_delta(ready, history, new, Path.FULL, emitted, truncated)
             except TemplateError:
                 raise refused from refused.__cause__
 
     def _render_delta(
-        self, step: StepRenderer, history: Sequence[Message], new: Sequence[Message], path: Path, end: _SampledEnd
+        self,
+        step: StepRenderer,
+        history: Sequence[Message],
+        new: Sequence[Message],
+        path: Path,
+        emitted: str | None,
+        truncated: bool,
     ) -> Delta:
         suffix: Suffix | None = None
         note: DeltaNote | None = None
@@ -252,10 +251,10 @@ class DeltaRenderer:
         def render(messages: Sequence[Message]) -> str:
             nonlocal suffix, note
             suffix = step.suffix(messages[: len(history)], messages[len(history) :], path)
-            text, note = _reconcile(suffix, end)
+            text, note = _reconcile(suffix, emitted, truncated)
             return text
 
-        rendered = self._marked(render, [*history, *new])
+        rendered = self._render_marked(render, [*history, *new])
         assert suffix is not None
         require_content(
             new,
@@ -286,18 +285,11 @@ class DeltaRenderer:
         return known[key]
 
 
-class _SampledEnd(NamedTuple):
-    """The end of the sampled ids, see `DeltaRenderer.delta`."""
-
-    emitted: str | None
-    truncated: bool
-
-
-def _reconcile(suffix: Suffix, end: _SampledEnd) -> tuple[str, DeltaNote | None]:
+def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> tuple[str, DeltaNote | None]:
     """Make the rendered end of the turn and the sampled one meet."""
-    body, boundary, emitted = suffix.text, suffix.boundary, end.emitted
+    body, boundary = suffix.text, suffix.boundary
     closer = boundary.closer
-    if end.truncated:
+    if truncated:
         # Behind text, an end of turn in plain words counts too; behind a call, the head is the call's own mark-up.
         plain_end = boundary.head if not closer and boundary.plant is Plant.CONTENT else ""
         return plain_end + closer + body, DeltaNote.CLOSED_TRUNCATED
@@ -328,7 +320,14 @@ _lock = threading.Lock()
 
 def knowledge_for(step: StepRenderer) -> Knowledge:
     """Look up, or find out once: concurrent callers of the same template wait for one self-check."""
-    key = _key(step)
+    tools = step.tools
+    key = (
+        step.template.key(tools_present=tools is not None),
+        step.template.key(tools_present=False),  # tools may be left out, so both texts count
+        None if tools is None else all("function" in tool for tool in tools),
+        json.dumps(step.kwargs, sort_keys=True, default=repr),
+        step.vocabulary,
+    )
     if (known := _known.get(key)) is not None:
         return known
     with _lock:
@@ -342,14 +341,3 @@ def knowledge_for(step: StepRenderer) -> Knowledge:
                 _known[key] = known
                 _running.pop(key, None)
     return known
-
-
-def _key(step: StepRenderer) -> Hashable:
-    tools = step.tools
-    return (
-        step.template.key(tools_present=tools is not None),
-        step.template.key(tools_present=False),  # tools may be left out, so both texts count
-        None if tools is None else all("function" in tool for tool in tools),
-        json.dumps(step.kwargs, sort_keys=True, default=repr),
-        step.vocabulary,
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ContentForm, Message, Path
 from .reasoning import keep_reasoning_candidates, opened_by
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
-from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, planted
+from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
 
 SYSTEM_TEXT = "Sys5XQ."
 TOOL_TEXT = "Tool5XQ."
@@ -133,9 +133,21 @@ def self_check(step: StepRenderer) -> Knowledge:
     measured, step = _measure_best(step, trials)
     stateful = any(r.path is Path.FULL for r in measured.shapes.values()) or _numbers_media(step)
     path = Path.FULL if stateful else Path.COMPACT
-    flags = set(measured.flags) | _loss_flags(step) | _closer_flags(step, measured.shapes)
-    if _generation_prompt_is_foreign(step):
+    flags = set(measured.flags) | _loss_flags(step)
+    closers = {result.closer for result in measured.shapes.values() if result.ok}
+    if "" in closers:
+        flags.add(Flag.NO_CLOSER)
+    if closers - {""} - set(step.vocabulary.stops):
+        flags.add(Flag.CLOSER_IS_NOT_A_STOP)
+    prompt = _try(step, [USER], generate=True)
+    past = _try(step, [USER, text("Ans.")], generate=False)
+    if prompt is not None and past is not None and not past.startswith(prompt):
         flags.add(Flag.GENERATION_PROMPT_NOT_IN_HISTORY)
+    closed = _try(step, [USER], generate=False)
+    opens_reasoning = None
+    if prompt is not None and closed is not None:
+        generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") :]
+        opens_reasoning = opened_by(generation)
     report = Report(
         verdict=_verdict(measured.shapes, path),
         path=path,
@@ -143,8 +155,8 @@ def self_check(step: StepRenderer) -> Knowledge:
         content_forms=step.forms.content,
         shapes=measured.shapes,
         flags=frozenset(flags),
-        prints_tools=step.tools is None or TOOL_TEXT in (_try(step, [USER], generate=True) or TOOL_TEXT),
-        opens_reasoning=_opens_reasoning(step),
+        prints_tools=step.tools is None or TOOL_TEXT in (prompt or TOOL_TEXT),
+        opens_reasoning=opens_reasoning,
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
     )
     return Knowledge(report=report, forms=step.forms)
@@ -181,7 +193,7 @@ def _content_forms(step: StepRenderer) -> dict[str, ContentForm]:
 
 
 def _content_form(step: StepRenderer, place: Callable[[Any], list[Message]]) -> ContentForm:
-    def printed(content: Any) -> str | None:
+    def show(content: Any) -> str | None:
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
             text = _try(trial, place(content), generate=True)
@@ -189,25 +201,22 @@ def _content_form(step: StepRenderer, place: Callable[[Any], list[Message]]) -> 
                 return text
         return None
 
-    as_string, as_parts = printed(_MARK), printed([{"type": "text", "text": _MARK}])
-    if as_parts is not None and _shows_source(as_parts):
-        as_parts = None
+    as_string, as_parts = show(_MARK), show([{"type": "text", "text": _MARK}])
+    if as_parts is not None:
+        # {'type': 'text', 'text': 'Part7XQ'}: the list was printed as Python or JSON source.
+        before = as_parts[: as_parts.rfind(_MARK)].rstrip("\"'\\ ")
+        if before.endswith((":", "=")) and before.rstrip(":= \"'\\").endswith("text"):
+            as_parts = None
     if as_string is None:
         return ContentForm.STRING if as_parts is None else ContentForm.PARTS
     return ContentForm.STRING if as_parts is None else ContentForm.BOTH
-
-
-def _shows_source(printed: str) -> bool:
-    """True if a list of parts was printed as Python or JSON source."""
-    before = printed[: printed.rfind(_MARK)].rstrip("\"'\\ ")
-    return before.endswith((":", "=")) and before.rstrip(":= \"'\\").endswith("text")
 
 
 def _argument_form(step: StepRenderer) -> ArgumentForm:
     for plant in (Plant.ARGUMENTS_NULL, Plant.ARGUMENTS_EMPTY):
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
-            printed = _try(trial, [USER, planted(call(1), plant), result(1)], generate=True)
+            printed = _try(trial, [USER, plant_sentinel(call(1), plant), result(1)], generate=True)
             if printed is not None and SENTINEL in printed:
                 return form
     return ArgumentForm.OBJECT
@@ -237,7 +246,11 @@ def _measure(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> _Measur
             for path in Path:
                 try:
                     suffix = step.suffix(probe.history, probe.new, path)
-                    _require_content(suffix.text, probe.new)
+                    for content, role in [(message["content"], message["role"]) for message in probe.new]:
+                        if content not in suffix.text and json.dumps(content)[1:-1] not in suffix.text:
+                            raise TemplateError(
+                                f"the template changes or loses the content of a message with role {role!r}"
+                            )
                 except TemplateError as error:
                     reason = reason or str(error)
                     deltas.append(None)
@@ -265,13 +278,6 @@ def _measure(step: StepRenderer, trials: Mapping[Shape, list[Probe]]) -> _Measur
 
 # The quoted word shows instructions on how to call a tool, which Command R+ repeats.
 _REPEATS = {Flag.REPEATS_SYSTEM: (SYSTEM_TEXT,), Flag.REPEATS_TOOLS: (TOOL_TEXT, '"parameters"')}
-
-
-def _require_content(delta: str, new: Sequence[Message]) -> None:
-    for message in new:
-        content = message["content"]
-        if content not in delta and json.dumps(content)[1:-1] not in delta:
-            raise TemplateError(f"the template changes or loses the content of a message with role {message['role']!r}")
 
 
 def _numbers_media(step: StepRenderer) -> bool:
@@ -304,14 +310,6 @@ def _delta(step: StepRenderer, probe: Probe, path: Path = Path.COMPACT) -> str |
 # ---- flags ----------------------------------------------------------------------------------------------------------
 
 
-def _closer_flags(step: StepRenderer, shapes: Mapping[Shape, ShapeResult]) -> set[Flag]:
-    closers = {result.closer for result in shapes.values() if result.ok}
-    flags = {Flag.NO_CLOSER} if "" in closers else set()
-    if closers - {""} - set(step.vocabulary.stops):
-        flags.add(Flag.CLOSER_IS_NOT_A_STOP)
-    return flags
-
-
 def _loss_flags(step: StepRenderer) -> set[Flag]:
     flags = set()
     spoken = None if step.tools is None else _try(step, [USER, call(1, content=_MARK), result(1)], generate=True)
@@ -341,20 +339,6 @@ def _keep_reasoning(step: StepRenderer) -> dict[str, Any]:
         if not _drops_reasoning(replace(step, kwargs={**step.kwargs, **setting}), text("Ans.", **_thinking()), NEXT):
             return setting
     return {}
-
-
-def _generation_prompt_is_foreign(step: StepRenderer) -> bool:
-    prompt = _try(step, [USER], generate=True)
-    past = _try(step, [USER, text("Ans.")], generate=False)
-    return prompt is not None and past is not None and not past.startswith(prompt)
-
-
-def _opens_reasoning(step: StepRenderer) -> str | None:
-    closed = _try(step, [USER], generate=False)
-    opened = _try(step, [USER], generate=True)
-    if closed is None or opened is None:
-        return None
-    return opened_by(opened[len(closed) :] if opened.startswith(closed) else opened[opened.rfind("Usr1XQ") :])
 
 
 # ---- images: one placeholder each, in the order and the messages in which they stand
@@ -401,20 +385,18 @@ def image_problem(render: Callable[[list[Message]], str], placeholder: str, role
         None if match[0] == placeholder else match[0]
         for match in re.finditer(rf"{re.escape(placeholder)}|{_IMAGE_MARK.format('[0-9]')}", printed)
     ]
-    if found in _orders(probe):
+    messages = [_marks(message) for message in probe]
+    orders: tuple[Callable[[str | None], int], ...] = (  # as given, images first, images last
+        lambda mark: 0,
+        lambda mark: mark is not None,
+        lambda mark: mark is None,
+    )
+    if any(found == [mark for marks in messages for mark in sorted(marks, key=order)] for order in orders):
         return None
-    images, expected = found.count(None), sum(_marks(message).count(None) for message in probe)
+    images, expected = found.count(None), sum(marks.count(None) for marks in messages)
     if images != expected:
         return f"prints {images} placeholders for {expected} images in messages with role {role!r}"
     return f"prints images in messages with role {role!r} in another order than they are given"
-
-
-def _orders(probe: Sequence[Message]) -> Iterator[list[str | None]]:
-    """Orders in which every image is still in its message and its place among the images."""
-    messages = [_marks(message) for message in probe]
-    yield [mark for marks in messages for mark in marks]
-    yield [mark for marks in messages for mark in sorted(marks, key=lambda mark: mark is not None)]
-    yield [mark for marks in messages for mark in sorted(marks, key=lambda mark: mark is None)]
 
 
 def _marks(message: Message) -> list[str | None]:

@@ -147,10 +147,10 @@ class StepRenderer:
         boundary = self.boundaries.get(key)
         if boundary is None:
             boundary = self.boundaries[key] = self._learn_with_opener(base, last, new)
-        tail = self._tail([*base, planted(last, boundary.plant), *new], generate=True)
+        tail = self._tail([*base, plant_sentinel(last, boundary.plant), *new], generate=True)
         if tail is None or not tail.startswith(boundary.end):
             boundary = self._learn(base, last, new)  # something the shape does not capture
-            tail = self._tail([*base, planted(last, boundary.plant), *new], generate=True)
+            tail = self._tail([*base, plant_sentinel(last, boundary.plant), *new], generate=True)
             if tail is None or not tail.startswith(boundary.end):
                 raise TemplateError("the end of the assistant turn depends on the content of the new messages")
         return Suffix(text=tail[len(boundary.end) :], boundary=boundary)
@@ -170,8 +170,13 @@ class StepRenderer:
         boundary = self._learn(base, last, new)
         if boundary.closer not in self.vocabulary.stops:
             return boundary
+        # Does the end of the turn change with the role? Then it announces the message that follows, as GLM's does.
+        other_role: Message = {"role": "user", "content": "x"}
+        if new[0]["role"] == "user":
+            call_id = next((call.get("id") for call in calls_of(last)), CALL_ID % 0)
+            other_role = {"role": "tool", "name": "f", "content": "x", "tool_call_id": call_id}
         try:
-            other = self._learn(base, last, [_other_role(last, new[0])]).closer
+            other = self._learn(base, last, [other_role]).closer
         except TemplateError:
             return boundary
         return replace(boundary, is_opener=other != boundary.closer and other in self.vocabulary.stops)
@@ -180,7 +185,7 @@ class StepRenderer:
         marked = [{**message, "content": marker(i)} for i, message in enumerate(new)]
         rejected: TemplateError | None = None
         for plant in self.forms.plants if calls_of(last) else (Plant.CONTENT,):
-            turn = planted(last, plant)
+            turn = plant_sentinel(last, plant)
             try:
                 text = self.render([*base, turn, *marked], generate=True)
             except Exception as error:  # templates raise all kinds; another place for the sentinel may do
@@ -213,21 +218,20 @@ def _find_markers(tail: str, text: str, marked: Sequence[Message]) -> list[int]:
     return found
 
 
-def planted(message: Message, plant: Plant) -> Message:
+def plant_sentinel(message: Message, plant: Plant) -> Message:
     """A light copy of the assistant turn: same calls by id and name, tiny payloads, the sentinel in the last one."""
     content = {Plant.CONTENT: SENTINEL, Plant.ARGUMENTS_NULL: None, Plant.ARGUMENTS_EMPTY: ""}[plant]
     out: dict[str, Any] = {"role": message["role"], "content": content}
-    calls = calls_of(message)
+    arguments = {"a": "x" if plant is Plant.CONTENT else SENTINEL}
+    calls = [
+        {**call, "function": {"name": function_of(call).get("name"), "arguments": arguments}}
+        if "function" in call
+        else {**call, "arguments": arguments}
+        for call in calls_of(message)
+    ]
     if calls:
-        arguments = {"a": "x" if plant is Plant.CONTENT else SENTINEL}
-        out["tool_calls"] = [_with_payload(call, arguments) for call in calls]
+        out["tool_calls"] = calls
     return out
-
-
-def _with_payload(call: Mapping[str, Any], arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    if "function" not in call:
-        return {**call, "arguments": arguments}
-    return {**call, "function": {"name": function_of(call).get("name"), "arguments": arguments}}
 
 
 def _shape(last: Message, new: Sequence[Message]) -> tuple[Any, ...]:
@@ -237,15 +241,6 @@ def _shape(last: Message, new: Sequence[Message]) -> tuple[Any, ...]:
         if roles[-2:] != [message["role"]] * 2:
             roles.append(message["role"])
     return (min(len(calls_of(last)), 2), *roles)
-
-
-def _other_role(last: Message, first: Message) -> Message:
-    """A message that could have followed instead: does the end of the turn change with the role?"""
-    if first["role"] != "user":
-        return {"role": "user", "content": "x"}
-    calls = calls_of(last)
-    call_id = calls[0].get("id") if calls else CALL_ID % 0
-    return {"role": "tool", "name": "f", "content": "x", "tool_call_id": call_id}
 
 
 def describe(error: BaseException) -> str:
@@ -285,7 +280,11 @@ def find_boundary(region: str, printed_last: str | None, vocabulary: Vocabulary,
     hit = first_token(region, vocabulary.stops)
     if hit is None and printed_last is not None:
         hit = _replaced_closer(region, printed_last, vocabulary.specials)
-        hit = hit or _kept_closer(region, printed_last, vocabulary.specials)
+        if hit is None:
+            # The special token that is the very last thing of the turn, printed alike where the turn is not last.
+            end = printed_last.rstrip()
+            kept = max((token for token in vocabulary.specials if end.endswith(token)), key=len, default=None)
+            hit = (len(end) - len(kept), kept) if kept is not None and region.startswith(end) else None
     if hit is not None:
         at, closer = hit
         return Boundary(head=region[:at], closer=closer, plant=plant, region=region)
@@ -305,13 +304,6 @@ def _shared_end(region: str, printed_last: str) -> str:
     if shared[-1:].isalnum() and region[len(shared) : len(shared) + 1].isalnum():
         shared = shared.rstrip("".join({c for c in shared if c.isalnum()}))
     return shared.rstrip("<[{(|#")
-
-
-def _kept_closer(region: str, printed_last: str, specials: Sequence[str]) -> tuple[int, str] | None:
-    """The special token that is the very last thing of the turn, printed alike where the turn is not last."""
-    end = printed_last.rstrip()
-    token = max((token for token in specials if end.endswith(token)), key=len, default=None)
-    return (len(end) - len(token), token) if token is not None and region.startswith(end) else None
 
 
 def _replaced_closer(region: str, printed_last: str, specials: Sequence[str]) -> tuple[int, str] | None:
@@ -349,7 +341,9 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
     closer = suffix.boundary.closer
     # An end of turn that the engine does not stop on is part of the call's mark-up.
     end = (closer if closer in step.vocabulary.stops else "") + suffix.text
-    shown = [_shown(step, {**turn, "content": content}, plant, answer, end) for plant, content in _CONTENTS.items()]
+    shown = [
+        _print_turn(step, {**turn, "content": content}, plant, answer, end) for plant, content in _CONTENTS.items()
+    ]
     return min((text for text in shown if text is not None), key=len, default=None)
 
 
@@ -357,10 +351,10 @@ _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
 _OPEN_TAG = re.compile(r"[<\[][|｜]?[\w/]*$")
 
 
-def _shown(step: StepRenderer, turn: Message, plant: Plant, answer: Message, end: str) -> str | None:
+def _print_turn(step: StepRenderer, turn: Message, plant: Plant, answer: Message, end: str) -> str | None:
     """The call as printed in a turn with content null or empty; some templates print it with one of them only."""
     try:
-        if SENTINEL not in step.render([_LONE_USER, planted(turn, plant), answer], generate=True):
+        if SENTINEL not in step.render([_LONE_USER, plant_sentinel(turn, plant), answer], generate=True):
             return None
         whole = step.render([_LONE_USER, turn, answer], generate=True)
     except Exception:  # templates raise all kinds; the other content may do
