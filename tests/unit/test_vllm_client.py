@@ -125,12 +125,12 @@ async def test_everything_that_changes_the_distribution_asks_for_the_mode(params
     [
         ({"max_tokens": 5}, "max_tokens"),
         ({"stop_regex": "a"}, "stop_regex"),
-        ({"temperature": 2.5}, "from 0 to 2"),
-        ({"top_p": 0.0}, "above 0 to 1"),
-        ({"top_k": 1.5}, "an integer"),
-        ({"temperature": True}, "a number"),
-        ({"max_new_tokens": 0}, "from 1"),
-        ({"min_new_tokens": 9, "max_new_tokens": 3}, "above max_new_tokens"),
+        ({"temperature": 2.5}, "less than or equal to 2"),
+        ({"top_p": 0.0}, "greater than 0"),
+        ({"top_k": 1.5}, "valid integer"),
+        ({"temperature": True}, "valid number"),
+        ({"max_new_tokens": 0}, "greater than or equal to 1"),
+        ({"min_new_tokens": 9, "max_new_tokens": 3}, "at most max_new_tokens"),
         ({"regex": "a", "ebnf": "b"}, "at most one"),
     ],
 )

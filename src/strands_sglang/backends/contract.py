@@ -13,12 +13,15 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ..exceptions import BackendAnswerError, BackendRequestError
 from ..trajectory import Finish, FinishType, SamplingMask, WeightSpan
+from .sampling import CONSTRAINTS as CONSTRAINTS
+from .sampling import SamplingParams as SamplingParams
+from .sampling import check_sampling_params
 
 if TYPE_CHECKING:
     from ..trajectory.media import ImageExpander, PlacedMedium
@@ -96,33 +99,6 @@ class BackendInfo:
 
 _CHUNKS = 32
 """Chunks of a prompt's text that are kept apart; more are joined."""
-
-CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
-"""Sampling parameters that constrain decoding."""
-
-
-class SamplingParams(TypedDict, total=False):
-    """Sampling parameters under SGLang's names; a backend maps them to its own, and refuses those it lacks."""
-
-    max_new_tokens: int | None
-    min_new_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_penalty: float
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    stop_regex: str | Sequence[str]
-    ignore_eos: bool
-    logit_bias: Mapping[str, float]
-    sampling_seed: int
-    json_schema: str
-    regex: str
-    ebnf: str
-    structural_tag: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,9 +442,7 @@ class Backend(ABC):
         Raises:
             BackendRequestError: One is unknown or out of range.
         """
-        if unknown := sorted(set(params) - set(SamplingParams.__annotations__)):
-            raise BackendRequestError(f"sampling_params has unknown names {unknown}")
-        return {name: value for name, value in params.items() if value is not None}
+        return check_sampling_params(params, vocab_size=vocab_size)
 
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Checked copy of the fields in the option `request_fields`; `BackendRequestError` for one it does not have."""

@@ -141,7 +141,7 @@ DEFAULTS: SGLangConfig = {
     "request_fields": {},
 }
 
-SAMPLING_NAMES = frozenset(SamplingParams.__annotations__)
+SAMPLING_NAMES = frozenset(SamplingParams.model_fields)
 """Names that belong into `sampling_params`: as options they are refused with a sentence that says so."""
 
 _COUNTS = {

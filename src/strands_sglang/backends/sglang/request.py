@@ -7,7 +7,6 @@ from typing import Any
 
 from ...exceptions import BackendRequestError
 from ..contract import (
-    CONSTRAINTS,
     Capabilities,
     GenerateRequest,
     LogprobKind,
@@ -15,6 +14,7 @@ from ..contract import (
     PromptScoring,
     check_vocabulary,
 )
+from ..sampling import CONSTRAINTS
 from .sampling import CONTEXT_RESERVE, validate_fields, validate_sampling_params
 
 CAPABILITIES = Capabilities(

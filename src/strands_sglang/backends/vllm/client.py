@@ -92,7 +92,7 @@ class VLLMClient(ServerClient):
 
     @override
     def check_sampling_params(self, params: Mapping[str, Any], *, vocab_size: int | None = None) -> dict[str, Any]:
-        return check_sampling_params(params, extra_keys=self.extra_sampling_keys)
+        return check_sampling_params(params, extra_keys=self.extra_sampling_keys, vocab_size=vocab_size)
 
     @override
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:

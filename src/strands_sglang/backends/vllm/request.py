@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from ...exceptions import BackendRequestError
+from .. import sampling
 from ..contract import CONSTRAINTS, Capabilities, GenerateRequest, LogprobKind, PromptScoring
+from ..sampling import Count, Number, SamplingParams
 
 CAPABILITIES: Final = Capabilities(
     logprobs=LogprobKind.SAMPLED,
@@ -56,59 +60,32 @@ _STRUCTURES: Final = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"
 _OF_TEXT: Final = frozenset({"skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"})
 """Parameters that only shape the text of an answer, which is not asked for."""
 
-_RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "temperature": (0, 2),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "frequency_penalty": (-2, 2),
-    "presence_penalty": (-2, 2),
-    "repetition_penalty": (0, float("inf")),
-    "top_k": (-1, float("inf")),
-    "max_new_tokens": (1, float("inf")),
-    "min_new_tokens": (0, float("inf")),
-}
-_WITHOUT_LOWEST: Final = frozenset({"top_p", "repetition_penalty"})
-_INTEGERS: Final = frozenset({"top_k", "max_new_tokens", "min_new_tokens", "sampling_seed"})
+
+class VLLMSamplingParams(SamplingParams):
+    """vLLM's ranges, where they differ."""
+
+    max_new_tokens: Annotated[Count, Field(ge=1)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+
 
 FIELDS: Final = frozenset({"model", "cache_salt", "priority", "kv_transfer_params", "reasoning_ended"})
 """Top-level fields that a user may add to every request."""
 
 
-def check_sampling_params(params: Mapping[str, Any], *, extra_keys: Collection[str] = ()) -> dict[str, Any]:
+def check_sampling_params(
+    params: Mapping[str, Any], *, extra_keys: Collection[str] = (), vocab_size: int | None = None
+) -> dict[str, Any]:
     """A checked copy of sampling parameters under our names, without those that are None.
 
     `extra_keys` are names of vLLM's own that are let through unchecked; `BackendRequestError` for other unknown ones,
     and for values of the wrong type or out of range.
     """
-    checked = {}
-    for name, value in params.items():
-        if value is None:
-            continue
-        if name not in _NAMES and name not in _STRUCTURES and name not in _OF_TEXT and name not in extra_keys:
-            raise BackendRequestError(
-                f"sampling_params has {name!r}, which vLLM does not know (it would ignore it without a word); expected "
-                f"some of {sorted((*_NAMES, *_STRUCTURES))}"
-            )
-        if name in _RANGES:
-            _check_range(name, value)
-        checked[name] = value
-    if sum(name in checked for name in _STRUCTURES) > 1:
-        raise BackendRequestError(f"sampling_params has several of {sorted(_STRUCTURES)}: expected at most one")
-    low, high = checked.get("min_new_tokens", 0), checked.get("max_new_tokens")
-    if high is not None and low > high:
-        raise BackendRequestError(f"sampling_params: min_new_tokens={low} is above max_new_tokens={high}")
+    checked = sampling.check_sampling_params(params, VLLMSamplingParams, extra_keys=extra_keys, vocab_size=vocab_size)
+    known = {*_NAMES, *_STRUCTURES, *_OF_TEXT, *extra_keys}
+    if unknown := sorted(checked.keys() - known):
+        raise BackendRequestError(f"sampling_params has {unknown[0]!r}, which vLLM would ignore without a word")
     return checked
-
-
-def _check_range(name: str, value: Any) -> None:
-    kinds = (int,) if name in _INTEGERS else (int, float)
-    low, high = _RANGES[name]
-    fits = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (value == low and name in _WITHOUT_LOWEST):
-        kind = "an integer" if name in _INTEGERS else "a number"
-        above = "above" if name in _WITHOUT_LOWEST else "from"
-        end = "" if high == float("inf") else f" to {high:g}"
-        raise BackendRequestError(f"sampling_params[{name!r}]={value!r}: expected {kind} {above} {low:g}{end}")
 
 
 def check_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
