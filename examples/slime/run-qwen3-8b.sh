@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GRPO of Qwen3-8B on DAPO-Math-17k with a Python sandbox, evaluated on AIME 2024; one node with 8 GPUs.
-# Edit the two paths, prepare models and data as README.md says, then: bash run-qwen3-8b.sh
+# Edit the two paths, prepare models and data as README.md says, then: bash run-qwen3-8b.sh [--baseline retokenized]
 # The other launch scripts set some of the next lines and more options, and source this one.
 set -euo pipefail
 
@@ -14,6 +14,16 @@ GPUS=${GPUS:-8}                          # of this node, where Ray is started he
 
 SLIME_DIR=${SLIME_DIR:-/path/to/slime}   # a checkout of slime, beside its Megatron-LM
 BASE_DIR=${BASE_DIR:-/path/to/storage}   # models, data and checkpoints
+
+# The arm: what was sampled, or its text encoded again (retokenized.py). Both log drift the same way.
+GENERATE=strands_env.training.slime.generate
+ARM=exact
+LOG_ROLLOUT=${LOG_ROLLOUT:-retokenized.log_rollout}
+case "$*" in
+  "") ;;
+  "--baseline retokenized") GENERATE=retokenized.generate ARM=retokenized ;;
+  *) echo "got $*, expected nothing or --baseline retokenized" >&2; exit 2 ;;
+esac
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 EXAMPLE=${EXAMPLE:-$HERE}                # folder of config.yaml and of the environment's module
@@ -31,7 +41,7 @@ for path in "$SLIME_DIR/$TRAIN" "$SLIME_DIR/scripts/models/$SHAPE.sh" "$SLIME_DI
 done
 SLIME_DIR=$(cd "$SLIME_DIR" && pwd) # train.py runs in another folder
 BASE_DIR=$(cd "$BASE_DIR" && pwd)
-PYTHON_PATH="$SLIME_DIR/../Megatron-LM:$EXAMPLE:$SLIME_DIR"
+PYTHON_PATH="$SLIME_DIR/../Megatron-LM:$EXAMPLE:$HERE:$SLIME_DIR"
 for module in strands_env math_verify torch sglang megatron.core slime; do
   PYTHONPATH=$PYTHON_PATH python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' \
     "$module" 2> /dev/null || stop "the Python module $module is missing: README.md says what to install and where"
@@ -44,20 +54,20 @@ source "$SLIME_DIR/scripts/models/$SHAPE.sh" # MODEL_ARGS: the shape of the mode
 CKPT_ARGS=(
   --hf-checkpoint "$BASE_DIR/$MODEL"          # tokenizer, and architecture and first weights of the inference engines
   --ref-load "$BASE_DIR/${MODEL}_torch_dist"  # the same weights, converted for Megatron: reference and start
-  --load "$BASE_DIR/${MODEL}_strands"         # where to go on from; while nothing is saved there: --ref-load
-  --save "$BASE_DIR/${MODEL}_strands"         # the same folder, so that a further start goes on
+  --load "$BASE_DIR/${MODEL}_strands_$ARM"  # where to go on from; while nothing is saved there: --ref-load
+  --save "$BASE_DIR/${MODEL}_strands_$ARM"  # the same folder, so that a further start goes on
   --save-interval 20                          # steps between checkpoints: what a crash may cost
 )
 
 STRANDS_ARGS=(
   # One rollout: a whole agent loop.
-  --custom-generate-function-path strands_env.training.slime.generate
+  --custom-generate-function-path "$GENERATE"
   # Not called here, for the environment scores; the scorer where it has no reward.
   --custom-rm-path strands_env.training.slime.reward_func
   # Groups by prompt, each rollout once, failed rollouts left out. Needed as soon as one fails or has several paths.
   --custom-reward-post-process-path strands_env.training.slime.reward_post_process
-  # Our metrics and some conversations (strands_env_log_dir), of training.
-  --custom-rollout-log-function-path strands_env.training.slime.log_rollout
+  # Our metrics and some conversations (strands_env_log_dir), of training; in this example drift, too.
+  --custom-rollout-log-function-path "$LOG_ROLLOUT"
   # And of evaluations.
   --custom-eval-rollout-log-function-path strands_env.training.slime.log_eval_rollout
   # Our own options.
@@ -144,7 +154,7 @@ MISC_ARGS=(
 WANDB_ARGS=() # for Weights & Biases, where its key is in the environment, under slime's name or its own
 WANDB_KEY=${WANDB_KEY:-${WANDB_API_KEY:-}}
 if [ -n "$WANDB_KEY" ]; then
-  WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group "$SHAPE-retool" --wandb-key "$WANDB_KEY")
+  WANDB_ARGS=(--use-wandb --wandb-project strands-slime --wandb-group "$SHAPE-retool-$ARM" --wandb-key "$WANDB_KEY")
 fi
 
 # Ray's processes, and so train.py and our log, work in the folder where Ray is started. One that runs is used.

@@ -130,7 +130,12 @@ class Launch:
             program.symlink_to(shutil.which(program.name) or program.name)
 
     def __call__(
-        self, script: str = "run-qwen3-8b.sh", *, ray_runs: bool = True, check: int = 0, no_module: str = ""
+        self,
+        script: str = "run-qwen3-8b.sh",
+        *arguments: str,
+        ray_runs: bool = True,
+        check: int = 0,
+        no_module: str = "",
     ) -> subprocess.CompletedProcess[str]:
         environment = {
             # Relative: the folder that the caller means. Nothing else in PATH: programs may be missing.
@@ -139,7 +144,7 @@ class Launch:
             **{"CHECK_STATUS": str(check), "NO_MODULE": no_module},
         }
         return subprocess.run(
-            ["bash", str(EXAMPLE / script)],
+            ["bash", str(EXAMPLE / script), *arguments],
             cwd=self.folder,
             env=environment,
             capture_output=True,
@@ -163,7 +168,7 @@ def test_the_launch_script_starts_train_py_of_slime(launch: Launch, runs: bool) 
     folders, commands = zip(*(line.split("|", 1) for line in called.splitlines() if "|" in line), strict=True)
     assert [command.split()[0] for command in commands] == (["status", "job"] if runs else ["status", "start", "job"])
     assert set(folders) == {str(launch.slime)}  # where Ray is started its processes work
-    assert f'"PYTHONPATH": "{launch.slime}/../Megatron-LM:{EXAMPLE}:{launch.slime}"' in called
+    assert f'"PYTHONPATH": "{launch.slime}/../Megatron-LM:{EXAMPLE}:{EXAMPLE}:{launch.slime}"' in called
     submitted = called.partition(" -- ")[2]
     assert submitted.startswith(f"python3 {launch.slime}/train.py ")
     assert f"--hf-checkpoint {launch.base}/Qwen3-8B " in submitted
@@ -327,3 +332,17 @@ def test_the_requirements_are_those_of_the_package_and_of_the_example() -> None:
     named = {line for line in lines if line and not line.startswith("#")}
     extras = [line.split(";")[0] for extra in ("math", "sandbox") for line in project["optional-dependencies"][extra]]
     assert named == {*project["dependencies"], *extras}
+
+
+def test_the_other_arm_has_its_own_function_and_checkpoints(launch: Any) -> None:
+    result = launch("run-qwen3-8b.sh", "--baseline", "retokenized", ray_runs=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    called = launch.calls.read_text()
+    assert "--custom-generate-function-path retokenized.generate " in called
+    assert "_strands_retokenized " in called
+
+
+def test_another_baseline_is_refused(launch: Any) -> None:
+    result = launch("run-qwen3-8b.sh", "--baseline", "text", ray_runs=True)
+    assert result.returncode == 2
+    assert "got --baseline text, expected nothing or --baseline retokenized" in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import math
 import re
 import types
@@ -497,3 +498,43 @@ def test_the_function_of_the_documentation_trains_what_was_sampled(
             assert trained and set(trained) <= made.router.sent
     assert made.router.requests == 8  # four rollouts of a call and an answer
     assert [sample.reward for sample in made.samples(1)] == [1.0] * 4
+
+
+@pytest.mark.parametrize("arm", ["exact", "retokenized"])
+def test_both_arms_of_the_example_log_what_was_sampled(
+    run: Any, arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One trains what was sampled, the other what its text encodes to; both count the same drift."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
+    function = "retokenized.generate" if arm == "retokenized" else f"{OURS}.generate"
+    made = run(
+        *("--custom-generate-function-path", function),
+        *("--custom-rollout-log-function-path", "retokenized.log_rollout"),
+    )
+
+    ranks = made.step()
+
+    (line,) = [json.loads(each) for each in (tmp_path / "log" / "drift.jsonl").read_text().splitlines()]
+    # The router's model writes its call letter by letter, which no tokenizer would.
+    assert line["rollouts_with_drift"] == 1.0 and line["tokens_changed"] > 0
+    trained = sum(int(mask.sum()) for rank in ranks for mask in rank["loss_masks"])
+    assert trained == line["tokens_trained"]
+    if arm == "exact":
+        check_ranks(ranks, made.router, samples=4)
+        assert line["tokens_trained"] == line["tokens_sampled"]
+    else:
+        assert line["tokens_trained"] < line["tokens_sampled"]
+        assert all("rollout_log_probs" not in rank for rank in ranks)
+        for rank in ranks:
+            for tokens in rank["tokens"]:
+                text = tokenizer().decode(tokens.tolist())
+                assert tokenizer().encode(text, add_special_tokens=False) == tokens.tolist()
+
+
+def test_the_other_arm_refuses_to_train_with_log_probabilities_of_other_tokens(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "slime")
+    made = run("--custom-generate-function-path", "retokenized.generate", "--use-tis")
+    with pytest.raises(ValueError, match="--use-tis needs the tokens that were sampled"):
+        made.step()
