@@ -21,7 +21,7 @@ import pytest
 
 from strands_env.core import Action, TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy, StoreCorruptError, read_results, verify_run
-from strands_env.eval.store import ResultLog, reader, record, writer
+from strands_env.eval.store import ResultLog, config, results
 from tests.unit.eval_support import FakeEnv, outcome, task, with_tokens
 from tests.unit.simulation import CrashError, SimulatedDisk, simulate
 
@@ -33,11 +33,11 @@ OUTPUT = Path("/simulated/run/results.jsonl")
 
 @pytest.fixture(autouse=True)
 def _no_system(monkeypatch):
-    monkeypatch.setattr(writer, "lock", lambda fd, path: None)
-    monkeypatch.setattr(writer, "versions", lambda: {"python": "3"})
+    monkeypatch.setattr(results, "lock", lambda fd, path: None)
+    monkeypatch.setattr(config, "versions", lambda: {"python": "3"})
     monkeypatch.setattr("strands_env.eval.run.sampling.time", SimpleNamespace(perf_counter=lambda: 0.0))
     monkeypatch.setattr("strands_env.eval.run.sampling.logger.disabled", True)
-    monkeypatch.setattr("strands_env.eval.store.writer.logger.disabled", True)
+    monkeypatch.setattr("strands_env.eval.store.results.logger.disabled", True)
     monkeypatch.setattr("strands_env.eval.run.run.logger.disabled", True)
 
 
@@ -102,12 +102,12 @@ class Saved:
 
 @contextmanager
 def running_on(disk: SimulatedDisk) -> Iterator[None]:
-    for module in (reader, record, writer):
+    for module in (config, results):
         module.os = disk  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for module in (reader, record, writer):
+        for module in (config, results):
             module.os = os  # type: ignore[attr-defined]
 
 
@@ -171,9 +171,9 @@ def schedule(seed: int) -> tuple[list[str], bytes]:
     disk.crash_at = None
     scenario.trouble = 0.0
     scenario.runs.clear()
-    results = on(disk, rng.randrange(2**32), scenario, Saved())
+    found = on(disk, rng.randrange(2**32), scenario, Saved())
     assert not final & set(scenario.runs), "a saved sample was run again"
-    assert sum(map(len, results.values())) == len(scenario.tasks) * scenario.samples
+    assert sum(map(len, found.values())) == len(scenario.tasks) * scenario.samples
     assert len(check_file(disk, scenario, len(scenario.tasks) * scenario.samples)) == (
         len(scenario.tasks) * scenario.samples
     )

@@ -341,8 +341,8 @@ def test_no_prompt_between_the_bounds_is_said(graded, tmp_path, capsys):
 def test_a_whole_run_and_a_damaged_one(graded, tmp_path, capsys):
     assert main(["verify", graded]) == 0
     assert "files       whole" in capsys.readouterr().out
-    tokens = tmp_path / "run" / "results.tokens"
-    tokens.write_bytes(tokens.read_bytes()[:-1] + b"\xff")
+    results = tmp_path / "run" / "results.jsonl"
+    results.write_bytes(results.read_bytes().replace(b'"sequences":["', b'"sequences":["A', 1))
     assert main(["verify", graded, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["files"]["is_intact"] is False
 

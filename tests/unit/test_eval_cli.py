@@ -313,13 +313,6 @@ def test_list_shows_benchmarks_and_runs(two_runs, tmp_path, capsys):
     assert "there are no runs in" in capsys.readouterr().err
 
 
-def test_damaged_tokens_of_one_sample_hide_no_other(two_runs, capsys):
-    tokens = Path(two_runs[1]) / "results.tokens"
-    tokens.write_bytes(tokens.read_bytes()[:-1] + b"\xff")
-    shown = {name: main(["view", two_runs[1], name]) for name in ("t0", "t1", "t2")}
-    assert sorted(shown.values()) == [0, 0, 3]
-
-
 def test_report_with_a_tokenizer_that_cannot_be_loaded(two_runs, capsys):
     assert main(["report", two_runs[0], "--tokenizer", "./nowhere"]) == 2
     assert "'./nowhere' is neither a folder" in capsys.readouterr().err

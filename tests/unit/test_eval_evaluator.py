@@ -266,7 +266,9 @@ async def test_tokens_are_read_back_on_resume(tmp_path):
         return Evaluator(lambda: FakeEnv(lambda _: with_tokens(outcome())), keep_tokens=True, output_path=tmp_path)
 
     first = await evaluator().run(tasks(2))
-    assert await evaluator().run(tasks(2)) == first
+    second = await evaluator().run(tasks(2))
+    assert {name: list(samples) for name, samples in second.items()} == first
+    assert second["p0"][-1:] == first["p0"] and second["p0"][0].step_result.trajectories
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -512,7 +514,7 @@ async def test_a_second_run_repeats_nothing(tmp_path):
     FakeEnv.forget()
     second = await Evaluator(FakeEnv, output_path=tmp_path / "r.jsonl").run(tasks(5))
     assert FakeEnv.cleanups == 2
-    assert {name: second[name] for name in first} == first
+    assert {name: list(second[name]) for name in first} == first
     assert list(second) == [f"p{i}" for i in range(5)]
 
 

@@ -67,7 +67,7 @@ async def test_the_display_ends_where_the_results_cannot_be_written(tmp_path, mo
     def full(fd, data, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.writer.write_at", full)
+    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
     display = Broken("nowhere")
     with pytest.raises(StoreError, match="No space left"):
         await Evaluator(FakeEnv, output_path=tmp_path, progress=display).run(tasks(3))

@@ -17,7 +17,7 @@ from strands_env.core import TokenObservation, Trajectory
 from strands_env.eval import Evaluator, Prices, ScoreTable, StoreError, read_results
 from strands_env.eval.metrics import mean_interval
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from strands_env.report import write_report
+from strands_env.report import write_comparison, write_report
 from strands_env.report.details import TokenTexts, branches, details, reasons_of
 from strands_env.report.overview import _running_mean
 from strands_sglang.trajectory.media import PlacedMedium
@@ -199,8 +199,9 @@ def test_an_empty_run_has_a_report(tmp_path):
 
 def test_a_failure_leaves_no_half_file(tmp_path):
     write(tmp_path, with_token_data())
-    (tmp_path / "results.tokens").write_bytes(b"broken")
-    with pytest.raises(Exception, match=r"missing|shorter|damaged"):
+    results = tmp_path / "results.jsonl"
+    results.write_bytes(results.read_bytes().replace(b'"sequences":["', b'"sequences":["A'))
+    with pytest.raises(StoreError, match=r"line 1 .* damaged"):
         write_report(tmp_path, tmp_path / "r.html")
     assert [path.name for path in tmp_path.glob("*html*")] == []
 
@@ -337,7 +338,7 @@ def test_images_stand_in_messages_and_tokens_once_each_and_their_runs_are_one_to
     assert shown["images"] == [] and shown["messages"][0]["blocks"][0]["image"] is None
 
 
-async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_first(tmp_path):
+async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_first(tmp_path, capsys):
     class Later(FakeEnv):
         async def step(self, action, **options):
             await asyncio.sleep(0.05 if action.task_context.id.startswith("p0") else 0)
@@ -349,6 +350,12 @@ async def test_prompts_stand_in_the_order_of_the_tasks_whatever_was_finished_fir
     overview = islands(write_report(tmp_path / "my-run", tmp_path / "r.html").path)["overview"]
     assert [prompt[0] for prompt in overview["prompts"]] == ["p0", "p1", "p2", "p3"]
     assert overview["title"] == "my-run"  # no benchmark was named
+    run = str(tmp_path / "my-run")
+    compared = islands(write_comparison([run, run], tmp_path / "c.html").path)["overview"]
+    assert [prompt[0] for prompt in compared["prompts"]] == ["p0", "p1", "p2", "p3"]
+    assert main(["view", run, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["prompts_shown"]
+    assert [prompt["prompt"] for prompt in shown] == ["p0", "p1", "p2", "p3"]
 
 
 def test_a_run_that_did_not_record_the_order_of_its_tasks_keeps_that_of_its_samples(tmp_path):

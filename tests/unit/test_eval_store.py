@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
 from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results
+from strands_env.eval.convert import main as convert
 from strands_env.eval.errors import ConfigMismatchError
 from strands_env.eval.store import ResultLog, ResultWriter, RunConfig, StorePaths, load_run, verify_run
 from tests.unit.eval_support import sample, with_tokens
@@ -38,68 +41,35 @@ def test_samples_come_back_equal(paths):
     assert list(read_results(paths.results, with_tokens=True)) == made
 
 
-def test_tokens_are_beside_the_results_not_in_them(paths):
-    write(paths, with_token_data(0))
-    assert b"logprobs" not in paths.results.read_bytes()
-    assert paths.tokens.stat().st_size > 0
-    assert next(iter(read_results(paths.results))).step_result.observation.tokens is None
-
-
-def test_equal_trajectories_are_stored_once(paths):
+def test_tokens_are_read_where_they_are_asked_for(paths):
     made = with_token_data(0)
-    made.step_result.trajectories *= 3
-    made.step_result.trajectories = [
-        Trajectory(agent_name=item.agent_name, tokens=item.tokens) for item in made.step_result.trajectories
-    ]
+    made.step_result.observation.tools = '[{"type": "function"}]'
     write(paths, made)
-    single = paths.tokens.stat().st_size
-    other = StorePaths.of(paths.results.with_name("other.jsonl"))
-    alone = with_token_data(0)
-    alone.step_result.trajectories = []
-    write(other, alone)
-    assert single == other.tokens.stat().st_size
-
-
-def test_a_set_of_tools_is_stored_once(paths):
-    made = [with_token_data(index) for index in range(4)]
-    for item, tools in zip(made, ["[11]", "[22]", "[11]", None], strict=True):
-        item.step_result.observation.tools = tools
-    write(paths, *made)
-    assert b"[11]" not in paths.results.read_bytes()
-    records = [json.loads(line)["tokens"] for line in paths.results.read_bytes().splitlines()]
-    assert records[0]["tools"] == records[2]["tools"] != records[1]["tools"]
-    assert "tools" not in records[3]
-    assert list(read_results(paths.results, with_tokens=True)) == made
-    assert verify_run(paths.results).frames == 4 + 4 + 2  # tokens, routed experts, tools
-
-
-def test_tools_of_a_batch_that_was_not_written_are_written_with_the_next(paths, monkeypatch):
-    made = with_token_data(0)
-    made.step_result.observation.tools = "[1]"
-    log = ResultLog(paths)
-    with monkeypatch.context() as patch:
-        patch.setattr("strands_env.eval.store.writer.write_at", refused)
-        with pytest.raises(StoreError):
-            log.append([made])
-    log.append([made])
-    log.close()
+    assert b"logprobs" not in paths.results.read_bytes()
+    seen = next(iter(read_results(paths.results))).step_result
+    assert (seen.observation.tokens, seen.observation.tools, seen.trajectories) == (None, None, [])
     assert list(read_results(paths.results, with_tokens=True)) == [made]
 
 
-def refused(fd, data, offset):
-    raise OSError(28, "No space left on device")
+def test_equal_sequences_are_stored_once(paths):
+    made = with_token_data(0)
+    (path,) = made.step_result.trajectories
+    made.step_result.trajectories = [Trajectory(agent_name="a", tokens=path.tokens) for _ in range(3)]
+    write(paths, made)
+    packed = json.loads(paths.results.read_bytes())["tokens"]
+    assert len(packed["sequences"]) == 1
+    assert [item["tokens"] for item in packed["trajectories"]] == [0, 0, 0]
 
 
 def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths, tmp_path):
     made = [with_token_data(index) for index in range(3)]
     write(paths, *made)
-    whole, tokens = paths.results.read_bytes(), paths.tokens.read_bytes()
+    whole = paths.results.read_bytes()
     ends = [0]
     for line in whole.splitlines(keepends=True):
         ends.append(ends[-1] + len(line))
-    for cut in range(0, len(whole) + 1, 7):
+    for cut in range(len(whole) + 1):
         paths.results.write_bytes(whole[:cut])
-        paths.tokens.write_bytes(tokens)
         log = ResultLog(paths, fsync_interval=None)
         kept = sum(end <= cut for end in ends) - 1
         assert len(log) == kept
@@ -107,17 +77,6 @@ def test_cut_at_every_byte_whole_lines_stay_and_the_rest_is_written_again(paths,
         log.close()
         assert list(read_results(paths.results, with_tokens=True)) == made
         assert paths.results.read_bytes() == whole
-        assert paths.tokens.read_bytes() == tokens
-
-
-def test_torn_tokens_without_a_record_are_cut_off(paths):
-    write(paths, with_token_data(0))
-    size = paths.tokens.stat().st_size
-    with paths.tokens.open("ab") as file:
-        file.write(b"half a fra")
-    write(paths, with_token_data(1))
-    assert paths.tokens.stat().st_size == 2 * size
-    assert len(list(read_results(paths.results, with_tokens=True))) == 2
 
 
 def test_zeros_behind_the_last_line_are_cut_off(paths):
@@ -142,8 +101,7 @@ def test_lines_in_a_hole_that_a_power_cut_left_are_run_again(paths):
 
 
 def test_every_flipped_bit_is_noticed(paths):
-    made = [sample(1.0, index) for index in range(2)]
-    write(paths, *made)
+    write(paths, with_token_data(0), sample(1.0, 1))
     whole = paths.results.read_bytes()
     for place in range(len(whole)):
         damaged = bytearray(whole)
@@ -202,43 +160,23 @@ def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, paths)
     assert [item.index for item in read_results(paths.results)] == [0, 1]
 
 
-def test_a_foreign_side_file_is_refused_and_kept(paths):
-    paths.tokens.write_bytes(b"somebody's tokens")
-    with pytest.raises(StoreCorruptError, match=r"results\.tokens.*move it away"):
-        ResultLog(paths)
-    assert paths.tokens.read_bytes() == b"somebody's tokens"
-
-
-def test_tokens_without_their_results_are_refused_and_kept(paths):
-    write(paths, with_token_data(0))
-    tokens = paths.tokens.read_bytes()
-    paths.results.unlink()
-    with pytest.raises(StoreCorruptError, match=r"results\.tokens"):
-        ResultLog(paths)
-    assert paths.tokens.read_bytes() == tokens
-
-
 def test_opening_changes_nothing(paths):
     write(paths, with_token_data(0))
     with paths.results.open("ab") as file:
         file.write(b'{"id":"torn')
-    with paths.tokens.open("ab") as file:
-        file.write(b"half a fra")
-    before = paths.results.read_bytes(), paths.tokens.read_bytes()
+    before = paths.results.read_bytes()
     ResultLog(paths).close()
-    assert (paths.results.read_bytes(), paths.tokens.read_bytes()) == before
+    assert paths.results.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["results", "tokens"])
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_file_that_is_taken_away_midway_is_noticed(name, replace, paths):
+def test_a_file_that_is_taken_away_midway_is_noticed(replace, paths):
     log = ResultLog(paths)
     log.append([with_token_data(0)])
-    path = getattr(paths, name)
-    path.unlink()
+    paths.results.unlink()
     if replace:
-        path.touch()
-    with pytest.raises(StoreError, match=rf"results\.{'jsonl' if name == 'results' else name}.* removed or replaced"):
+        paths.results.touch()
+    with pytest.raises(StoreError, match=r"results\.jsonl.* removed or replaced"):
         log.append([with_token_data(1)])
     log.close()
 
@@ -248,7 +186,7 @@ def test_a_whole_run_is_verified(paths):
     write(paths, with_token_data(0), sample(None, 1, aborted=True), sample(1.0, 1))
     found = verify_run(paths.results)
     assert found.is_intact
-    assert (found.samples, found.superseded, found.frames) == (2, 1, 2)
+    assert (found.samples, found.superseded, found.with_tokens) == (2, 1, 1)
 
 
 def test_what_is_wrong_with_a_run_is_listed(paths):
@@ -256,14 +194,9 @@ def test_what_is_wrong_with_a_run_is_listed(paths):
     write(paths, with_token_data(0), sample(1.0, 1), sample(1.0, 2))
     lines = paths.results.read_bytes().splitlines(keepends=True)
     paths.results.write_bytes(lines[0] + lines[1].replace(b"answer", b"ANSWER") + lines[2] + b'{"id":"torn')
-    data = bytearray(paths.tokens.read_bytes())
-    data[20] ^= 1
-    paths.tokens.write_bytes(data)
     paths.run.write_bytes(paths.run.read_bytes().replace(b'"a"', b'"b"'))
     found = verify_run(paths.results)
-    assert [(Path(item.path).suffix, item.line) for item in found.damages] == [
-        (".tokens", 1), (".jsonl", 2), (".json", None)
-    ]  # fmt: skip
+    assert [(Path(item.path).suffix, item.line) for item in found.damages] == [(".jsonl", 2), (".json", None)]
     assert (found.samples, found.torn_bytes) == (2, 11)
     assert found.to_dict()["is_intact"] is False
 
@@ -274,26 +207,6 @@ def test_damage_before_whole_lines_is_an_error(paths):
     paths.results.write_bytes(b"{" + data)
     with pytest.raises(StoreCorruptError, match="line 1 "):
         ResultLog(paths)
-
-
-def test_missing_tokens_say_how_to_go_on(paths):
-    write(paths, with_token_data(0), with_token_data(1), with_token_data(2))
-    tokens = paths.tokens.read_bytes()
-    paths.tokens.write_bytes(tokens[:-1])
-    with pytest.raises(StoreCorruptError, match=r"line 3 of .* remove that line and all after it"):
-        ResultLog(paths)
-    paths.results.write_bytes(b"".join(paths.results.read_bytes().splitlines(keepends=True)[:2]))
-    write(paths, with_token_data(2))
-    assert len(list(read_results(paths.results, with_tokens=True))) == 3
-
-
-def test_damaged_tokens_are_an_error(paths):
-    write(paths, with_token_data(0))
-    data = bytearray(paths.tokens.read_bytes())
-    data[20] ^= 1
-    paths.tokens.write_bytes(data)
-    with pytest.raises(StoreCorruptError, match="checksum"):
-        list(read_results(paths.results, with_tokens=True))
 
 
 def test_a_second_writer_is_refused(paths):
@@ -343,7 +256,7 @@ def test_a_full_device_leaves_no_half_line(paths, monkeypatch):
         os.pwrite(fd, data[:10], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.writer.write_at", full)
+    monkeypatch.setattr("strands_env.eval.store.results.write_at", full)
     with pytest.raises(Exception, match="No space left"):
         log.append([sample(0.0, 1)])
     monkeypatch.undo()
@@ -479,7 +392,7 @@ def test_a_full_device_at_the_configuration_is_named(paths, monkeypatch):
     def full(fd, data, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("strands_env.eval.store.writer.write_at", full)
+    monkeypatch.setattr("strands_env.eval.store.config.write_at", full)
     with pytest.raises(StoreError, match=r"run.json.*No space left"):
         RunConfig(paths.run, {}).check(has_results=False)
     assert list(paths.run.parent.iterdir()) == []
@@ -519,3 +432,57 @@ async def test_what_is_told_of_saved_samples_cannot_lose_them(paths, caplog):
     await writer.close()
     assert len(list(read_results(paths.results))) == 3
     assert len(caplog.records) == 1
+
+
+# ---- runs of earlier versions ----------------------------------------------------------------------------------------
+
+OLD_RESULTS = zlib.decompress(
+    base64.b64decode(
+        "eNrtU8Fu4jAQve9XVD5HVUIBtfwKQpZJhuKtY3vtcUuF8u/77EAo2lbsYQ97aE6ZN+OZN8/PR6E7sRL1jU9UwgfXe5al3CNmFV9Ov9p2dBCr"
+        "uhJq6wITSnbKRKpEoDcVEDb3OclMaBERVqJLQbF2ViKsc9Yb1ZJYPaCzeyEL+CjcNlJ4LXVita6rZr7cIB/UT2rZBU2oWh+FeibL0qoe58dA"
+        "lCpt1dYA45DARUfZA5q4Ie50bMHvA+GdtjruZSAV80ybjKlET51WmLS5cJvIBJewsKSDp5BXWwOuZrPNUIqdKdDysZoDggTtuMsRPWMEVRD+"
+        "lShm9M7L+qSrbJ1lOnAuHAUvqWcMs53EOrw/c0PlK4U4arnXEbK8Z6oDpkUmj1ViMvyHmhODUcLgslAioUKUppxVzJmRx8RSDNhjqlcxYqQq"
+        "gn9ySNn4hoZDUaMnDrot96qtTywv98yOlYEtapCGnp8mF8j1riMjW2WyrE3e8B079nL05lmSSYUcDhcTHq/tqO3OAUQBp2DlmIsjEr36gOSL"
+        "pxBcmFoyhR7uKqKfvXK+ud4bYhJXR6COIWWTl1dgNsiIlClo3IYWnWaKuqZp52L4cTJAc+P7qwfafP1A6/vFrQd6w7vN195tvr3777xbbuo/"
+        "9u7DgrZPy+YJ3v0N1UopQQ=="
+    )
+)
+OLD_TOKENS = zlib.decompress(
+    base64.b64decode(
+        "eNoB0gAt/1NUSzGGAAAAceho93gBCw7x9zbkymFgYKhWSs4vzStRsjLRUSooys8tKInPSc1LL8lQsjLSUSpOTc9NzSuJz8xLy1eyio5OS8wp"
+        "TtUxitWJLikqBTFiEWpKSovyioGKDHQMgKLlqZnpGSXxZalFxZn5YPHYWkagfUxAzAzELEAMAT/qUekL+6F8IM3ICABkTS4cU1RLMQoAAABX"
+        "b9p+eAFjZAIAAAYABFNUSzEeAAAA3TdeIHgBi65WKqksSFWyUlBKK81LLsnMz1OqjQUAVxMHux0xVI0="
+    )
+)
+"""Two samples, the first with tokens, as the version before wrote them."""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> StorePaths:
+    paths = StorePaths.of(tmp_path / "old")
+    paths.results.parent.mkdir()
+    paths.results.write_bytes(OLD_RESULTS)
+    paths.results.with_suffix(".tokens").write_bytes(OLD_TOKENS)
+    return paths
+
+
+def test_a_run_of_an_earlier_version_names_its_converter_and_is_converted(old, paths, capsys):
+    for read in (lambda: list(read_results(old.results)), lambda: ResultLog(old)):
+        with pytest.raises(StoreError, match=r"python -m strands_env\.eval\.convert"):
+            read()
+    assert convert([str(old.results), str(paths.results)]) == 0
+    first, second = read_results(paths.results, with_tokens=True)
+    assert first.step_result.trajectories == with_token_data(0).step_result.trajectories
+    assert first.step_result.observation.tokens == first.step_result.trajectories[0].tokens
+    assert first.step_result.observation.tools == '[{"type": "function"}]'
+    assert (first.place, first.reward, second.reward) == (3, 1.0, 0.5)
+    ResultLog(paths).close()
+    assert convert([str(old.results), str(paths.results)]) == 1
+    assert "exists" in capsys.readouterr().err
+
+
+def test_damaged_tokens_of_an_earlier_version_are_refused(old, paths, capsys):
+    side = old.results.with_suffix(".tokens")
+    side.write_bytes(OLD_TOKENS[:20] + b"?" + OLD_TOKENS[21:])
+    assert convert([str(old.results), str(paths.results)]) == 1
+    assert "bytes 0 to 146" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from strands_env.commands.arguments import ARGUMENTS
 from strands_env.commands.terminal import cannot_read, complain, one_line, say
 from strands_env.eval import EvalError
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.record import naming_errors
+from strands_env.eval.store.line import naming_errors
 from strands_sglang.command_line import Exit
 
 EXAMPLES = 10

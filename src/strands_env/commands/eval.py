@@ -105,7 +105,7 @@ def _no_empty_run(paths: StorePaths) -> Iterator[None]:
         yield
     except EvalError:
         if not was_there and not (paths.results.exists() and paths.results.stat().st_size):
-            for path in (paths.results, paths.tokens, paths.run):
+            for path in (paths.results, paths.run):
                 path.unlink(missing_ok=True)
             if not had_folder:
                 with contextlib.suppress(OSError):  # a tracker may have written into it

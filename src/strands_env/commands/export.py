@@ -167,7 +167,7 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
 def _check_free(args: argparse.Namespace, target: Path) -> None:
     """Refuse a file that exists, unless it is to be replaced, and always one of the run itself."""
     run = StorePaths.of(args.run)
-    if target.resolve() in (path.resolve() for path in (run.results, run.tokens, run.run)):
+    if target.resolve() in (path.resolve() for path in (run.results, run.run)):
         raise EvalError(f"--output: {args.output!r} belongs to the run: give another file")
     if target.exists() and not args.overwrite:
         raise EvalError(f"--output: {args.output!r} exists: give another file, or --overwrite")

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         if args.server is not None or args.model is not None:
             if args.server is not None and args.model is not None:
                 raise EvalError("give --server or --model, not both")
-            if not files.frames:
+            if not files.with_tokens:
                 raise EvalError(f"{args.run!r} holds no tokens to score again: it was run with --no-tokens")
             check_temperature(saved.model.get("sampling_params") or {})
             mismatch = asyncio.run(_score(saved, args))
@@ -84,7 +84,7 @@ def _client(args: argparse.Namespace) -> Any:
 
 
 def _show(saved: SavedRun, files: Any, mismatch: Mismatch | None) -> None:
-    say(f"{saved.paths.results}: {files.samples} samples, {files.frames} token frames")
+    say(f"{saved.paths.results}: {files.samples} samples, {files.with_tokens} with tokens")
     if files.torn_bytes:
         say(f"torn        {files.torn_bytes} bytes of an interrupted write at the end; a resume cuts them off")
     for damage in files.damages[:SHOWN]:

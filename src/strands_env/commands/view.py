@@ -10,7 +10,7 @@ from typing import Any
 
 from strands_env.commands.summary import summary_lines
 from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
-from strands_env.eval import EvalError, EvalSample, ScoreTable, read_results, summarize
+from strands_env.eval import EvalError, EvalSample, ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.saved import SavedRun
@@ -34,12 +34,14 @@ def _overview(args: argparse.Namespace) -> int:
     prompts: dict[str, list[tuple[int, str]]] = {}
     questions: dict[str, str] = {}
     table = ScoreTable()
-    for sample in read_results(args.run):
-        table.add(sample.prompt_id, sample)
-        reward = sample.reward
-        shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
-        prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
-        questions.setdefault(sample.prompt_id, one_line(sample.action.text)[:60])
+    with ResultReader(args.run) as reader:
+        for entry in reader.in_task_order():
+            sample = reader.read(entry)
+            table.add(sample.prompt_id, sample)
+            reward = sample.reward
+            shown = sample.step_result.termination_reason.value if reward is None else f"{reward:g}"
+            prompts.setdefault(sample.prompt_id, []).append((sample.index, shown))
+            questions.setdefault(sample.prompt_id, one_line(sample.action.text)[:60])
     saved = SavedRun.of(args.run)
     Grouping.of(saved.document).apply(table)
     summary = summarize(table, reward_threshold=saved.threshold(None), prices=saved.prices(vars(args)))

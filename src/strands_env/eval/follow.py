@@ -11,7 +11,7 @@ from typing import Any
 
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.record import LineError, decode, naming_errors, to_sample
+from strands_env.eval.store.line import LineError, decode, naming_errors, to_sample
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,7 +60,6 @@ class NewRun:
     def keep(self) -> None:
         """Give the files their names, the results last: with them the run is there."""
         for source, place in (
-            (self.paths.tokens, self.target.tokens),
             (self.paths.run, self.target.run),
             (self.paths.results, self.target.results),
         ):
@@ -77,7 +76,7 @@ def whole_or_nothing(target: StorePaths) -> Iterator[NewRun]:
     try:
         yield run
     finally:
-        for path in (run.paths.results, run.paths.tokens, run.paths.run):
+        for path in (run.paths.results, run.paths.run):
             path.unlink(missing_ok=True)
         if is_new:
             with suppress(OSError):  # it holds the new run

@@ -103,7 +103,9 @@ class _Run:
                 about["answers"].sort(key=lambda answer: answer["index"])
             grouping.apply(self.table)
             self.samples = len(reader.entries)
-            shown = overview.to_dict(sorted(reader.entries, key=lambda entry: (entry.prompt_id, entry.index)))
+            order = reader.in_task_order()
+            self.prompts = {entry.prompt_id: self.prompts[entry.prompt_id] for entry in order}
+            shown = overview.to_dict(order)
             self._shown = {
                 "path": str(reader.paths.results),
                 "header": saved.header,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strands_env.eval.metrics import Prices, ScoreTable, interval_of, possible_range, summarize
 from strands_env.eval.run.groups import Grouping
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store.reader import Entry
+from strands_env.eval.store import Entry
 from strands_env.report.details import task_of
 
 POINTS = 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,14 +61,9 @@ def write_report(
     with ResultReader(run) as reader:
         saved = SavedRun.of(run)
         overview = Overview(reward_threshold=reward_threshold, grouping=Grouping.of(saved.document), prices=prices)
-        # Prompts in the order of the data; where a run has not recorded it, in that of their first samples.
-        places: dict[str, float] = {}
-        first = {entry.prompt_id: number for number, entry in reversed(list(enumerate(reader.entries)))}
-        for entry in reader.entries:
-            sample = reader.read(entry)
-            overview.add(sample)
-            places.setdefault(entry.prompt_id, math.inf if sample.place is None else sample.place)
-        order = sorted(reader.entries, key=lambda entry: (places[entry.prompt_id], first[entry.prompt_id], entry.index))
+        for entry in reader.entries:  # as they finished: the running mean follows the run
+            overview.add(reader.read(entry))
+        order = reader.in_task_order()
         name = title or saved.name
         texts = TokenTexts(tokenizer, token_budget)
         with page(target, title=name, scripts=_SCRIPTS) as made:

@@ -18,7 +18,7 @@ from strands_env.eval.run.run import CollectedResults, Run, RunOptions
 from strands_env.eval.run.sampling import Executor, RetryPolicy, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, contained
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import RecordFile, ResultReader, RunConfig, StoredSamples, StorePaths
+from strands_env.eval.store import LazySamples, ResultReader, RunConfig, StorePaths
 from strands_sglang.exceptions import refuse_unknown
 
 
@@ -32,7 +32,7 @@ class Evaluator:
         env_factory: Makes a fresh environment for every sample: sync or async, with the action as argument or without.
         n_samples_per_prompt: Samples of each task, the n of pass@k.
         max_concurrency: Rollouts at a time.
-        keep_tokens: Keep token ids, masks and log-probabilities: in the samples, and in a side file of the results.
+        keep_tokens: Keep token ids, masks and log-probabilities: in the samples, and in the results file.
         metrics_fns: Further metrics: functions of `{prompt id: [EvalSample, ...]}` that return `{name: number}`.
         metric_fns: Another name for `metrics_fns`.
         output_path: A `.jsonl` file, or a folder for `results.jsonl`, from which the next run continues. None keeps
@@ -229,14 +229,13 @@ class Evaluator:
         """Samples in the results file by prompt id, read when they are used; `{}` without a file; also in `results`."""
         if self.paths is None or not self.paths.results.exists():
             return {}
-        offsets: dict[str, list[tuple[int, int]]] = {}
-        with ResultReader(self.paths.results) as reader:
-            for entry in reader.entries:
-                offsets.setdefault(entry.prompt_id, []).append((entry.index, entry.offset))
-        records = RecordFile(self.paths)
+        lines: dict[str, list[tuple[int, int]]] = {}
+        reader = ResultReader(self.paths.results)
+        for entry in sorted(reader.entries, key=lambda entry: entry.index):
+            lines.setdefault(entry.prompt_id, []).append((entry.offset, entry.length))
+        del reader.entries  # the samples need the file alone
         self.results = {
-            name: StoredSamples((offset for _, offset in sorted(places)), records, with_tokens=self.keep_tokens)
-            for name, places in offsets.items()
+            name: LazySamples(places, reader, with_tokens=self.keep_tokens) for name, places in lines.items()
         }
         return self.results
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, MutableSequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressSta
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import NamedTask, TaskNamer, Tasks, count, sample_id, sample_seed, stream
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.store import RecordFile, ResultLog, ResultWriter, RunConfig, StoredSamples, StorePaths
+from strands_env.eval.store import LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ PASSED_AT_ONCE = 64
 """Finished samples that a resumed run passes over before it lets others have the event loop."""
 
 
-CollectedResults: TypeAlias = dict[str, MutableSequence[EvalSample]]
+CollectedResults: TypeAlias = dict[str, Sequence[EvalSample]]
 """Samples by prompt id."""
 
 
@@ -71,8 +71,8 @@ class Run:
         self._is_open = False
         self._state = ProgressState(name=options.name)
         self._progress = GuardedProgress(progress)
-        # By prompt and index: a sample of this run, or the offset of one in the file.
-        self._results: dict[str, list[EvalSample | int | None]] = {}
+        # By prompt and index: a sample of this run, or offset and length of one in the file.
+        self._results: dict[str, list[EvalSample | tuple[int, int] | None]] = {}
         self._failed_prompts: set[str] = set()
         self.failures = 0
         self.last_failure: str | None = None
@@ -112,15 +112,15 @@ class Run:
         return self._collected()
 
     def _collected(self) -> CollectedResults:
-        paths = self._options.paths
-        records = None if paths is None else RecordFile(paths)
+        reader: ResultReader | None = None
         collected: CollectedResults = {}
         for prompt_id, items in self._results.items():
             found = [item for item in items if item is not None]
-            if any(isinstance(item, int) for item in found):
-                collected[prompt_id] = StoredSamples(found, records, with_tokens=self._options.keep_tokens)
-            else:
-                collected[prompt_id] = [item for item in found if isinstance(item, EvalSample)]
+            collected[prompt_id] = samples = [item for item in found if isinstance(item, EvalSample)]
+            if len(samples) < len(found):
+                assert self._options.paths is not None
+                reader = reader or ResultReader(self._options.paths.results)
+                collected[prompt_id] = LazySamples(found, reader, with_tokens=self._options.keep_tokens)
         return collected
 
     async def _open(self) -> None:
@@ -208,7 +208,7 @@ class Run:
             return False
         self._state.resumed += 1
         if self._options.keep_results:
-            self._results[job.prompt.id][job.index] = stored.offset
+            self._results[job.prompt.id][job.index] = stored.offset, stored.length
         if stored.reward is not None:
             self._state.scored += 1
             self._state.reward_sum += stored.reward

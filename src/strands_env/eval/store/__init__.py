@@ -1,31 +1,29 @@
-"""Results on disk: one durable, checksummed line a sample, tokens beside, and the configuration they belong to."""
+"""Results on disk: one durable, checksummed line a sample, and the configuration they belong to."""
 
 from __future__ import annotations
 
-from .reader import (
+from .config import RunConfig, StorePaths, load_run
+from .line import Entry
+from .results import (
     Damage,
-    Entry,
-    RecordFile,
+    LazySamples,
+    ResultLog,
     ResultReader,
-    StoredSamples,
+    ResultWriter,
     Verification,
-    load_run,
     read_results,
     verify_run,
 )
-from .record import StorePaths
-from .writer import ResultLog, ResultWriter, RunConfig
 
 __all__ = [
     "Damage",
     "Entry",
-    "RecordFile",
+    "LazySamples",
     "ResultLog",
     "ResultReader",
     "ResultWriter",
     "RunConfig",
     "StorePaths",
-    "StoredSamples",
     "Verification",
     "load_run",
     "read_results",

@@ -1,0 +1,115 @@
+"""Converts a run of an earlier version, whose tokens lie in a side file, to one results file.
+
+    python -m strands_env.eval.convert RUN NEW
+
+A line of such a run points into `x.tokens` at frames: `STK1`, the payload's compressed length, its CRC-32, the payload.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import struct
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from strands_env.core import TokenObservation, Trajectory
+from strands_env.eval.errors import EvalError, StoreCorruptError, StoreError
+from strands_env.eval.sample import EvalSample
+from strands_env.eval.store import ResultLog, StorePaths
+from strands_env.eval.store.line import LineError, decode, naming_errors, to_sample
+
+_FRAME = struct.Struct("<4sII")
+
+
+def convert_run(source: str | Path, target: str | Path) -> int:
+    """Write a run of an earlier version as a new one, and return its number of lines.
+
+    Args:
+        source: The `.jsonl` file or its folder.
+        target: The new one, which must not exist.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        StoreError: They are damaged, or the target exists or cannot be written.
+    """
+    old, new = StorePaths.of(source), StorePaths.of(target)
+    if new.results.exists():
+        raise StoreError(f"{str(new.results)!r} exists: give another folder")
+    side, count = old.results.with_suffix(".tokens"), 0
+    with naming_errors("read", old.results):
+        lines = old.results.open("rb")
+    log = ResultLog(new)
+    try:
+        with lines, (side if side.exists() else old.results).open("rb") as frames:
+            for number, line in enumerate(lines, 1):
+                try:
+                    log.append([_read_sample(decode(line), frames)])
+                except LineError as error:
+                    if error.is_residue or not line.endswith(b"\n"):  # left by an interrupted write
+                        continue
+                    raise error.at(old.results, number) from error
+                count += 1
+    finally:
+        log.close()
+    if old.run.exists():
+        shutil.copyfile(old.run, new.run)
+    return count
+
+
+def _read_sample(record: dict[str, Any], frames: BinaryIO) -> EvalSample:
+    places = record.pop("tokens", None)
+    sample = to_sample(record)
+    if places is None:
+        return sample
+    observed: dict[int, TokenObservation] = {}
+
+    def read(place: Sequence[int]) -> bytes:
+        frames.seek(place[0])
+        frame = frames.read(place[1])
+        body = frame[_FRAME.size :]
+        if frame[: _FRAME.size] != _FRAME.pack(b"STK1", len(body), zlib.crc32(body)):
+            raise StoreCorruptError(f"bytes {place[0]} to {sum(place)} of {frames.name!r} are damaged or missing")
+        return zlib.decompress(body)
+
+    def tokens(place: Sequence[int]) -> TokenObservation:
+        if place[0] not in observed:
+            observed[place[0]] = TokenObservation.from_bytes(read(place))
+        return observed[place[0]]
+
+    result = sample.step_result
+    result.observation.tokens = tokens(places["observation"]) if places["observation"] else None
+    result.observation.tools = read(places["tools"]).decode() if places.get("tools") else None
+    result.trajectories = [
+        Trajectory.from_dict(
+            {
+                **item,
+                "tokens": tokens(item["tokens"]),
+                "routed_experts": None if item["routed_experts"] is None else read(item["routed_experts"]),
+            }
+        )
+        for item in places["trajectories"]
+    ]
+    return sample
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert; an exit status."""
+    parser = argparse.ArgumentParser(prog="python -m strands_env.eval.convert", description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="folder or .jsonl of the earlier version")
+    parser.add_argument("new", help="folder or .jsonl to write")
+    args = parser.parse_args(argv)
+    try:
+        count = convert_run(args.run, args.new)
+    except (EvalError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{StorePaths.of(args.new).results}  {count} samples\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The configuration of a run, kept beside its results: what a resume has to agree with."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from strands_env.core.jsonable import canonical, differences, digest
+from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError
+from strands_env.eval.store.line import naming_errors
+
+_PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePaths:
+    """The files of one run, beside each other: `x.jsonl` and `x.run.json`."""
+
+    results: Path
+
+    @classmethod
+    def of(cls, output_path: str | Path) -> Self:
+        """The files for an output path: a `.jsonl` file, or a folder that gets `results.jsonl`."""
+        path = Path(output_path)
+        return cls(results=path if path.suffix == ".jsonl" else path / "results.jsonl")
+
+    @property
+    def run(self) -> Path:
+        """Configuration, versions and seeds of the run."""
+        return self.results.with_suffix(".run.json")
+
+
+def load_run(path: Path) -> dict[str, Any] | None:
+    """The saved document of a run, None where there is none. `config` and `about` are objects."""
+    try:
+        with naming_errors("read", path):
+            document = orjson.loads(read_file(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreCorruptError(f"{str(path)!r} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise StoreCorruptError(f"{str(path)!r} must hold a JSON object, got {type(document).__name__}")
+    for name, needed in (("config", True), ("about", False), ("environment", False)):
+        value = document.setdefault(name, None)
+        if not (isinstance(value, dict) or (value is None and not needed)):
+            raise StoreCorruptError(
+                f"{str(path)!r} is not the configuration of a run: {name!r} must be a JSON object, got {value!r}"
+            )
+    document["about"] = document["about"] or {}
+    return document
+
+
+def checksum_of(document: Mapping[str, Any]) -> str:
+    """CRC-32 of a saved document's content, its own field `crc` left out; `verify_run` compares it."""
+    content = canonical({name: value for name, value in document.items() if name != "crc"})
+    return f"{zlib.crc32(content):08x}"
+
+
+class RunConfig:
+    """The configuration of a run, kept in `x.run.json`.
+
+    Args:
+        config: Fields that must match to resume: benchmark, environment, model, sampling. JSON values.
+        about: Metadata: seeds, the command line. A later run may differ in it.
+
+    Raises:
+        TypeError: The configuration is not JSON.
+    """
+
+    def __init__(self, path: Path | None, config: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
+        try:
+            # Through JSON once, so that it equals what is read back (tuples are lists, keys are strings).
+            self.config: dict[str, Any] = orjson.loads(canonical(dict(config)))
+        except TypeError as error:
+            raise TypeError(f"config must be JSON values to be saved and compared, got {config!r}: {error}") from error
+        self.path = path
+        self.about = dict(about or {})
+        self.environment: dict[str, Any] | None = None
+        self._spent_before = 0.0
+
+    @property
+    def digest(self) -> str:
+        """Hash of the configuration."""
+        return digest(canonical(self.config))
+
+    def check(self, *, has_results: bool) -> None:
+        """Compare with the saved configuration, or save this one. Blocks.
+
+        Raises:
+            ConfigMismatchError: The saved one is another.
+            StoreCorruptError: There are results without a configuration.
+        """
+        saved = None if self.path is None else load_run(self.path)
+        if not has_results or self.path is None:
+            self._save()
+            return
+        if saved is None:
+            raise StoreCorruptError(
+                f"there are results, but no configuration at {str(self.path)!r} to compare with: "
+                "bring the file back, or give another output path"
+            )
+        self.compare(saved)
+        self.environment = saved["environment"]
+        before = saved["about"]
+        self._spent_before = float(before.get("wall_s") or 0.0)
+        self.about |= {"started": before.get("started"), "wall_s": self._spent_before}
+        earlier = [*before.get("earlier_versions", []), before.get("versions")]
+        if before.get("versions") != versions():
+            self.about |= {"earlier_versions": earlier}
+        elif len(earlier) > 1:
+            self.about |= {"earlier_versions": earlier[:-1]}
+        self._save()  # what samples and prompts it asks for, and which of them count, is the latest run's say
+
+    def compare(self, saved: Mapping[str, Any] | None = None) -> None:
+        """Compare with the saved configuration (`saved`, where it was read already), if there is one. Blocks."""
+        if saved is None and self.path is not None:
+            saved = load_run(self.path)
+        if saved is not None and (lines := differences(saved["config"], self.config)):
+            raise ConfigMismatchError(str(self.path), lines)
+
+    def check_environment(self, description: Mapping[str, Any]) -> None:
+        """Compare the first environment of this run with the one of the saved results, or save it. Blocks."""
+        found: dict[str, Any] = orjson.loads(canonical(dict(description)))
+        if self.environment is not None:
+            if lines := differences(self.environment, found, "environment."):
+                raise ConfigMismatchError(str(self.path), lines)
+            return
+        self.environment = found
+        self._save()
+
+    def spend(self, seconds: float) -> None:
+        """Save the wall time of the run: all earlier parts and the seconds of this one so far. Blocks."""
+        self.about["wall_s"] = round(self._spent_before + seconds, 3)
+        self._save()
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        document = {
+            "digest": self.digest,
+            "config": self.config,
+            "environment": self.environment,
+            "about": {"started": now, "versions": versions(), **self.about},
+        }
+        document = orjson.loads(orjson.dumps(document, default=str))
+        document["crc"] = checksum_of(document)
+        _write_atomically(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter for a result."""
+    found = {"python": platform.python_version(), "platform": sys.platform}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def read_file(path: Path) -> bytes:
+    """The whole content of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Write all bytes at an offset, however many calls it takes."""
+    os.lseek(fd, offset, os.SEEK_SET)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names of new files in a folder durable, where the system can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that it is always either the old or the new one; `StoreError` where the system refuses."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with naming_errors("write", path):
+        os.makedirs(path.parent, exist_ok=True)
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                write_at(fd, data, 0)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    sync_folder(path.parent)
