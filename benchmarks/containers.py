@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.shape import arguments, print_figures
 
+from strands_env.sandbox.bubblewrap.process import discard
 from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageStore
 from strands_env.sandbox.images.layers import containers_folder
 
@@ -65,12 +66,13 @@ async def bubblewrap(image: str, count: int) -> dict[str, Any]:
             parts["exec"].append(time.perf_counter() - at)
         if tests:
             at = time.perf_counter()
-            await sandbox.kill_all()
-            await sandbox.reset_folders(["/tests", "/logs/verifier"])
-            await sandbox.restore_programs()
-            await sandbox.write_folder(folder, "/tests")
-            await sandbox.exec("sh /tests/test.sh")
-            await sandbox.read_file("/logs/verifier/reward.txt")
+            layer = f"{await sandbox.release_layer()}/upper"
+            async with sandbox.sibling(layers=(layer,)) as fresh:
+                await fresh.reset_folders(["/tests", "/logs/verifier"])
+                await fresh.write_folder(folder, "/tests")
+                await fresh.exec("sh /tests/test.sh")
+                await fresh.read_file("/logs/verifier/reward.txt")
+            discard(os.path.dirname(layer))
             parts["tests"].append(time.perf_counter() - at)
         at = time.perf_counter()
         await sandbox.close()

@@ -57,11 +57,11 @@ async def test_a_branch_does_not_inherit_a_cheat(tmp_path: Path) -> None:
     script = [called(CHEATS["replaced-shell"]), completion("Done.")]
     first, _ = await episode(task, *script, checkpoints=tmp_path / "kept")
     kept = tmp_path / "kept" / first.observation.metrics["episode"] / "turn-1"
-    plain, _ = await episode(task, completion("Done."), start_from=kept, restore_programs=False)
+    plain, _ = await episode(task, completion("Done."), start_from=kept, verifier="in-place")
     assert plain.reward is not None and plain.reward.reward == 1.0, plain.error
     second, _ = await episode(task, completion("Done."), start_from=kept)
     assert second.reward is not None and second.reward.reward == 0.0, second.error
-    assert "bin/bash" in second.reward.info["restored"]
+    assert second.reward.info["outside_work"] == ["/bin/bash", "/bin/sh"]
 
 
 async def test_what_cannot_be_continued_is_refused_in_one_sentence(tmp_path: Path) -> None:

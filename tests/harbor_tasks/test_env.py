@@ -267,11 +267,11 @@ def python_task(folder: Path) -> Path:
 @pytest.mark.parametrize("cheat", OF_PYTHON)
 async def test_no_cheat_reaches_the_tests_python(tmp_path: Path, cheat: str) -> None:
     task = python_task(tmp_path)
-    plain = await episode(task, shell(CHEATS[cheat]), "Done.", restore_programs=False)
+    plain = await episode(task, shell(CHEATS[cheat]), "Done.", verifier="in-place")
     assert cheat == "conftest" or (plain.reward is not None and plain.reward.reward == 1.0), plain.error
     cheated = await episode(task, shell(CHEATS[cheat]), "Done.")
     assert cheated.reward is not None and cheated.reward.reward == 0.0, cheated.error
-    assert cheated.reward.info["restored"]
+    assert "forgeable" not in cheated.reward.info
     solved = await episode(task, shell(CHEATS[cheat] + "\necho 42 > /app/answer.txt"), "Done.")
     assert solved.reward is not None and solved.reward.reward == 1.0, solved.error
 
@@ -301,7 +301,7 @@ async def test_another_home_for_the_user_of_the_tests_leads_no_program_astray(tm
 
 @pytest.mark.parametrize(
     ("cheat", "options"),
-    [("replaced-shell", {"restore_programs": False}), ("background-writer", {"keep_processes": True})],
+    [("replaced-shell", {"verifier": "in-place"}), ("background-writer", {"keep_processes": True})],
 )
 async def test_the_cheats_work_where_nothing_stops_them(tmp_path: Path, cheat: str, options: dict[str, Any]) -> None:
     task = make_task(tmp_path, test=TEST + "sleep 0.5\n")
@@ -374,18 +374,15 @@ async def test_validation_tells_sound_tasks_from_all_others(tmp_path: Path) -> N
     }
 
 
-async def test_validation_says_once_why_a_task_fails_and_what_was_put_back(tmp_path: Path) -> None:
-    needs = "/root/.config/pip/pip.conf"
-    solve = f"#!/bin/bash\nmkdir -p {os.path.dirname(needs)}; touch {needs}\n"
-    tasks = [make_task(tmp_path, "spoilt", test=IF_THERE.format("", needs), solve=solve), make_task(tmp_path, "dry")]
-    toml = tasks[1] / "task.toml"
+async def test_validation_says_once_why_a_task_fails(tmp_path: Path) -> None:
+    task = make_task(tmp_path, "dry")
+    toml = task / "task.toml"
     toml.write_text("".join(line for line in toml.open() if "docker_image" not in line))
-    spoilt, dry = await validate_tasks(tasks)
-    assert spoilt.verdict is TaskVerdict.UNSOLVED and spoilt.errors[0].endswith(f"see restore_programs: {needs[1:]}")
+    (dry,) = await validate_tasks([task])
     assert len(dry.errors) == 1 and "oracle, nop: " in dry.errors[0] and "has no Dockerfile" in dry.errors[0]
-    (tasks[1] / "environment/Dockerfile").write_text("FROM scratch\n")
-    (dry,) = await validate_tasks(tasks[1:])
-    assert f"strands-env images build {tasks[1]}'" in dry.errors[0]
+    (task / "environment/Dockerfile").write_text("FROM scratch\n")
+    (dry,) = await validate_tasks([task])
+    assert f"strands-env images build {task}'" in dry.errors[0]
 
 
 async def test_a_reward_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:

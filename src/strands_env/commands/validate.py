@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from strands_env.commands.terminal import complain, format_number, say
 from strands_env.environments.harbor import check_harbor
+from strands_env.environments.harbor.results import REPORT
 from strands_env.eval.benchmarks.harbor import task_folders
 from strands_env.eval.errors import DatasetError
 from strands_sglang.command_line import Exit
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, DatasetError) as error:
         return complain("validate", str(error), Exit.USAGE)
     from strands_env.environments.harbor.validation import CHEATS, TaskVerdict, validate_tasks
+    from strands_env.sandbox.images.work import DEFAULT_WORK
 
     width = max(len(folder.name) for folder in folders)
 
@@ -37,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
         found = f" ({', '.join(report.cheats)})" if report.cheats else ""
         tried = len(report.rewards) - 2
         say(f"{report.task:{width}}  {rewards}  cheats {len(report.cheats)}/{tried}  {report.verdict}{found}")
+        learned = [path for path in report.work or () if path not in DEFAULT_WORK]
+        if learned:
+            more = f" and {len(learned) - 5} more" if len(learned) > 5 else ""
+            say(f"{'':{width}}  work: {' '.join(learned[:5])}{more}")
         for error in report.errors[:3]:
             say(f"{'':{width}}    {error}")
 
@@ -49,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
             done=show,
             backend=args.backend,
             backend_options=args.backend_options,
-            separate=args.verifier == "separate",
+            verifier=args.verifier,
             keep_processes=args.keep_processes,
+            work=args.work,
         )
     )
     sound = [
@@ -67,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         folder = Path(args.output)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-        (folder / "tasks.txt").write_text("".join(f"{line}\n" for line in sound), encoding="utf-8")
+        (folder / REPORT).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        lines = "".join(f"{Path(task).resolve()}\n" for task in sound)
+        (folder / "tasks.txt").write_text(lines, encoding="utf-8")
     return Exit.OK if len(sound) == len(folders) else Exit.INCOMPLETE
 
 

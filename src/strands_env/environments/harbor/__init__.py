@@ -57,12 +57,13 @@ def check_harbor() -> None:
 
 
 def create_env_factory(model_factory: Any, **options: Any) -> Any:
-    """The factory for `--env harbor`: an environment for each action, whose context has `task_dir`."""
+    """The factory for `--env harbor`: each action's environment; its context has `task_dir` and, perhaps, `work`."""
     check_harbor()
     from .environment import HarborEnv
 
     def make(action: Any) -> HarborEnv:
-        options_of_task = {"task_dir": getattr(action.task_context, "task_dir", None), **options}
+        given = {name: getattr(action.task_context, name, None) for name in ("task_dir", "work")}
+        options_of_task = {**given, **options}
         return HarborEnv(model_factory=model_factory, **options_of_task)
 
     return make

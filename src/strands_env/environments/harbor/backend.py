@@ -84,8 +84,9 @@ class BubblewrapEnvironment(_Closable):
         snapshot: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self._image, self._binds, self._snapshot = image, dict(binds or {}), snapshot
-        self._sandbox: ImageSandbox | None = None
+        self._image, self._binds, self.snapshot_folder = image, dict(binds or {}), snapshot
+        self.container: ImageSandbox | None = None
+        """The sandbox that commands run in; tests have one of their own."""
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -113,9 +114,9 @@ class BubblewrapEnvironment(_Closable):
     @property
     def sandbox(self) -> ImageSandbox:
         """The running sandbox."""
-        if self._sandbox is None:
+        if self.container is None:
             raise SandboxError(f"the container of {self.environment_name!r} is not running")
-        return self._sandbox
+        return self.container
 
     @property
     def agent_user(self) -> str | int | None:
@@ -141,22 +142,22 @@ class BubblewrapEnvironment(_Closable):
         if storage := self._effective_storage_mb:
             limits = replace(limits, disk_bytes=storage * MIB, file_bytes=storage * MIB)
         shares = self._network_is_public and not self._closed
-        self._sandbox = await ImagePool.of_this_loop().take(
+        self.container = await ImagePool.of_this_loop().take(
             image,
             limits=limits,
             cpus=self._effective_cpus,
             network=Network.LOOPBACK if shares else Network.NONE,
             workdir=config.workdir,
             binds=self._binds,
-            snapshot=None if self._snapshot is None else Snapshot.load(self._snapshot),
+            snapshot=None if self.snapshot_folder is None else Snapshot.load(self.snapshot_folder),
         )
         await self.ensure_dirs(self._mount_targets(writable_only=True))
-        if self._snapshot is None:  # which has them, as the episode left them
+        if self.snapshot_folder is None:  # which has them, as the episode left them
             await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:
         """End it, with everything in it."""
-        sandbox, self._sandbox = self._sandbox, None
+        sandbox, self.container = self.container, None
         if sandbox is not None:
             await sandbox.close()
 

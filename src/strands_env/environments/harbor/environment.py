@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,15 @@ from strands_env.core import (
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.environments.harness import Harness, HarnessFailedError, ProgramRun
 from strands_env.sandbox.images import ImagePool
+from strands_env.sandbox.images.work import check_work
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS
 from strands_env.tools.container import ContainerTools
 
 from .checkpoints import Checkpoint, CheckpointError
 from .named import NamedAgentRun
-from .results import Part
+from .results import Part, read_work
 from .sandbox import HarborSandbox
-from .trial import TaskTrial
+from .trial import VERIFIERS, TaskTrial
 
 
 class HarborEnv(Environment):
@@ -50,12 +51,15 @@ class HarborEnv(Environment):
             such as `docker`.
         backend_options: Options of that backend: arguments of `BubblewrapEnvironment`, or fields of Harbor's
             `EnvironmentConfig`.
-        verifier: "task" grades as the task says; "separate" always in a container of its own, to which only declared
-            artifacts are copied.
-        keep_processes: Let what the agent has started live on while the tests run, for tasks that ask for a server. The
-            agent's programs can then forge the reward.
-        restore_programs: Put back the shell, interpreters and other programs that run tests, where the agent has
-            changed or shadowed them (backend `bubblewrap`). Turn it off for tasks that ask for another version of one.
+        verifier: "task" runs the tests in a fresh container of the image, over which only the agent's work is laid,
+            unless the task asks for "separate": a container of their own, to which only declared artifacts are copied.
+            "in-place" runs them in the agent's own, for tasks that need the whole disk: the agent can forge the reward.
+            Harbor's backends have no other way.
+        keep_processes: Let what the agent has started live on while the tests run, in place, for tasks that ask for a
+            server: forgeable too.
+        work: Paths that count as the agent's work beside the work directory, such as `/etc/nginx`; or the folder that
+            `strands-env validate -o` wrote. None takes those of the action's context, those the task declares, or the
+            default ones.
         reward_key: Name of the reward, where the verifier gives several.
         max_output_chars: Characters of each output stream in a tool result.
         command_seconds: Seconds of a command for which the agent names none.
@@ -87,7 +91,7 @@ class HarborEnv(Environment):
         backend_options: Mapping[str, Any] | None = None,
         verifier: str = "task",
         keep_processes: bool = False,
-        restore_programs: bool = True,
+        work: Sequence[str] | str | Path | None = None,
         reward_key: str | None = None,
         max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
         command_seconds: float = 180.0,
@@ -104,8 +108,8 @@ class HarborEnv(Environment):
         gateway_host: str | None = None,
         **options: Any,
     ) -> None:
-        if verifier not in ("task", "separate"):
-            raise ValueError(f"verifier must be 'task' or 'separate', got {verifier!r}")
+        if verifier not in VERIFIERS:
+            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
         if harness is not None and agent is not None:
             raise ValueError("give a harness or an agent of Harbor's, not both")
         if harness is not None or agent is not None:
@@ -129,10 +133,12 @@ class HarborEnv(Environment):
         self._trial_options: dict[str, Any] = {
             "backend": backend,
             "backend_options": backend_options,
-            "separate": verifier == "separate",
+            "verifier": verifier,
             "keep_processes": keep_processes,
-            "restore_programs": restore_programs,
         }
+        self._work: Mapping[str, Sequence[str] | None] | Sequence[str] | None = None
+        if work is not None:
+            self._work = read_work(work) if isinstance(work, str | Path) else check_work(work)
         session: dict[str, Any] = {"limits": session_limits, "score_failures": score_failures}
         session |= {"environment": environment, "gateway_options": gateway_options}
         self.program: ProgramRun | None = None
@@ -165,7 +171,7 @@ class HarborEnv(Environment):
         if made.turn == (0 if self.start_from is None else self.start_from.turn):
             return
         made = replace(made, path=str(place / f"turn-{made.turn}"))
-        await self.sandbox.snapshot(made.files)
+        await self.trial.snapshot(made.files)
         await asyncio.to_thread(made.save)
 
     async def reset(self) -> None:
@@ -185,7 +191,8 @@ class HarborEnv(Environment):
         started = time.perf_counter()
         if self.spare:
             ImagePool.of_this_loop().spare = self.spare
-        self.trial = TaskTrial(task_dir, **self._trial_options)
+        work = self._work.get(task_dir.name) if isinstance(self._work, Mapping) else self._work
+        self.trial = TaskTrial(task_dir, work=work, **self._trial_options)
         self._episode = f"{task_dir.name}-{uuid.uuid4().hex[:8]}"
         if self.start_from is not None and self.start_from.task != task_dir.name:
             raise CheckpointError(f"the checkpoint is of the task {self.start_from.task!r}, got {task_dir.name!r}")
@@ -283,8 +290,7 @@ class _VerifierReward(RewardFunction):
         trial = self._env.trial
         assert trial is not None
         rewards = await trial.reward()
-        info = {"rewards": dict(rewards.rewards), **({"restored": trial.restored} if trial.restored else {})}
-        return RewardResult(reward=rewards.value(self._env.reward_key), info=info)
+        return RewardResult(reward=rewards.value(self._env.reward_key), info=trial.reward_info(rewards))
 
 
 class _Keeper:

@@ -7,9 +7,14 @@ TaskFailedError           the task could not be run; nothing was measured
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+REPORT = "report.json"
+"""File in the folder that `strands-env validate -o` writes."""
 
 if TYPE_CHECKING:
     from harbor.environments.base import BaseEnvironment
@@ -47,6 +52,23 @@ class TaskReward:
         raise NotMeasuredError(
             f"the verifier gave the rewards {sorted(self.rewards)} and none named 'reward': name one as reward_key"
         )
+
+
+def read_work(report: str | Path) -> dict[str, list[str] | None]:
+    """What the solution of each task changed, by the task's name, from the report of `strands-env validate`.
+
+    Raises:
+        ValueError: There is no such report.
+    """
+    place = Path(report)
+    try:
+        document = json.loads((place / REPORT if place.is_dir() else place).read_text(encoding="utf-8"))
+        return {task["task"]: task["work"] for task in document["tasks"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"work must be a list of paths or the folder that 'strands-env validate -o' wrote, got {str(report)!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -80,12 +80,6 @@ class HarborSandbox:
             raise SandboxError(f"{self.environment.type()} has no sockets that are served from here")
         return await self._own.sandbox.listen(port, host)
 
-    async def snapshot(self, folder: str) -> None:
-        """Copy what was written in it so far into a new folder."""
-        if self._own is None:
-            raise SandboxError(f"{self.environment.type()} has no snapshots")
-        await self._own.sandbox.snapshot(folder)
-
     async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Contents of a file."""
         if self._own is not None:

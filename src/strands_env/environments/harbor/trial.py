@@ -1,8 +1,8 @@
 """One trial of Harbor, driven from outside: its agent's turns are ours, everything else is Harbor's.
 
 Harbor starts the container, checks its health, prepares steps, runs the verifier and parses rewards. Its agent is
-`OutsideAgent`, which hands each instruction to whoever drives the trial and waits until that part is finished. Before
-a verifier runs, `guard` takes from the agent what could forge a reward.
+`OutsideAgent`, which hands each instruction to whoever drives the trial and waits until that part is finished. Tests
+run where `grading` puts them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import math
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,13 +24,16 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.agent.context import AgentContext
 from harbor.models.environment_type import EnvironmentType
 from harbor.models.task.config import VerifierEnvironmentMode
-from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
+from harbor.models.task.verifier_mode import resolve_step_verifier_mode, resolve_task_verifier_mode
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
+from harbor.models.verifier.result import VerifierResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.trial import Trial
 
 from strands_sglang.exceptions import did_you_mean
 
-from .guard import guard, running_processes
+from .backend import BubblewrapEnvironment
+from .grading import TaskVerifier, WorkLayers, prepare_in_place, running_processes
 from .results import NotMeasuredError, Part, TaskFailedError, TaskReward
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 _OURS = {"bubblewrap": "BubblewrapEnvironment", "docker": "Docker", "podman": "Podman"}
 BACKENDS = {name: f"strands_env.environments.harbor.backend:{kind}" for name, kind in _OURS.items()}
 """Backends with a class of ours, by name; all others are Harbor's alone."""
+VERIFIERS = ("task", "separate", "in-place")
+"""Where tests run, by name."""
 logging.getLogger("harbor.utils.logger").setLevel(logging.WARNING)  # Harbor logs every step of a trial as debugging
 
 
@@ -88,9 +92,14 @@ class TaskTrial:
         backend: Name of the backend: `bubblewrap`, or one of Harbor's.
         backend_options: Further fields of Harbor's `EnvironmentConfig`, or arguments of a backend of ours.
         agent: An agent of Harbor's own (`oracle`, `nop`); None for one that is driven from outside.
-        separate: Grade in a container of its own, with the declared artifacts alone, whatever the task says.
-        keep_processes: Let the agent's processes live on while the tests run.
-        restore_programs: Put back the programs that run tests, where the agent has changed them.
+        verifier: Where tests run: "task", in a fresh container of the image with the agent's work laid over it, unless
+            the task asks for "separate", a container of their own with the declared artifacts alone; "in-place" is the
+            agent's container, in which it can forge the reward, and the only way on Harbor's backends.
+        keep_processes: Let the agent's processes live on while the tests run, which is only possible in place.
+        work: Patterns of the paths that count as work beside the work directory; None for those the task declares, or
+            the default ones.
+        learns: Take everything that the agent changes for work; `layers.learned_patterns` has them afterwards.
+        layers: Work of another trial to grade again.
         folder: Folder for Harbor's record of the trial; a temporary one if None.
     """
 
@@ -101,19 +110,31 @@ class TaskTrial:
         backend: str = "bubblewrap",
         backend_options: Mapping[str, Any] | None = None,
         agent: str | None = None,
-        separate: bool = False,
+        verifier: str = "task",
         keep_processes: bool = False,
-        restore_programs: bool = True,
+        work: Sequence[str] | None = None,
+        learns: bool = False,
+        layers: WorkLayers | None = None,
         folder: str | Path | None = None,
     ) -> None:
+        if verifier not in VERIFIERS:
+            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
         self.task_folder = Path(task)
         self.backend, self.backend_options = backend, dict(backend_options or {})
-        self.agent, self.separate = agent, separate
-        self.keep_processes, self.restore_programs = keep_processes, restore_programs
+        self.agent, self.keep_processes = agent, keep_processes
+        self.verifier = "in-place" if keep_processes and verifier == "task" else verifier
+        self.layers, self._owns_layers = layers or WorkLayers(work=work, learns=learns), layers is None
         self.parts: asyncio.Queue[Part | None] = asyncio.Queue()
         self.steps = 1
-        self.restored: list[str] = []
-        """Programs that run tests and were not the image's own after the agent."""
+        self.grades_in_fresh = self.grades_in_place = False
+        """Where the last tests ran, and whether any ran in the agent's container."""
+        self.failed_steps: list[str | None] = []
+        """Steps, None for a task without steps, whose tests did not come to a reward."""
+        self.grading_failure = ""
+        """Why the agent's work could not be graded, where it is scored 0 for that."""
+        self.is_control = False
+        """It shows whether the same tests come to a reward without the agent."""
+        self._graded = 0
         self._own_folder = folder is None
         self._folder = None if folder is None else Path(folder)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -134,7 +155,7 @@ class TaskTrial:
             self._temporary = tempfile.TemporaryDirectory(prefix="strands-harbor-")
             self._folder = Path(self._temporary.name)
         await asyncio.to_thread(check_backend, self.backend)
-        OutsideAgent.trials[name] = self
+        OutsideAgent.trials[name] = TaskVerifier.trials[name] = self
         try:
             self._trial = await Trial.create(self._config(name))
         except Exception as error:
@@ -143,7 +164,12 @@ class TaskTrial:
             OutsideAgent.trials.pop(name, None)
         config = self._trial.task.config
         self.steps = len(config.steps or [None])
-        if self.separate:
+        if config.steps and not self._owns_layers:
+            config.steps = config.steps[: len(self.layers.by_step)]
+        elif config.steps and self.is_control:
+            for step in config.steps:
+                step.min_reward = None  # each is to be graded
+        if self.verifier == "separate":
             config.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
             for step in config.steps or []:
                 step.verifier.environment_mode = VerifierEnvironmentMode.SEPARATE
@@ -165,21 +191,35 @@ class TaskTrial:
 
     async def _agent_starts(self, _: Any) -> None:
         assert self._trial is not None
+        environment = self._trial.agent_environment
         if not self.keep_processes:
-            self._spared = await running_processes(self._trial.agent_environment)
+            self._spared = await running_processes(environment)
+        if isinstance(environment, BubblewrapEnvironment) and self.verifier == "task" and not self._graded:
+            self.layers.patterns(self._trial.task.config, environment.sandbox.workdir)  # or nothing can be graded
+            await self.layers.keep_start(environment)
         self._ready.set()
         if self.agent is None:
             await self._begun.wait()
 
     async def _verification_starts(self, _: Any) -> None:
         assert self._trial is not None
-        if not self._trial._is_agent_environment_stopped:
-            self.restored += await guard(
-                self._trial.agent_environment,
-                spared=None if self.keep_processes else self._spared,
-                restore_programs=self.restore_programs,
-                user=self._trial.task.config.verifier.user,
-            )
+        config, environment = self._trial.task.config, self._trial.agent_environment
+        step, self._graded = self._graded, self._graded + 1
+        steps = config.steps or []
+        mode = resolve_step_verifier_mode(config, steps[step]) if steps else resolve_task_verifier_mode(config)
+        is_shared = mode is VerifierEnvironmentMode.SHARED
+        self.grades_in_fresh = is_shared and self.verifier == "task" and isinstance(environment, BubblewrapEnvironment)
+        if self.grades_in_fresh:
+            await self.layers.grade_in_fresh(environment, config, step=step, last=step + 1 >= len(steps))
+        elif is_shared:
+            self.grades_in_place = True
+            await prepare_in_place(environment, spared=None if self.keep_processes else self._spared)
+
+    async def end_grading(self) -> None:
+        """Bring the agent's container back, where it has another step to do."""
+        assert self._trial is not None
+        if isinstance(self._trial.agent_environment, BubblewrapEnvironment):
+            await self.layers.resume_agent(self._trial.agent_environment)
 
     async def each_part(self) -> AsyncIterator[Part]:
         """The agent's parts, one for each step of the task. The agent's time begins with the first."""
@@ -203,18 +243,82 @@ class TaskTrial:
         self._begun.set()
         assert self._running is not None and self._trial is not None
         await asyncio.shield(self._running)
+        try:
+            return read_reward(self._trial)
+        except NotMeasuredError as error:
+            if not self.failed_steps or self.is_control:
+                raise
+            return await self._grade_again(error)
+
+    async def _grade_again(self, error: NotMeasuredError) -> TaskReward:
+        """Score 0 where the agent made its own grading fail, which is so if it fails again, and on the image does not.
+
+        Raises:
+            NotMeasuredError: The same tests do not come to a reward on the image either.
+        """
+        assert self._trial is not None
+        control = await self._control(None)
+        if control is None:
+            raise error
+        if self.layers.by_step and (again := await self._control(self.layers)) is not None:
+            if len(self.layers.by_step) < self.steps:
+                raise error  # it was not the agent's fault, and the agent never had its other steps
+            return again
+        logger.info("task=<%s>, error=<%s> | the agent's work cannot be graded: 0", self.task_folder.name, error)
+        self.grading_failure = str(error)
+        zeros, result = VerifierResult(rewards=dict.fromkeys(control.rewards, 0.0)), self._trial.result
+        for step in result.step_results or []:
+            if step.step_name in self.failed_steps:
+                step.verifier_result = zeros
+        result.verifier_result = self._trial._select_multi_step_reward() if result.step_results else zeros
         return read_reward(self._trial)
+
+    async def _control(self, layers: WorkLayers | None) -> TaskReward | None:
+        """The reward without an agent, of these layers or of the image alone; None if there is none."""
+        trial = TaskTrial(
+            self.task_folder,
+            backend=self.backend,
+            backend_options={key: value for key, value in self.backend_options.items() if key != "snapshot"},
+            agent="nop",
+            verifier=self.verifier,
+            keep_processes=self.keep_processes,
+            work=self.layers.work,
+            learns=self.layers.learns,
+            layers=layers,
+        )
+        trial.is_control = True
+        try:
+            await trial.start()
+            return await trial.reward()
+        except TaskFailedError:
+            return None
+        finally:
+            await trial.close()
+
+    async def snapshot(self, folder: str) -> None:
+        """Copy what was written in the container so far into a new folder."""
+        assert self._trial is not None
+        await self.layers.snapshot(self._trial.agent_environment, folder)
+
+    def reward_info(self, reward: TaskReward) -> dict[str, Any]:
+        """What is known of a reward beside its number; without entries that say nothing."""
+        found = {
+            "forgeable": self.grades_in_place,
+            "changed_programs": self.layers.changed_programs,
+            "outside_work": self.layers.outside,
+            "grading_failure": self.grading_failure,
+        }
+        return {"rewards": dict(reward.rewards), **{name: value for name, value in found.items() if value}}
 
     def _raise_failure(self) -> None:
         assert self._running is not None and self._trial is not None
         if (error := self._running.exception()) is not None:
             raise TaskFailedError(f"the trial failed: {type(error).__name__}: {error}") from error
         info = self._trial.result.exception_info
-        raise TaskFailedError(
-            "the container did not start"
-            if info is None
-            else f"the container did not start: {info.exception_type}: {info.exception_message}"
-        )
+        if info is not None and info.exception_type == TaskFailedError.__name__:
+            raise TaskFailedError(info.exception_message)
+        why = "" if info is None else f": {info.exception_type}: {info.exception_message}"
+        raise TaskFailedError(f"the container did not start{why}")
 
     async def close(self) -> None:
         """End the trial, its container and its record. May be called twice."""
@@ -227,6 +331,8 @@ class TaskTrial:
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
+        if self._owns_layers:
+            await self.layers.close()
 
     @property
     def folder(self) -> Path | None:
@@ -253,6 +359,9 @@ class TaskTrial:
             trial_name=name,
             agent=agent,
             environment=environment,
+            verifier=VerifierConfig(
+                import_path=f"{TaskVerifier.__module__}:{TaskVerifier.__name__}", kwargs={"trial": name}
+            ),
         )
 
 
@@ -293,20 +402,12 @@ def read_reward(trial: Trial) -> TaskReward:
             kind = NotMeasuredError if result.verifier is not None else TaskFailedError
             raise kind(f"{info.exception_type}: {info.exception_message}")
         raise NotMeasuredError("the verifier gave no reward")
-    _refuse_booleans(trial.paths.reward_json_path)
-    rewards = {name: float(value) for name, value in verified.rewards.items()}
-    for name, value in rewards.items():
-        if not math.isfinite(value):
-            raise NotMeasuredError(f"the reward {name!r} is {value!r}, no finite number")
+    rewards = {}
+    for name, value in verified.rewards.items():
+        with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
+            rewards[name] = float(value)
+        if not math.isfinite(rewards.get(name, math.inf)):
+            raise NotMeasuredError(f"the reward {name!r} must be a finite number, got {str(value)[:50]}")
     if not rewards:
         raise NotMeasuredError("the verifier gave an empty set of rewards")
     return TaskReward(rewards=rewards)
-
-
-def _refuse_booleans(path: Path) -> None:
-    """Harbor takes `true` for 1."""
-    with contextlib.suppress(OSError, ValueError):
-        given = json.loads(path.read_text())
-        for name, value in given.items() if isinstance(given, dict) else ():
-            if isinstance(value, bool):
-                raise NotMeasuredError(f"the reward {name!r} is {value!r}, no number")

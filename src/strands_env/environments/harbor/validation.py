@@ -45,9 +45,12 @@ class TaskReport:
     Attributes:
         rewards: Under `oracle`, `nop`, and the name of each cheat.
         errors: Why trials were not measured, or a solution may have failed.
+        work: Patterns of the paths that count as work beside the work directory: what the solution changed, and the
+            default ones; None where it was given or declared, or the solution was not graded.
     """
 
     task: str
+    work: list[str] | None = None
     rewards: dict[str, list[float | None]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
@@ -80,6 +83,7 @@ class TaskReport:
             "cheats": self.cheats,
             "rewards": self.rewards,
             "errors": self.errors,
+            "work": self.work,
         }
 
 
@@ -100,7 +104,7 @@ async def validate_tasks(
         cheats: Try our own cheats too, beside those that a task ships as `cheat.sh` or `cheats/NAME.sh`.
         concurrency: Trials at the same time.
         done: Called with each report.
-        **options: Of `TaskTrial`: `backend`, `backend_options`, `separate`, `keep_processes`.
+        **options: Of `TaskTrial`: `backend`, `backend_options`, `verifier`, `keep_processes`, `work`.
     """
     slots = asyncio.Semaphore(concurrency)
 
@@ -109,15 +113,27 @@ async def validate_tasks(
         scripts = {**_shipped(folder), **(CHEATS if cheats else {})}
         kinds = [*(("oracle", "nop") * repeats), *(list(scripts) * repeats)]
 
-        async def attempt(kind: str) -> tuple[str, float | None, str | None]:
+        async def attempt(kind: str, learns: bool = False) -> tuple[str, float | None, str | None]:
+            trial = TaskTrial(
+                folder,
+                agent=None if kind in scripts else kind,
+                learns=learns,
+                **{**options, **({} if report.work is None else {"work": report.work})},
+            )
             async with slots:
                 try:
-                    return kind, *await _reward(folder, kind, scripts.get(kind), reward_key, options)
+                    return kind, await _reward(trial, scripts.get(kind), reward_key), None
                 except TaskFailedError as error:
                     return kind, None, str(error)
+                finally:
+                    await trial.close()
+                    if learns:
+                        report.work = trial.layers.learned_patterns
 
+        # The first solution says what counts as work; all others, its own repetition too, are graded by that.
+        first = await attempt(kinds.pop(0), learns=options.get("work") is None)
         found: dict[str, dict[str, None]] = {}
-        for kind, reward, error in await asyncio.gather(*map(attempt, kinds)):
+        for kind, reward, error in [first, *await asyncio.gather(*map(attempt, kinds))]:
             report.rewards.setdefault(kind, []).append(reward)
             if error is not None:
                 found.setdefault(error, {})[kind] = None
@@ -134,19 +150,9 @@ def _shipped(folder: Path) -> dict[str, str]:
     return {f"shipped:{file.stem}": file.read_text(encoding="utf-8") for file in files}
 
 
-async def _reward(
-    folder: Path, kind: str, script: str | None, reward_key: str | None, options: Mapping[str, Any]
-) -> tuple[float, str | None]:
-    """The reward, and what may have spoilt a solution."""
-    trial = TaskTrial(folder, agent=kind if script is None else None, **options)
-    try:
-        await trial.start()
-        if script is not None:
-            async for part in trial.each_part():
-                await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
-        reward = (await trial.reward()).value(reward_key)
-        if kind != "oracle" or reward >= 1.0 or not trial.restored:
-            return reward, None
-        return reward, f"before its tests this was put back, see restore_programs: {', '.join(trial.restored[:5])}"
-    finally:
-        await trial.close()
+async def _reward(trial: TaskTrial, script: str | None, reward_key: str | None) -> float:
+    await trial.start()
+    if script is not None:
+        async for part in trial.each_part():
+            await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
+    return (await trial.reward()).value(reward_key)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
+from strands_env.environments.harbor.results import REPORT, read_work
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample
@@ -57,7 +58,7 @@ class TaskRepository:
 
 
 class HarborEvaluator(Benchmark):
-    """Folders of container tasks in Harbor's format; needs --data FOLDER."""
+    """Folders of container tasks in Harbor's format; needs --data FOLDER, of tasks or of what `validate -o` wrote."""
 
     benchmark_name = "harbor"
     has_local_rows = True
@@ -77,8 +78,10 @@ class HarborEvaluator(Benchmark):
 
     def rows(self) -> Iterator[Row]:
         """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself."""
-        for folder in task_folders(self._root()):
-            yield _row(folder)
+        root = self._root()
+        work = read_work(root) if (root / REPORT).is_file() else {}
+        for folder in task_folders(root):
+            yield {**_row(folder), "work": work.get(folder.name)}
 
     def _root(self) -> Path:
         if self.data_path is not None:
@@ -88,8 +91,8 @@ class HarborEvaluator(Benchmark):
         return self.repository.fetch(self.benchmark_name)
 
     def action(self, row: Row, index: int) -> Action:
-        """The instruction; its context has `task_dir` (text), `timeout_s` and `difficulty`."""
-        settings = {key: row[key] for key in ("task_dir", "timeout_s", "difficulty")}
+        """The instruction; its context has `task_dir` (text), `timeout_s`, `difficulty` and `work`."""
+        settings = {key: row[key] for key in ("task_dir", "timeout_s", "difficulty", "work")}
         context = TaskContext(id=row["name"], **settings)
         return Action(message=row["instruction"], task_context=context)
 
@@ -125,9 +128,14 @@ class SWEBenchVerifiedEvaluator(HarborEvaluator):
 
 
 def task_folders(root: Path) -> list[Path]:
-    """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself."""
+    """The folders of tasks in a folder: those with `task.toml`, here or in `tasks/`, or the folder itself.
+
+    A folder that `strands-env validate -o` wrote stands for the sound tasks of its report.
+    """
     if (root / "task.toml").is_file():
         return [root]
+    if (root / REPORT).is_file() and (root / "tasks.txt").is_file():
+        return [Path(line) for line in (root / "tasks.txt").read_text(encoding="utf-8").splitlines()]
     folder = root / "tasks" if (root / "tasks").is_dir() else root
     if not folder.is_dir():
         raise DatasetError(f"harbor needs a folder of tasks, found none at {str(folder)!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import io
 import os
 import socket
@@ -32,10 +31,10 @@ from ..contract import (
     SandboxCapabilities,
     SandboxError,
     SandboxLimits,
+    SandboxLostError,
 )
 from .launch import ImageLaunch, image_mode
 from .layers import Snapshot, copy_upper, free_bytes, make_folder, written_bytes
-from .programs import find_tampering
 from .store import Image, ImageStore
 
 MIB = 1 << 20
@@ -80,6 +79,7 @@ class ImageSandbox(SupervisedSandbox):
         environment: Environment variables beside those of the image. None of this process' own are passed on.
         binds: Folders and files of this machine to show, read-only, by their absolute path inside.
         snapshot: Start with these files instead of the image's own.
+        layers: Folders to lay over these files, the lowest first; nothing writes to them.
         slots: Bound on running sandboxes; that of the process if None.
 
     Raises:
@@ -99,6 +99,7 @@ class ImageSandbox(SupervisedSandbox):
         environment: Mapping[str, str] | None = None,
         binds: Mapping[str, str] | None = None,
         snapshot: Snapshot | None = None,
+        layers: Sequence[str] = (),
         slots: SandboxSlots | None = None,
     ) -> None:
         super().__init__(limits or DEFAULT_IMAGE_LIMITS, slots)
@@ -112,32 +113,49 @@ class ImageSandbox(SupervisedSandbox):
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise ValueError(f"binds show existing paths under absolute ones, got {inside!r}: {outside!r}")
         image_mode()
-        self.cpus, self.network, self.snapshot_below = cpus, network, snapshot
+        self.cpus, self.network, self.snapshot_below, self._layers = cpus, network, snapshot, tuple(layers)
         self.workdir = workdir or self.image.workdir or "/"
         self.user = str(self.image.user or "0") if user is None else str(user)
         self.environment = {**self.image.environment, **(environment or {})}
         self._folder: str | None = None
         self._free = self._spared = 0
 
-    def sibling(self) -> Self:
-        """Another sandbox on the same image, without what this one has written."""
-        return type(self)(
-            self.image,
-            limits=self.limits,
-            cpus=self.cpus,
-            network=self.network,
-            workdir=self.workdir,
-            user=self.user,
-            environment=self.environment,
-            binds=self._binds,
-            snapshot=self.snapshot_below,
-        )
+    def sibling(self, **options: Any) -> Self:
+        """Another sandbox on the same image, without what this one has written; `options` are used over its own."""
+        own: dict[str, Any] = {
+            "limits": self.limits,
+            "cpus": self.cpus,
+            "network": self.network,
+            "workdir": self.workdir,
+            "user": self.user,
+            "environment": self.environment,
+            "binds": self._binds,
+            "snapshot": self.snapshot_below,
+            "layers": self._layers,
+        }
+        return type(self)(self.image, **{**own, **options})
 
     @property
     def capabilities(self) -> SandboxCapabilities:
         """Background processes live on; sockets inside can be listened on from here."""
         ends = frozenset((Outcome.TIMEOUT, Outcome.CPU_LIMIT, Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_FLOOD))
         return SandboxCapabilities(work=self.workdir, background=True, network=self.network, listens=True, limits=ends)
+
+    @property
+    def layers_below(self) -> tuple[str, ...]:
+        """Folders between the image and what it writes itself, the lowest first."""
+        return (*(() if self.snapshot_below is None else self.snapshot_below.layers), *self._layers)
+
+    @property
+    def layer(self) -> str:
+        """Folder of what it has written so far.
+
+        Raises:
+            SandboxLostError: It does not run.
+        """
+        if self._folder is None or self._process is None or not self._process.is_alive:
+            raise SandboxLostError("the sandbox ended unexpectedly, and what it had written is gone")
+        return f"{self._folder}/upper"
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -222,30 +240,6 @@ class ImageSandbox(SupervisedSandbox):
         async with self._lock:
             await self._host_request({"kind": "reset", "paths": list(paths), "mode": mode})
 
-    async def restore_programs(self, *, user: str = "root") -> list[str]:
-        """Undo what code has changed among the programs that run tests; see `programs`. Returns what that was.
-
-        What Python compiled for itself goes too, and is not listed. Where the sandbox started from a snapshot, changes
-        below it are not looked at.
-
-        Args:
-            user: Name or number of the user that tests run as.
-        """
-        async with self._lock:
-            await self._ready()
-            path = self.environment.get("PATH", "")
-            options: dict[str, Any] = {"path_variable": path, "work": self.workdir, "mounts": tuple(self._binds)}
-            options["user"] = user
-            below = () if self.snapshot_below is None else self.snapshot_below.layers
-            look = functools.partial(find_tampering, self.image.root, (*below, f"{self._folder}/upper"), **options)
-            found = await default_threads.run(look)
-            if not found:
-                return []
-            with tempfile.TemporaryFile() as archive:
-                await default_threads.run(found.pack, self.image.root, archive)
-                await self._host_request({"kind": "restore", "removed": found.removed}, archive.fileno())
-        return [path for path in (*found.restored, *found.removed) if "/__pycache__/" not in path]
-
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a folder of this machine into a folder of the sandbox, as root."""
         with tempfile.TemporaryFile() as archive:
@@ -291,8 +285,7 @@ class ImageSandbox(SupervisedSandbox):
                 await default_threads.run(copy_upper, f"{self._folder}/upper", str(path / "upper"))
             finally:
                 await self._host_request({"kind": "thaw"})
-        below = () if self.snapshot_below is None else self.snapshot_below.layers
-        made = Snapshot(path=str(path), image=self.image.name, layers=(*below, str(path / "upper")))
+        made = Snapshot(path=str(path), image=self.image.name, layers=(*self.layers_below, str(path / "upper")))
         made.save()
         return made
 
@@ -309,10 +302,9 @@ class ImageSandbox(SupervisedSandbox):
     async def _start_process(self) -> SandboxProcess:
         self._folder = await default_threads.run(make_folder)
         self._free, self._spared = free_bytes(self._folder), 0
-        layers = (self.image.root, *(() if self.snapshot_below is None else self.snapshot_below.layers))
         launch = ImageLaunch(
             limits=self.limits,
-            layers=layers,
+            layers=(self.image.root, *self.layers_below),
             folder=self._folder,
             work=self.workdir,
             code_user=self.user,
@@ -332,6 +324,14 @@ class ImageSandbox(SupervisedSandbox):
             await super()._end()
         finally:
             await self._clear()
+
+    async def release_layer(self) -> str:
+        """End it, and hand over the folder with what it wrote (in `upper`), which the caller removes."""
+        async with self._lock:
+            folder = os.path.dirname(self.layer)
+            self._folder = None  # or its end would remove it
+            await self._end()
+        return folder
 
     async def _clear(self) -> None:
         folder, self._folder = self._folder, None

@@ -144,10 +144,10 @@ class ImageSupervisor(Supervisor):
         match request["kind"]:
             case "exec":
                 return self._start_command(request), None
-            case "pack" | "unpack" | "restore":
+            case "pack" | "unpack":
                 archive = self._received(request["nonce"])
                 try:
-                    work = {"pack": pack, "unpack": unpack, "restore": restore}[request["kind"]]
+                    work = {"pack": pack, "unpack": unpack}[request["kind"]]
                     return self.spawn(partial(as_root, work, request), stdin=archive, dumpable=False), None
                 finally:
                     os.close(archive)
@@ -415,19 +415,6 @@ def pack(request: dict[str, Any]) -> None:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a folder")
         _pack_folder(tar, path, left)
-
-
-def restore(request: dict[str, Any]) -> None:
-    """Remove files, then put the files of the archive at descriptor 0 in place of whatever is there."""
-    for path in request["removed"]:
-        remove_tree("/" + path)
-    with os.fdopen(0, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        tar.extraction_filter = staticmethod(lambda member, path: member)
-        for member in tar:
-            place = "/" + member.name
-            if not (member.isdir() and os.path.isdir(place) and not os.path.islink(place)):
-                remove_tree(place)
-                tar.extract(member, "/", numeric_owner=True)
 
 
 def _copy_file(path: str, left: int) -> None:

@@ -1,0 +1,289 @@
+"""Between the agent and the tests: a fresh container of the image, with the agent's work laid over it.
+
+An agent that is root can turn any program of its container against the tests, and no list of such programs is complete.
+So on the backend `bubblewrap` the tests run in another container, and see of the agent's only its work: see
+`strands_env.sandbox.images.work`. On Harbor's backends, and with `verifier="in-place"`, they run in the agent's own:
+there only its processes are ended and `/tests` and `/logs/verifier` made anew, and what it left can forge the reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import re
+import shlex
+import weakref
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from harbor.models.task.config import TaskConfig
+from harbor.models.verifier.result import VerifierResult
+from harbor.verifier.verifier import (
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
+    Verifier,
+    VerifierOutputParseError,
+)
+
+from strands_env.core.threads import default_threads
+from strands_env.sandbox import SandboxSlots
+from strands_env.sandbox.bubblewrap.process import discard
+from strands_env.sandbox.images import ImageSandbox
+from strands_env.sandbox.images.layers import copy_upper, make_folder
+from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
+
+from .backend import BubblewrapEnvironment
+from .results import TaskFailedError
+
+if TYPE_CHECKING:
+    from .trial import TaskTrial
+
+logger = logging.getLogger(__name__)
+
+_ALWAYS = ("/logs/agent", "/logs/artifacts")
+"""What the agent left for whoever looks at the trial; Harbor shows it to the tests too."""
+_BEFORE = "before"
+"""Folder, also in that of a snapshot, of what was written before the agent began."""
+_EMPTY = ("/tests", "/logs/verifier")
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_slots = SandboxSlots()
+"""Of containers for tests: one that waited for an agent's slot could wait for that of its own agent."""
+_EACH_PROCESS = """for place in /proc/[0-9]*; do
+  fields=$(<"$place/stat") || continue
+  set -- ${fields##*) }
+  %s
+done 2> /dev/null
+"""
+"""Bash: `%s` runs with the number of a process at the end of `$place` and its start, in clock ticks, in `${20}`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkLayers:
+    """The layers that tests of one trial see above the image, step by step.
+
+    Attributes:
+        work: Patterns of paths beside the work directory; None for those that the task declares, or the default ones.
+        learns: Take everything that the agent changes for work.
+        by_step: Folders to stack above the image, by the number of the step; given ones are used as they are.
+        learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
+        outside: What it changed outside its work, and the tests did not see.
+        changed_programs: Programs and settings of interpreters in its work that the image has otherwise.
+    """
+
+    work: Sequence[str] | None = None
+    learns: bool = False
+    by_step: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    learned_patterns: list[str] | None = None
+    outside: list[str] = field(default_factory=list)
+    changed_programs: list[str] = field(default_factory=list)
+    _folder: str = ""
+    _agent: ImageSandbox | None = None
+
+    async def keep_start(self, environment: BubblewrapEnvironment) -> None:
+        """Remember what was written before the agent began: the tests find that too."""
+        if self.by_step:
+            return
+        self._folder = await default_threads.run(make_folder)
+        place, snapshot = os.path.join(self._folder, _BEFORE), environment.snapshot_folder
+        if snapshot is None:
+            await environment.sandbox.snapshot(place)
+        else:
+            await default_threads.run(copy_upper, os.path.join(snapshot, _BEFORE), os.path.join(place, "upper"))
+
+    async def snapshot(self, environment: BubblewrapEnvironment, folder: str) -> None:
+        """Copy what was written so far into a new folder, for an episode that goes on from there."""
+        await environment.sandbox.snapshot(folder)
+        await default_threads.run(copy_upper, self._before, os.path.join(folder, _BEFORE))
+
+    @property
+    def _before(self) -> str:
+        return os.path.join(self._folder, _BEFORE, "upper")
+
+    def patterns(self, task: TaskConfig, directory: str) -> tuple[str, ...]:
+        """The patterns of paths that count as work.
+
+        Args:
+            directory: The work directory.
+
+        Raises:
+            TaskFailedError: Nobody knows: the work directory says nothing, and neither the task nor its user does.
+        """
+        try:
+            declared = task.metadata.get("work")
+            if declared is not None and not isinstance(declared, list):
+                raise ValueError(f"work must be a list of paths, got {declared!r}")
+            given = declared if self.work is None else self.work
+            given = None if given is None else check_work(given)
+        except ValueError as error:
+            where = "in [metadata] of task.toml: " if self.work is None else ""
+            raise TaskFailedError(f"{where}{error}") from error
+        sources = [one if isinstance(one, str) else one.source for one in task.artifacts]
+        artifacts = [source for source in sources if source.startswith("/") and source.strip("/")]
+        own = pattern_of_directory(directory)
+        if own is None and given is None and not artifacts and not self.learns:
+            raise TaskFailedError(
+                f"the work directory {directory!r} says nothing about what the agent's work is: run 'strands-env "
+                "validate -o FOLDER', whose report says what the solution changes, and give it as work=FOLDER; or "
+                'declare work = ["/path"] in [metadata] of task.toml; or use verifier="in-place", which is forgeable'
+            )
+        if declared is not None:
+            self.learns = False  # the task knows better
+        elif given is None and own is not None:
+            given = DEFAULT_WORK
+            if not self.learns:
+                _say_default()
+        return (*([] if own is None else [own]), *(given or ()), *artifacts, *_ALWAYS)
+
+    async def grade_in_fresh(
+        self, environment: BubblewrapEnvironment, task: TaskConfig, *, step: int, last: bool
+    ) -> None:
+        """Replace the agent's container by one for the tests; `last` ends it, else `resume_agent` brings it back."""
+        agent, folder = environment.sandbox, ""
+        if step in self.by_step:
+            await agent.kill_all()
+        else:
+            patterns = self.patterns(task, agent.workdir)
+            if last:
+                folder = await agent.release_layer()
+                environment.container = None
+                layer = os.path.join(folder, "upper")
+            else:
+                await agent.kill_all()
+                await agent.clear_memory()  # which the tests need
+                layer = agent.layer
+            files = AgentFiles(
+                root=agent.image.root,
+                before=self._before,
+                layers=(*agent.layers_below, layer),
+                path_variable=agent.environment.get("PATH", ""),
+            )
+            try:
+                self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, step, last)
+            finally:
+                if folder:
+                    await default_threads.run(discard, folder)
+        if not last:
+            self._agent = agent
+        fresh = agent.sibling(snapshot=None, layers=self.by_step[step], slots=_slots)
+        environment.container = fresh
+        await fresh.start()
+
+    def _select(
+        self, files: AgentFiles, patterns: Sequence[str], directory: str, step: int, move: bool
+    ) -> tuple[str, ...]:
+        changed = files.changes(patterns)
+        if self.learns:
+            defaults = [one for one in DEFAULT_WORK if one in patterns]
+            self.learned_patterns = list(dict.fromkeys([*defaults, *(self.learned_patterns or ()), *changed]))
+            patterns = (*patterns, *changed)
+        else:
+            self.outside = sorted({*self.outside, *changed[:50]})
+        laid = files.lay(patterns, os.path.join(self._folder, f"step-{step}"), move=move)
+        found = files.changed_programs(laid, directory=directory)
+        self.changed_programs = sorted({*self.changed_programs, *found})
+        return (self._before, *laid)
+
+    async def resume_agent(self, environment: BubblewrapEnvironment) -> None:
+        """End the tests' container where the agent has another step to do, and bring its own back."""
+        if self._agent is not None:
+            tests, environment.container, self._agent = environment.sandbox, self._agent, None
+            await tests.close()
+
+    async def close(self) -> None:
+        """Remove the layers."""
+        if self._agent is not None:
+            await self._agent.close()
+        if self._folder:
+            await default_threads.run(discard, self._folder)
+            self._folder = ""
+
+
+@functools.cache
+def _say_default() -> None:
+    logger.warning(
+        "work=<%s> | tests see the work directory and these paths of what the agent wrote: 'strands-env validate' "
+        "learns from each task's solution what else they need",
+        " ".join(DEFAULT_WORK),
+    )
+
+
+class TaskVerifier(Verifier):
+    """Harbor's verifier, which brings the agent's container back in the end, and takes only plain numbers.
+
+    Args:
+        trial: Name of the trial in `trials`.
+    """
+
+    trials: ClassVar[weakref.WeakValueDictionary[str, TaskTrial]] = weakref.WeakValueDictionary()
+
+    def __init__(self, *args: Any, trial: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._trial = self.trials[trial]
+
+    async def verify(self) -> VerifierResult:
+        """Run the tests and read their rewards."""
+        try:
+            result = await super().verify()
+            self._refuse_odd_numbers()
+            return result
+        except VerifierOutputParseError:
+            raise  # a mistake of the tests' author
+        except BaseException as error:
+            # A cancelled one ran out of time. In the agent's own container everything else may be the machine's fault;
+            # in a fresh one it is tried again.
+            ends = (RewardFileNotFoundError, RewardFileEmptyError, asyncio.CancelledError)
+            if self._trial.grades_in_fresh or isinstance(error, ends):
+                self._trial.failed_steps.append(self.step_name)
+            raise
+        finally:
+            await self._trial.end_grading()
+
+    def _refuse_odd_numbers(self) -> None:
+        """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
+        path = self.trial_paths.reward_json_path
+        if path.exists():
+            given = json.loads(path.read_text())
+            for name, value in given.items() if isinstance(given, dict) else ():
+                if isinstance(value, bool):
+                    raise VerifierOutputParseError(f"the reward {name!r} must be a number, got {value!r}")
+        elif not _NUMBER.fullmatch(text := self.trial_paths.reward_text_path.read_text()):
+            raise VerifierOutputParseError(f"the reward must be a plain number, got {text[:100]!r}")
+
+
+# ---- in the agent's own container ------------------------------------------------------------------------------------
+
+
+async def running_processes(environment: Any) -> frozenset[str]:
+    """The processes of a container, each as its number and start; empty on `bubblewrap`, whose own are out of reach."""
+    if isinstance(environment, BubblewrapEnvironment):
+        return frozenset()
+    listed = await environment.exec(_EACH_PROCESS % 'echo "${place#/proc/}-${20}"', user="root")
+    return frozenset((listed.stdout or "").split())
+
+
+async def prepare_in_place(environment: Any, *, spared: Collection[str] | None) -> None:
+    """Prepare the agent's container for the tests.
+
+    Args:
+        spared: Processes that were there before the agent, of `running_processes`; None ends none at all.
+    """
+    if isinstance(environment, BubblewrapEnvironment):
+        sandbox = environment.sandbox
+        if spared is not None:
+            await sandbox.kill_all()
+            await sandbox.clear_memory()  # which the tests need
+        await sandbox.spare_disk()
+        await sandbox.reset_folders(_EMPTY, mode=0o777)
+        return
+    folders = " ".join(map(shlex.quote, _EMPTY))
+    real = "; ".join(f"[ -L {path} ] && rm -f {path}" for path in ("/logs", *_EMPTY))
+    command = f"{real}; rm -rf {folders}; mkdir -p {folders}; chmod 777 {folders}"
+    if spared is not None:  # stopped first, all at once, so that none can start another; the caller itself is spared
+        others = "|".join(sorted(spared)) or "none"
+        kill = f'case "${{place#/proc/}}-${{20}}" in {others}|1-*|$$-*) ;; *) kill -9 "${{place#/proc/}}" ;; esac'
+        await environment.exec(f"kill -STOP -1\n{_EACH_PROCESS % kill}kill -CONT -1; true", user="root")
+    await environment.exec(command, user="root")

@@ -1,0 +1,367 @@
+"""An agent's work among everything it wrote: selected from its layers, to be laid over the image when tests run.
+
+Tests run in a fresh container of the image, and see of the agent's container only these paths. Everything else is the
+image's own, so nothing there has to be recognised as dangerous. An agent that is root can put anything into its layer:
+links, deletions, folders deeper than a path may be long. Its layer is therefore walked name by name without following
+its links, and what is selected is moved or copied whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import posixpath
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..bubblewrap.process import discard
+from ..contract import SandboxError
+
+DEFAULT_WORK = ("/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*")
+"""Work beside the work directory where nothing better is known.
+
+A `*` stands for one visible name. At the end of a pattern it leaves out what holds the image's programs, such as an
+interpreter in `/opt`, and a home's `bin`: hidden files of homes are settings of shells and tools.
+"""
+_RESERVED = ("dev", "logs/verifier", "proc", "solution", "sys", "tests")
+"""Never work: the tests, their results, and what the kernel shows."""
+_SYSTEM = frozenset({"", "bin", "etc", "home", "lib", "lib64", "opt", "sbin", "usr", "usr/local", "var"})
+"""Work directories that say nothing about what the work is."""
+_BY_PRODUCTS = re.compile(r"(.*/)?(__pycache__|\.cache)|var/cache|etc/ld\.so\.cache")
+"""Changed by nearly every solution, needed by none of its tests, and a way to lead programs astray."""
+_STEERING = re.compile(
+    r"(.*/)?(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml|pyvenv\.cfg|[^/]*\.pth"
+    r"|(site|user)customize\.py|\.bash(rc|_profile)|\.profile|\.gitconfig|\.git/(config|hooks/.*))"
+    r"|etc/(passwd|profile|environment|ld\.so\..*|nsswitch\.conf)"
+)
+"""Settings of interpreters, shells and test runners. Reported, so an incomplete list costs a report, not a reward."""
+_PYTHON_LIBRARY = re.compile(r"(.*/)?lib(64)?/python3[^/]*/.*")
+_TESTED_FIRST = sys.stdlib_module_names | {"pytest", "_pytest", "pluggy"}
+"""Modules that a test run from the work directory would find there first."""
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_MAX_WALKED = 200_000
+"""Entries that a report looks at, so that a million files do not delay the reward."""
+
+
+def check_work(paths: Iterable[str]) -> tuple[str, ...]:
+    """Patterns of paths in one spelling.
+
+    Raises:
+        ValueError: One is not absolute, is the whole disk, or would bring the tests or their results along.
+    """
+    found = []
+    for path in paths:
+        clean = posixpath.normpath(path) if isinstance(path, str) else ""
+        inner = clean.lstrip("/")
+        if not clean.startswith("/") or not inner or "\0" in inner:
+            raise ValueError(f"work must be absolute paths inside the container, and not the whole disk, got {path!r}")
+        if _touches_reserved(inner):
+            raise ValueError(f"work must not contain the tests, their results or the kernel's files, got {path!r}")
+        found.append(f"/{inner}")
+    return tuple(dict.fromkeys(found))
+
+
+def pattern_of_directory(folder: str) -> str | None:
+    """The pattern for a work directory; None for one that says nothing about what the work is, such as `/`."""
+    inner = posixpath.normpath(f"/{folder}").lstrip("/")
+    if inner in _SYSTEM:
+        return None
+    parts = inner.split("/")
+    is_home = parts == ["root"] or (parts[0] == "home" and len(parts) == 2)
+    return f"/{inner}/*" if is_home else f"/{inner}"  # a home's hidden files are settings, also where it is the work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFiles:
+    """Everything an agent wrote, and what it was given. No process of it may run.
+
+    Attributes:
+        root: Folder of the image.
+        before: Folder with what was written before the agent began.
+        layers: Folders of its layers, the lowest first; the last is the running container's.
+        path_variable: The image's `PATH`.
+    """
+
+    root: str
+    before: str
+    layers: Sequence[str]
+    path_variable: str
+
+    def lay(self, work: Sequence[str], folder: str, *, move: bool) -> tuple[str, ...]:
+        """Select the work into new folders, to be stacked above the image and `before`, the lowest first.
+
+        Args:
+            work: Patterns of paths; see `DEFAULT_WORK`.
+            folder: Folder for them, on the same file system; it is made.
+            move: Take the work out of the last layer instead of copying it.
+        """
+        paths, laid = self.select(work), []
+        os.makedirs(folder)
+        for index, layer in enumerate(self.layers):
+            target = os.path.join(folder, str(index))
+            os.mkdir(target, 0o755)
+            made: dict[str, os.stat_result] = {}
+            for path in paths:
+                self._lay_path(layer, path, target, made, move=move and index == len(self.layers) - 1)
+            for place, status in reversed(made.items()):  # last: their permissions may forbid to write in them
+                with contextlib.suppress(PermissionError):  # an ordinary user owns everything anyway
+                    os.chown(place, status.st_uid, status.st_gid)
+                os.chmod(place, stat.S_IMODE(status.st_mode))
+            laid.append(target)
+        for path in paths:  # what the agent removed of it must not be there again
+            if _is_real(self.before, posixpath.dirname(path)):
+                discard(os.path.join(self.before, path))
+        return tuple(laid)
+
+    def select(self, work: Sequence[str]) -> list[str]:
+        """The paths of patterns, relative to the root: none below another, and none through a link of the image."""
+        found: set[str] = set()
+        for pattern in work:
+            for path in self._match(pattern.strip("/").split("/")):
+                folder, name = posixpath.split(path)
+                place = posixpath.join(_resolve(self.root, folder), name)
+                # Where the image has a link in its place, either end of it may be where the agent worked.
+                found |= {place, _resolve(self.root, place)}
+        allowed = {path for path in found if path and not _touches_reserved(path)}
+        return sorted(path for path in allowed if not any(_is_within(path, other) for other in allowed - {path}))
+
+    def changes(self, work: Sequence[str], *, most: int = 2000) -> list[str]:
+        """What the agent changed outside its work: folders that it made, and single files in folders of the image."""
+        skipped = {*self.select(work), *_RESERVED}
+        found: dict[str, None] = {}
+        walked, pending = 0, [(layer, "") for layer in self.layers]
+        while pending and len(found) < most and walked < _MAX_WALKED:
+            layer, folder = pending.pop()
+            for entry in _list(os.path.join(layer, folder)):
+                walked += 1
+                path = posixpath.join(folder, entry.name)
+                if path in skipped or "*" in path or _BY_PRODUCTS.fullmatch(path):
+                    continue
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and not _opaque_mark(entry.path) and self._has_folder(path):
+                    pending.append((layer, path))  # it merges with the image's: what the agent changed is in there
+                elif not _is_same(entry.path, os.path.join(self.before, path)):
+                    found[f"/{path}"] = None
+        return sorted(found)[:most]
+
+    def changed_programs(self, laid: Sequence[str], *, directory: str, most: int = 50) -> list[str]:
+        """Programs, libraries and settings of interpreters in the work that the image has otherwise, or not at all.
+
+        Args:
+            laid: Folders of `lay`.
+            directory: The work directory.
+        """
+        on_path = {part.strip("/") for part in self.path_variable.split(":")}
+        found: dict[str, None] = {}
+        for layer in laid:
+            for path, place, given in self._walk(layer):
+                folder, name = posixpath.split(path)
+                shadows = folder == directory.strip("/") and name.removesuffix(".py") in _TESTED_FIRST
+                steers = shadows or folder in on_path or _STEERING.fullmatch(path)
+                if (steers or (given and _is_program(given, path))) and not _is_equal(place, given):
+                    found[f"/{path}"] = None
+        return sorted(found)[:most]
+
+    # ---- one path ----------------------------------------------------------------------------------------------------
+
+    def _lay_path(self, layer: str, path: str, target: str, made: dict[str, os.stat_result], *, move: bool) -> None:
+        parts = path.split("/")
+        parents = ["/".join(parts[:size]) for size in range(1, len(parts))]
+        is_gone, hides = False, ""
+        for parent in parents:
+            mode = _mode(os.path.join(layer, parent))
+            if mode is None:
+                return  # nothing of the path is in this layer
+            if not stat.S_ISDIR(mode):
+                is_gone = True  # the agent removed a folder on the way, or put something else in its place
+                break
+            hides = hides or _opaque_mark(os.path.join(layer, parent))
+        source = os.path.join(layer, path)
+        is_gone = is_gone or (bool(hides) and _mode(source) is None)
+        if not is_gone and _mode(source) is None:
+            return
+        for parent in parents:
+            self._make_parent(layer, parent, target, made)
+        place = os.path.join(target, path)
+        if is_gone:
+            os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))  # a deletion, as overlays record it
+            return
+        _transfer(source, place, move=move)
+        if hides and os.path.isdir(place) and not os.path.islink(place):
+            # The folder that hid the image's is not laid, so the work itself has to hide what the agent had removed.
+            os.setxattr(place, hides, b"y")
+
+    def _make_parent(self, layer: str, parent: str, target: str, made: dict[str, os.stat_result]) -> None:
+        """A folder on the way to work: with the image's owner and permissions, as it is not work itself."""
+        place = os.path.join(target, parent)
+        if place in made:
+            return
+        os.mkdir(place)
+        sources = [os.path.join(below, parent) for below in (self.before, self.root) if _is_real(below, parent)]
+        made[place] = os.lstat(sources[0] if sources else os.path.join(layer, parent))
+
+    def _match(self, parts: Sequence[str]) -> list[str]:
+        """The paths of a pattern that the agent has, or was given."""
+        found = [""]
+        for index, part in enumerate(parts):
+            if part != "*":
+                found = [posixpath.join(path, part) for path in found]
+                continue
+            listed = [
+                posixpath.join(path, entry.name)
+                for path in found
+                for layer in (self.before, *self.layers)
+                if _is_real(layer, path)
+                for entry in _list(os.path.join(layer, path))
+                if not entry.name.startswith(".")
+            ]
+            is_last = index == len(parts) - 1
+            found = [path for path in dict.fromkeys(listed) if not (is_last and self._holds_programs(path))]
+        return found
+
+    def _holds_programs(self, path: str) -> bool:
+        """The image finds programs there, or keeps some of its own there."""
+        on_path = (part.strip("/") for part in self.path_variable.split(":"))
+        if posixpath.basename(path) in ("bin", "sbin") or any(_is_within(folder, path) for folder in on_path):
+            return True
+        place = os.path.join(self.root, path)
+        inner = [place, *(entry.path for entry in _list(place))] if _is_real(self.root, path) else []
+        return any(os.path.isdir(os.path.join(folder, "bin")) for folder in inner if not os.path.islink(folder))
+
+    def _has_folder(self, path: str) -> bool:
+        return _is_real(self.root, path) or _is_real(self.before, path)
+
+    def _walk(self, layer: str) -> Iterator[tuple[str, str, str | None]]:
+        """Everything in a folder but folders: path, place, and the image's place for it, None if it has nothing."""
+        walked, pending = 0, [("", True)]
+        while pending and walked < _MAX_WALKED:
+            folder, in_image = pending.pop()
+            for entry in _list(os.path.join(layer, folder)):
+                walked += 1
+                path = posixpath.join(folder, entry.name)
+                given = os.path.join(self.root, path)
+                mode = _mode(given) if in_image else None
+                if entry.is_dir(follow_symlinks=False):
+                    # A link of the image is not followed: it could lead out of the image.
+                    pending.append((path, mode is not None and stat.S_ISDIR(mode)))
+                else:
+                    yield path, entry.path, None if mode is None else given
+
+
+def _resolve(root: str, path: str) -> str:
+    """A path as programs in the image find it: through its links, which never leave the image."""
+    done, left = "", [part for part in reversed(path.split("/")) if part]
+    for _ in range(1000):  # links may lead in a circle
+        if not left:
+            break
+        part = left.pop()
+        if part in (".", ".."):
+            done = posixpath.dirname(done) if part == ".." else done
+            continue
+        place = posixpath.join(done, part)
+        if not os.path.islink(os.path.join(root, place)):
+            done = place
+            continue
+        led = os.readlink(os.path.join(root, place))
+        done = "" if led.startswith("/") else done
+        left += [name for name in reversed(led.split("/")) if name]
+    return done
+
+
+def _transfer(source: str, target: str, *, move: bool) -> None:
+    if not move:
+        command = ["cp", "-aT", "--reflink=auto", "--", source, target]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode != 0:
+            raise SandboxError(f"the agent's work could not be copied: {done.stderr.strip()[-500:]}")
+        return
+    try:
+        os.rename(source, target)
+    except PermissionError:  # an ordinary user cannot move a folder that it may not write in
+        mode = stat.S_IMODE(os.lstat(source).st_mode)
+        os.chmod(source, 0o700)
+        os.rename(source, target)
+        os.chmod(target, mode)
+
+
+def _is_program(place: str, path: str) -> bool:
+    """A file of the image is a program, a library of machine code, or part of a Python's library."""
+    if _PYTHON_LIBRARY.fullmatch(path) or posixpath.basename(posixpath.dirname(path)) in ("bin", "sbin"):
+        return True
+    try:
+        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _is_equal(place: str, given: str | None) -> bool:
+    """Both are the same link, or files of the same content."""
+    if given is None:
+        return False
+    one, other = _mode(place), _mode(given)
+    if one is None or other is None or stat.S_IFMT(one) != stat.S_IFMT(other):
+        return False
+    try:
+        if stat.S_ISLNK(one):
+            return os.readlink(place) == os.readlink(given)
+        return stat.S_ISREG(one) and filecmp.cmp(place, given, shallow=False)
+    except OSError:
+        return False
+
+
+def _is_same(place: str, before: str) -> bool:
+    """The file has not been written since it was copied to `before`."""
+    try:
+        one, other = os.lstat(place), os.lstat(before)
+    except OSError:
+        return False
+    return (one.st_mode, one.st_size, one.st_mtime_ns) == (other.st_mode, other.st_size, other.st_mtime_ns)
+
+
+def _touches_reserved(path: str) -> bool:
+    return any(_is_within(path, name) or _is_within(name, path) for name in _RESERVED)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _list(folder: str) -> list[os.DirEntry[str]]:
+    """The entries of a folder; none of one that is missing, unreadable, or too deep for a path."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return None
+
+
+def _opaque_mark(folder: str) -> str:
+    """The attribute by which it hides what the layers below have in it; empty if it does not."""
+    for name in _OPAQUE:
+        with contextlib.suppress(OSError):
+            if os.getxattr(folder, name, follow_symlinks=False) == b"y":
+                return name
+    return ""
+
+
+def _is_real(top: str, folder: str) -> bool:
+    """Every part of the path is a folder, none a link."""
+    place = top
+    for name in filter(None, folder.split("/")):
+        place = os.path.join(place, name)
+        if not os.path.isdir(place) or os.path.islink(place):
+            return False
+    return True
