@@ -191,7 +191,7 @@ async def run(name: str, harness: Harness, version: str, prompt: str) -> Row:
                 "prompt": prompt, "base_url": session.base_url, "anthropic_url": session.anthropic_url,
                 "google_url": session.google_url, "key": session.key, "home": home,
             }  # fmt: skip
-            exit_code = await start(name, harness.filled(values), Path(home))
+            exit_code = await start(name, harness.fill(values), Path(home))
         trained = sum(sum(trajectory.loss_mask) for trajectory in session.trajectories)
         return Row(
             name=name,

@@ -13,7 +13,7 @@ _COMMANDS = {
         "strands_sglang.commands.doctor.command",
         "prove that a chat template, or a model's images, stay exact turn by turn",
     ),
-    "gateway": ("strands_sglang.commands.gateway", "serve OpenAI and Anthropic dialects with exact token trajectories"),
+    "gateway": ("strands_sglang.commands.gateway", "serve the APIs of OpenAI, Anthropic and Google with exact tokens"),
 }
 
 COMMANDS_OF_OTHERS = "strands_sglang.commands"

@@ -20,7 +20,7 @@ from strands_env.testing import FolderSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.exceptions import SGLangConnectionError
 from tests.provider_support import Replay, completion, tokenizer
-from tests.unit.gateway_support import CHAT_TOOLS
+from tests.unit.gateway_support import CALL, CHAT_TOOLS
 from tests.unit.sandbox_support import LIMITS, requires_isolation, unavailable
 
 # An agent of two turns, with the standard library alone.
@@ -63,6 +63,21 @@ async def test_the_step_holds_the_sessions_trajectory_messages_and_counts() -> N
     assert sum(tokens.loss_mask) == len(completion("Four.").ids or ()) + len(completion("Yes.").ids or ())
     gateway = result.observation.metrics["gateway"]
     assert gateway["extension_rate"] == 1.0 and gateway["exit_code"] == 0
+
+
+async def test_the_metrics_count_what_the_program_sampled_and_called() -> None:
+    harness = dataclasses.replace(
+        HARNESS, files={"agent.py": TITLED}, environment={**HARNESS.environment, "TOOLS": json.dumps(CHAT_TOOLS)}
+    )
+    script = [completion(f"Adding.{CALL}{CALL}", cached=3), completion("3."), completion("Sums")]
+    result = await environment(script, harness=harness).rollout(
+        Action(message="1+2?", task_context=TaskContext(id="t"))
+    )
+    metrics = result.observation.metrics
+    replies = [len(reply.ids or ()) for reply in script]
+    assert (metrics["output_tokens"]["total"], metrics["output_tokens"]["max"]) == (sum(replies), max(replies))
+    assert metrics["input_tokens"]["total"] > sum(replies) and metrics["cache_read_input_tokens"]["total"] == 3
+    assert (metrics["model_calls"], metrics["tool_calls"]) == (3, 2)
 
 
 async def test_a_program_in_the_sandbox_reaches_the_gateway_and_its_files_can_be_scored() -> None:
@@ -114,6 +129,56 @@ async def test_a_program_that_asks_nothing_is_a_failure_with_its_words() -> None
     result = await environment([], harness=broken).rollout(Action(message="x", task_context=TaskContext(id="t")))
     assert result.termination_reason.is_failure
     assert result.error is not None and "no such option" in result.error.message
+
+
+RAISES = "def read(path):\n    return open(path + path)\n\n\nread('/no/such/file')\n"
+NODE = (
+    "node:internal/modules/cjs/loader:1215\n  throw err;\n  ^\n\nError: Cannot find module 'x'\n"
+    "    at Module._load (node:internal:1:2)\n    at Module.run (node:internal:3:4)\n\nNode.js v22.1.0\n"
+)
+LAST_WORDS = {
+    "python": (RAISES, "FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file/no/such/file'"),
+    "node": (f"import sys; sys.stderr.write({NODE!r}); sys.exit(1)", "Error: Cannot find module 'x'"),
+}
+
+
+@pytest.mark.parametrize(("source", "cause"), LAST_WORDS.values(), ids=LAST_WORDS)
+async def test_a_programs_error_begins_with_its_cause(source: str, cause: str) -> None:
+    broken = Harness(command=("python3", "agent.py"), files={"agent.py": source})
+    result = await environment([], harness=broken).rollout(Action(message="x", task_context=TaskContext(id="t")))
+    assert result.error is not None
+    first, _, rest = result.error.message.partition("\n")
+    assert first == f"the program made no model call: error, exit code 1: {cause}" and cause in rest
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"command": ("agent", "--url", "{baseurl}")},
+        {"command": ("agent",), "environment": {"OPENAI_BASE_URL": "{url}/v1"}},
+        {"command": ("agent",), "files": {"{root}/config": ""}},
+        {"command": ("agent",), "files": {"config.toml": 'base_url = "{baseurl}"\n'}},
+        {"command": ("agent",), "files": {"config.json": '{"models":["{models}"]}'}},
+    ],
+)
+def test_an_unknown_placeholder_is_refused_with_the_list(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"unknown placeholder \{\w+\}.*\{prompt\}, \{base_url\}.*\{home\}"):
+        Harness(**wrong)
+
+
+def test_braces_of_the_programs_own_stay() -> None:
+    own = {
+        "command": ("sh", "-c", "awk '{ print }' ${shell} {a,b} @{upstream}"),
+        "environment": {"CONFIG": '{"url": "{base_url}"}', "KEY": "{env:KEY}"},
+        "files": {"agent.py": "print(f'{answer}', f\"{answer}\", '{answer}'.format(answer=1))\n", "t": "{{ task }}"},
+    }
+    filled = Harness(**own).fill({"base_url": "http://x"})
+    assert filled._asdict() == own | {"environment": {"CONFIG": '{"url": "http://x"}', "KEY": "{env:KEY}"}}
+
+
+def test_a_placeholder_without_a_value_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\{prompt\} has no value here"):
+        Harness(command=("agent", "{prompt}")).fill({"key": "k"})
 
 
 async def test_max_requests_is_a_limit_and_keeps_what_was_sampled() -> None:
@@ -283,7 +348,7 @@ def test_recipes_fill_in_address_key_and_prompt(recipe: Any) -> None:
         "key": "k",
         "home": "/h",
     }
-    filled = recipe().filled(values)
+    filled = recipe().fill(values)
     shown = " ".join([*filled.environment.values(), *filled.files.values()])
     assert "{do} it" in filled.command and "http://h/s/x" in shown and "k" in shown
     assert "{key}" not in shown and "{model}" not in shown
@@ -296,6 +361,9 @@ def test_options_of_the_agent_loop_are_refused() -> None:
 
 @pytest.mark.parametrize("name", [name for name in harness_module.__all__ if name[0].islower()])
 def test_keys_stand_in_the_environment_alone(name: str) -> None:
-    harness = getattr(harness_module, name)().filled({"key": "sk-0123", "prompt": "x", "home": "/home"})
+    values = {"key": "sk-0123", "prompt": "x", "home": "/home"}
+    harness = getattr(harness_module, name)().fill(
+        values | dict.fromkeys(("base_url", "anthropic_url", "google_url"), "u")
+    )
     assert "sk-0123" in harness.environment.values()
     assert "sk-0123" not in str(harness.command) + str(harness.files)

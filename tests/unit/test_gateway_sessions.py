@@ -750,6 +750,23 @@ async def test_many_sessions_through_faults_grow_the_trees_of_a_run_without_any(
     assert await run(faulty=True) == await run(faulty=False)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_command_complains_of_a_used_port_before_it_loads_anything(
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def load(*_: Any) -> Any:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(command, "_model", load)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        status = command.run(parser.parse_args(["--model", "tiny", "--host", host, "--port", port]))
+    complaint = capsys.readouterr().err
+    assert status == 1 and "in use" in complaint and "--port 0 takes a free one" in complaint
+
+
 async def test_the_command_prints_its_address_first_and_serves(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     parser = argparse.ArgumentParser()

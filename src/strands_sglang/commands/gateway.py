@@ -96,6 +96,10 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; the first line printed is the address."""
     from ..gateway.server import Gateway
 
+    if args.port:  # loading a model takes seconds, so a port that is taken is found first
+        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, args.host, args.port)
+        probe.close()
+        await probe.wait_closed()
     async with AsyncExitStack() as stack:
         client, tokenizer, name = await _model(args, stack)
         gateway = await stack.enter_async_context(

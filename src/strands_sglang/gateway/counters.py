@@ -28,6 +28,7 @@ class Counters:
         reasoning_dropped: Extended requests whose client did not return the last reasoning.
         receipts: Receipts of this session that clients returned.
         ids_rewritten: Extended requests whose client had changed the ids of calls.
+        calls: Tool calls that were sampled, without malformed ones.
         malformed: Calls that could not be parsed.
         constrained: Turns sampled under a grammar.
         final: Final answers that were asked for because a limit was reached.
@@ -49,6 +50,7 @@ class Counters:
     reasoning_dropped: int = 0
     receipts: int = 0
     ids_rewritten: int = 0
+    calls: int = 0
     malformed: int = 0
     constrained: int = 0
     final: int = 0

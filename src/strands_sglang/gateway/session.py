@@ -377,7 +377,8 @@ class Session:
             counts.final += answer.is_final
             counts.siblings += is_sibling
             counts.constrained += bool(prepared.request.constraints)
-            counts.malformed += sum(call.error is not None for call in turn.calls)
+            counts.malformed += (malformed := sum(call.error is not None for call in turn.calls))
+            counts.calls += len(turn.calls) - malformed
             counts.continued += any(message["role"] == "assistant" for message in messages)
             if location.parent is None:
                 counts.roots[str(location.reason)] += 1

@@ -110,7 +110,7 @@ class _Beside(HarborSandbox):
 
 def _filled(value: Any, values: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return Harness(command=(value,)).filled(values).command[0]
+        return Harness(command=(value,)).fill(values).command[0]
     if isinstance(value, dict):
         return {name: _filled(inner, values) for name, inner in value.items()}
     return [_filled(inner, values) for inner in value] if isinstance(value, list) else value

@@ -148,11 +148,11 @@ class HarnessEnvironment(Environment):
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
-        """The usual metrics, and under `gateway` the session's counters with the program's end."""
-        return {
-            **super().compute_metrics(event_loop_metrics, tool_parse_errors),
-            **({} if self.program.ended is None else {"gateway": self.program.ended}),
-        }
+        """The usual metrics, the program's tool calls, and under `gateway` the session's counters with its end."""
+        metrics = super().compute_metrics(event_loop_metrics, tool_parse_errors)
+        if (ended := self.program.ended) is not None:
+            metrics |= {"tool_calls": ended["calls"], "gateway": ended}
+        return metrics
 
 
 def _is_cut_off(sandbox: Sandbox) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
+from strands.telemetry.metrics import EventLoopCycleMetric
+from strands.types.event_loop import Usage
 
 from strands_env.core import Action
 from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox
@@ -30,6 +33,8 @@ _OWN_REQUEST = (TemplateError, MessageConversionError, BackendRequestError)
 _PORT = 8080  # in the sandbox's own network, where every port is free
 _OUTPUT_BYTES = 200_000
 _SHOWN_CHARS = 2_000
+# Lines at the end of a failed program's output: marks below code, the stack of Node, and its version.
+_NAMES_NO_CAUSE = re.compile(r"[\s^~]*|\s+at .*|Node\.js v.*")
 
 
 class HarnessFailedError(RuntimeError):
@@ -154,17 +159,17 @@ class ProgramRun:
         work = None if home else (await sandbox.exec("pwd")).stdout.strip()
         place = home or str(work)
         values = {**self._addresses(session, origin), "prompt": prompt, "home": place}
-        harness = (self.harness(action) if callable(self.harness) else self.harness).filled(values)
-        for name, text in harness.files.items():
+        launch = (self.harness(action) if callable(self.harness) else self.harness).fill(values)
+        for name, text in launch.files.items():
             await sandbox.write_file(os.path.join(place, name), text)
-        command: list[str] = list(harness.command)
+        command: list[str] = list(launch.command)
         if socket_path is not None:
             relay = Path(__file__).with_name("relay.py").read_text(encoding="utf-8")
             command = [sandbox.capabilities.python, "-I", "-c", relay, socket_path, str(_PORT), *command]
         return await sandbox.exec(
             command,
             cwd=work,
-            env={"HOME": place, **self._environment, **harness.environment},
+            env={"HOME": place, **self._environment, **launch.environment},
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 
@@ -174,28 +179,33 @@ class ProgramRun:
         if session.last_turn is not None:  # titles and sub-agents may have come after it
             session.conversation.forest.show(session.last_turn)
         metrics = agent.event_loop_metrics
+        metrics.reset_usage_metrics()  # the agent itself was never invoked
         for turn in session.conversation.forest.turns[seen:]:
             prompt, sampled = turn.start + len(turn.prompt_ids), len(turn.completion.output_ids)
-            for name, tokens in (("inputTokens", prompt), ("outputTokens", sampled), ("totalTokens", prompt + sampled)):
-                metrics.accumulated_usage[name] += tokens  # type: ignore[literal-required]
-        metrics.cycle_count += session.counters.sampled
+            usage = Usage(inputTokens=prompt, outputTokens=sampled, totalTokens=prompt + sampled)
+            if turn.completion.cached_tokens is not None:
+                usage["cacheReadInputTokens"] = turn.completion.cached_tokens
+            zero = Usage(inputTokens=0, outputTokens=0, totalTokens=0)
+            metrics.agent_invocations[-1].cycles.append(EventLoopCycleMetric(f"turn-{turn.index}", zero))
+            metrics.update_usage(usage)
+            metrics.cycle_count += 1
 
     def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
         self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
         failed = done.outcome is not Outcome.OK
         if failed:
-            self.ended["failure"] = _explained(done)
+            self.ended["failure"] = _explain(done)
         if session.failure is not None:
             self.ended["last_request"] = f"{type(session.failure).__name__}: {session.failure}"[:_SHOWN_CHARS]
         refused = _is_own_request(session.failure) and agent.messages
         if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled or not agent.messages:
-            raise HarnessFailedError(f"the program made no model call: {_explained(done)}", done.exit_code)
+            raise HarnessFailedError(f"the program made no model call: {_explain(done)}", done.exit_code)
         if refused:
             logger.warning("error=<%s> | the program's last request was refused", session.failure)
         if failed and not self.score_failures:
-            raise HarnessFailedError(f"the program failed: {_explained(done)}", done.exit_code)
+            raise HarnessFailedError(f"the program failed: {_explain(done)}", done.exit_code)
         return AgentResult(
             stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
             message=agent.messages[-1],
@@ -204,6 +214,9 @@ class ProgramRun:
         )
 
 
-def _explained(done: ExecResult) -> str:
+def _explain(done: ExecResult) -> str:
+    """How a program ended: its cause in the first line, the end of its output below."""
     how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
-    return f"{how}: {done.note} {(done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]}".strip()
+    output = (done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]
+    named = [line.strip() for line in output.splitlines() if not _NAMES_NO_CAUSE.fullmatch(line)]
+    return f"{how}: {' '.join(filter(None, [done.note, *named[-1:]]))}\n{output}".strip()

@@ -1,9 +1,8 @@
 """Starting agent programs without a person in front of them.
 
-A recipe holds a command line, environment variables and configuration files with placeholders: `{prompt}`,
-`{base_url}` (OpenAI, `/v1` included), `{anthropic_url}`, `{google_url}`, `{key}`, `{model}` and `{home}`. The switches
-keep a program from phoning home, from updating itself, and from asking for permissions: run it in a sandbox. Keys stand
-in environment variables alone, never in a command line or a file, so that they end with the program.
+A recipe holds a command line, environment variables and configuration files with placeholders (`PLACEHOLDERS`). The
+switches keep a program from phoning home, from updating itself, and from asking for permissions: run it in a sandbox.
+Keys stand in environment variables alone, never in a command line or a file, so that they end with the program.
 
 `program` is its name or path, or several words: `("/opt/node22/bin/node", "/opt/qwen-code/cli.js")`.
 """
@@ -13,14 +12,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Program = str | Sequence[str]
 
 # WebAssembly in Node reserves 10 GiB of addresses for every memory, which no limit on memory grants.
 _NODE = {"NODE_OPTIONS": "--disable-wasm-trap-handler"}
 
-_PLACEHOLDER = re.compile(r"\{(prompt|base_url|anthropic_url|google_url|key|model|home)\}")
+PLACEHOLDERS = ("prompt", "base_url", "anthropic_url", "google_url", "key", "model", "home")
+"""`{prompt}`: the task; `{base_url}`: the session for OpenAI's clients, `/v1` included; `{anthropic_url}` and
+`{google_url}`: for those of the others, without it; `{key}`: the session's key; `{model}`: `Harness.model`; `{home}`:
+the home folder."""
+
+_PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
+# Looks like one: a word in braces that are not a shell's, git's or a template's.
+_ANY = re.compile(r"(?<![$@{])\{([a-z_]+)\}(?!\})")
+# In files, where programs have braces of their own: a quoted value that is nothing else.
+_WHOLE_VALUE = re.compile(r"""(?<=[:=\[,\s])(?:"\{([a-z_]+)\}"|'\{([a-z_]+)\}')(?=[,}\]\s]|\Z)""")
+
+
+class Launch(NamedTuple):
+    """A harness with its placeholders filled in."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    files: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +48,9 @@ class Harness:
         command: Program and arguments.
         files: Files to write before the start, by their path below the home directory.
         model: Replaces `{model}`; the gateway takes any name.
+
+    Raises:
+        ValueError: An unknown placeholder, which the program would be given as it stands.
     """
 
     command: tuple[str, ...]
@@ -38,14 +58,32 @@ class Harness:
     files: Mapping[str, str] = field(default_factory=dict)
     model: str = "policy"
 
-    def filled(self, values: Mapping[str, str]) -> Harness:
-        """The harness with its placeholders filled in; other braces stay."""
+    def __post_init__(self) -> None:
+        words = [*self.command, *self.environment.values(), *self.files]
+        texts = {text: _WHOLE_VALUE if "\n" in text else _ANY for text in words}
+        texts |= dict.fromkeys(self.files.values(), _WHOLE_VALUE)
+        for text, pattern in texts.items():
+            for found in pattern.finditer(text):
+                if (name := found[found.lastindex or 0]) not in PLACEHOLDERS:
+                    known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+                    raise ValueError(
+                        f"unknown placeholder {{{name}}} in {text[:100]!r}; there are {known}. For braces of the "
+                        f"program's own, write {{ {name} }}"
+                    )
+
+    def fill(self, values: Mapping[str, str]) -> Launch:
+        """Fill in the placeholders; other braces stay. `ValueError` for one without a value."""
+        given = {"model": self.model, **values}
 
         def fill(text: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: {"model": self.model, **values}.get(found[1], found[0]), text)
+            for found in _PLACEHOLDER.finditer(text):
+                if found[1] not in given:
+                    raise ValueError(
+                        f"{found[0]} has no value here; there are {', '.join(map('{{{}}}'.format, given))}"
+                    )
+            return _PLACEHOLDER.sub(lambda found: given[found[1]], text)
 
-        return replace(
-            self,
+        return Launch(
             command=tuple(map(fill, self.command)),
             environment={name: fill(value) for name, value in self.environment.items()},
             files={fill(path): fill(text) for path, text in self.files.items()},
