@@ -1,4 +1,4 @@
-"""A rollout leaves nothing behind, not even garbage."""
+"""The law of `core/garbage.py`: what a rollout used is freed when it ends, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Used:
     def _note(self, event: BeforeModelCallEvent) -> None:
         agent, scope = event.agent, StepScope.current()
         assert scope is not None and isinstance(agent.model, SGLangModel)
-        held = (agent, agent.tool_registry, agent.model, agent.model.conversation, scope.recorder)
+        held = (agent, agent.model, agent.model.conversation, scope.recorder)
         self._references.extend(map(weakref.ref, held))
         self._contexts.append(contextvars.copy_context())  # as connections and timers do
 

@@ -31,7 +31,7 @@ from strands.telemetry.metrics import Trace
 from strands.telemetry.tracer import get_tracer
 from strands.types.exceptions import ContextWindowOverflowException
 
-from strands_env.core import Action, Environment, sdk_patches
+from strands_env.core import sdk_patches
 from strands_env.core.sdk_patches import PATCHES, inside_a_step
 from strands_env.testing import ScriptedModel, call, reply
 from strands_sglang.conversation.fast_paths import VARIABLE, FastPath
@@ -476,29 +476,6 @@ async def test_a_loop_that_is_closed_half_way_is_forgotten(monkeypatch: pytest.M
     for _ in range(100):  # generators that were left behind are closed by the event loop, from outside to inside
         await asyncio.sleep(0)
     assert set(sdk_patches._waiting) <= before
-
-
-async def test_tools_are_refused_as_the_sdk_refuses_them() -> None:
-    tools: list[Any] = [tool(name=name)(lambda: "done") for name in ("look_up", "look-up")]
-
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return tools
-
-    with pytest.raises(ValueError) as expected:
-        Agent(model=ScriptedModel([]), tools=tools)
-    result = await Env(model_factory=lambda: ScriptedModel(["done"])).step(Action(message="go"))
-    assert result.error is not None and result.error.message == str(expected.value)
-
-
-async def test_what_the_sdk_has_to_load_is_loaded_by_it() -> None:
-    class Env(Environment):
-        def get_tools(self) -> list[Any]:
-            return [[note], late]
-
-    model = ScriptedModel([NOTE, "done"])
-    result = await Env(model_factory=lambda: model).step(Action(message="go"))
-    assert result.error is None and result.observation.messages[2]["content"][0]["toolResult"]["status"] == "success"
 
 
 class Span:

@@ -368,33 +368,6 @@ async def test_endless_stream_does_not_run_ahead_of_its_reader() -> None:
     assert made <= MAX_WAITING_EVENTS + 3
 
 
-async def test_too_many_events_are_left_out_but_not_the_result() -> None:
-    @tool
-    async def steps() -> Any:
-        """Stream."""
-        for index in range(100):
-            yield index
-
-    events = await stream(with_limits(steps, max_events=5))
-    assert [event["tool_stream_event"]["data"] for event in events[:-1]] == [0, 1, 2, 3, 4]
-    assert text_of(events[-1].tool_result) == "99"
-
-
-async def test_too_large_events_are_left_out_but_not_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.core.limits.MAX_EVENT_CHARS", 10)
-
-    @tool
-    async def steps() -> Any:
-        """Stream."""
-        yield "a" * 8
-        yield {"part": ["b" * 8]}
-        yield "end"
-
-    events = await stream(with_limits(steps))
-    assert [event["tool_stream_event"]["data"] for event in events[:-1]] == ["a" * 8]
-    assert text_of(events[-1].tool_result) == "end"
-
-
 async def test_last_event_of_a_raw_tool_is_its_result_whatever_its_number() -> None:
     class Raw(AgentTool):
         tool_name = "raw"
@@ -409,14 +382,14 @@ async def test_last_event_of_a_raw_tool_is_its_result_whatever_its_number() -> N
                 yield {"note": index}
             yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "result"}]}
 
-    assert text_of(await run(with_limits(Raw(), max_events=3))) == "result"
+    assert text_of(await run(with_limits(Raw()))) == "result"
 
 
 def test_wrapping_twice_replaces_the_limits() -> None:
     assert with_limits(with_limits(add, timeout=1), timeout=2).wrapped is add  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("limits", [{"timeout": 0}, {"timeout": -1}, {"max_output_chars": 0}, {"max_events": 0}])
+@pytest.mark.parametrize("limits", [{"timeout": 0}, {"timeout": -1}, {"max_output_chars": 0}])
 def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         with_limits(add, **limits)

@@ -74,7 +74,7 @@ def _blocks(
         raise ValueError(
             f"the prompt has a message of role {role!r}, expected system, developer, user, assistant or tool"
         )
-    shown = _shown(content, images)
+    shown = _content_blocks(content, images)
     if role == "tool":
         result = {"toolUseId": _call_id(message, before), "status": "success", "content": shown or [{"text": ""}]}
         return [{"toolResult": result}]
@@ -84,7 +84,7 @@ def _blocks(
     return [*shown, *calls]
 
 
-def _shown(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]:
+def _content_blocks(content: Any, images: Iterator[bytes] | None) -> list[dict[str, Any]]:
     if content is None:
         return []
     if isinstance(content, str):

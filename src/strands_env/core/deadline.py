@@ -32,16 +32,16 @@ async def within(work: Coroutine[Any, Any, T], seconds: float | None, where: Pha
         RuntimeError: The work raised something other than an `Exception`, such as `SystemExit`.
     """
     try:
-        return await _within(_contained(work, where), seconds, where)
+        return await _within(_contain_exits(work, where), seconds, where)
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
-            forget_frames(error)  # the SDK's loop holds the error that ends it, and the error its frames
+            forget_frames(error)
             raise
         raise WorkCancelledError(where) from error
 
 
-async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
+async def _contain_exits(work: Coroutine[Any, Any, T], where: Phase) -> T:
     # Inside the task: an exit or an interrupt that leaves a task ends asyncio's event loop.
     try:
         return await work
@@ -50,7 +50,7 @@ async def _contained(work: Coroutine[Any, Any, T], where: Phase) -> T:
     except BaseException as error:
         if is_closing(error):
             raise
-        raise escaped(error, where) from error
+        raise wrap_exit(error, where) from error
 
 
 def is_closing(error: BaseException) -> bool:
@@ -66,7 +66,7 @@ def is_closing(error: BaseException) -> bool:
         return True
 
 
-def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
+def wrap_exit(error: BaseException, where: str = "rollout") -> RuntimeError:
     """An ordinary error in place of one that would end more than the rollout that raised it."""
     if isinstance(error, SystemExit):
         return RuntimeError(f"the {where} called sys.exit({error.code!r})")
@@ -76,11 +76,11 @@ def escaped(error: BaseException, where: str = "rollout") -> RuntimeError:
 async def _within(work: Coroutine[Any, Any, T], seconds: float | None, where: Phase) -> T:
     if seconds is None:
         return await work
-    # No frame that the error of the task goes through may hold the task, which holds the error.
-    return (await _ended(_begun(work), seconds, where)).result()
+    # No variable for the task, which holds its error: core/garbage.py
+    return (await _wait_until(_start(work), seconds, where)).result()
 
 
-async def _ended(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
+async def _wait_until(task: asyncio.Task[T], seconds: float, where: Phase) -> asyncio.Task[T]:
     if not task.done():
         try:
             await asyncio.wait({task}, timeout=seconds)
@@ -105,11 +105,11 @@ async def to_the_end(work: Coroutine[Any, Any, None], seconds: float | None, whe
     Raises `EpisodeTimeoutError` and `WorkCancelledError` as `within` does.
     """
     errors: list[BaseException] = []
-    await _run_to_the_end(_begun(_contained(work, where)), seconds, where, errors)
+    await _run_to_the_end(_start(_contain_exits(work, where)), seconds, where, errors)
     if len(errors) > 1:
         logger.warning("where=<%s>, error=<%s> | failed while being cancelled", where, errors[1])
     if errors:
-        raise errors.pop(0)  # which no frame holds any more
+        raise errors.pop(0)  # so that no frame holds it: core/garbage.py
 
 
 async def _run_to_the_end(
@@ -136,7 +136,7 @@ async def _run_to_the_end(
         errors.append(failure)
 
 
-def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """A task for work, from Python 3.12 on run up to where it first waits: most resets and cleanups never do."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is not None:
@@ -145,9 +145,8 @@ def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def forget_frames(error: BaseException, outer: BaseException | None = None) -> None:
-    """Take the tracebacks off an error that has been recorded, and off all that led to it.
+    """Take the tracebacks off an error that has been recorded, and off all that led to it: core/garbage.py.
 
-    Their frames hold what ran, and some of them hold the error: agent and model would wait for a garbage collection.
     `outer` is the error that the caller was handling already: it is not ours, and keeps its traceback.
     """
     seen = {id(outer)}
@@ -196,7 +195,7 @@ class EpisodeProgress:
 
     @staticmethod
     @contextmanager
-    def taken() -> Iterator[EpisodeProgress]:
+    def take() -> Iterator[EpisodeProgress]:
         """The progress for a rollout to set: the current one, or, inside another rollout, one that nobody reads."""
         current = _current.get()
         if current is None or current.is_taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import sys
@@ -24,7 +25,6 @@ from strands.types.tools import AgentTool
 from strands_sglang.exceptions import refuse_unknown
 
 from .deadline import EpisodeProgress, forget_frames, to_the_end, within
-from .jsonable import changed, copied
 from .limits import LimitedTool, with_limits
 from .metrics import event_loop_metrics_to_dict, summarize, turn_metrics
 from .overrides import warn_of_misspelt_arguments, warn_of_misspelt_overrides
@@ -141,7 +141,9 @@ class Environment:
         if not isinstance(system_prompt, str | list | None):
             raise TypeError(f"system_prompt={system_prompt!r}: expected text; Path(...).read_text() is that of a file")
         self.model_factory = model_factory
-        self.system_prompt = self._default_system_prompt() if system_prompt is None else system_prompt
+        if system_prompt is None and self.default_system_prompt_path is not None:
+            system_prompt = Path(self.default_system_prompt_path).read_text(encoding="utf-8").strip()
+        self.system_prompt = system_prompt
         self.reward_fn = reward_fn
         self.max_tool_iters = max_tool_iters
         self.max_tool_calls = max_tool_calls
@@ -162,7 +164,9 @@ class Environment:
             weakref.finalize(self, self._own_thread.close)
         self._new_limiter()  # checks the limits
         for name in ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout", "tool_timeout"):
-            _check_deadline(name, getattr(self, name))
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")
         if max_tool_output_chars is not None and not max_tool_output_chars > 0:
             raise ValueError(f"max_tool_output_chars must be a positive number or None, got {max_tool_output_chars!r}")
         if reward_fn is not None:
@@ -242,14 +246,14 @@ class Environment:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         started = time.perf_counter()
-        history = copied(action.task_context.conversation_history)
+        history = copy.deepcopy(action.task_context.conversation_history)
         try:
             model = self.model_factory()
             if isinstance(model, str | type) or inspect.isawaitable(model):
                 raise TypeError(f"model_factory must return a model, an instance, got {model!r}")
             self._apply_budget(model)
         except Exception as error:
-            return self._failed(error, Phase.SETUP)
+            return self._fail(error, Phase.SETUP)
         scope = StepScope(recorder=LoopRecorder(), limiter=self._new_limiter(), cancel_signal=cancel_signal)
         scope.models.append(TrackedModel(model=model, agent_name=self.agent_name, trainable=True, is_main=True))
         seen = len(history)
@@ -257,7 +261,7 @@ class Environment:
             try:
                 agent = self._build_agent(model, scope, history, action)
             except Exception as error:
-                return self._failed(error, Phase.SETUP)
+                return self._fail(error, Phase.SETUP)
             reason, failure = await self._run(agent, action, scope)
             result = await self._observe(agent, scope, seen)
             result.observation.history = list(action.task_context.conversation_history) or None
@@ -296,14 +300,14 @@ class Environment:
         `cleanup_error`. Only cancellation of the calling task raises, after the cleanup.
         """
         cleanup_error: ErrorRecord | None = None
-        with EpisodeProgress.taken() as progress:
+        with EpisodeProgress.take() as progress:
             try:
                 try:
                     progress.phase = Phase.SETUP
                     given = (action,) if inspect.signature(self.reset).parameters else ()  # a world may depend on it
                     await within(self._call(self.reset, *given), self.setup_timeout, Phase.SETUP)
                 except Exception as error:
-                    result = self._failed(error, Phase.SETUP)
+                    result = self._fail(error, Phase.SETUP)
                 else:
                     progress.phase = Phase.LOOP
                     # An override may be `step(self, action)`.
@@ -400,9 +404,9 @@ class Environment:
         agent = Agent(
             model=model,
             messages=history,
-            tools=self._listed("get_tools"),
+            tools=self._call_lister("get_tools"),
             system_prompt=self.system_prompt,
-            hooks=[scope.limiter, *self._listed("get_hooks"), scope.recorder],
+            hooks=[scope.limiter, *self._call_lister("get_hooks"), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,
             retry_strategy=None,  # the model retries inside one call; a second retry around it would multiply attempts
@@ -411,17 +415,17 @@ class Environment:
             trace_attributes=getattr(action.task_context, "trace_attributes", None),
         )
         registry = agent.tool_registry.registry
-        registry.update({name: self._limited(tool) for name, tool in registry.items()})
+        registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
         return agent
 
-    def _listed(self, name: str) -> list[Any]:
+    def _call_lister(self, name: str) -> list[Any]:
         given = getattr(self, name)()
         if not isinstance(given, Iterable):
             what = f"{type(self).__name__}.{name}() must return a list, got {given!r:.100}"
             raise TypeError(f"{what}: write 'def {name}(self): return [...]'")
         return list(given)
 
-    def _limited(self, tool: AgentTool) -> AgentTool:
+    def _limit_tool(self, tool: AgentTool) -> AgentTool:
         """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
         if isinstance(tool, LimitedTool) or tool.tool_type == "agent":
             return tool
@@ -459,8 +463,13 @@ class Environment:
 
     def _ended_by(self, error: Exception, scope: StepScope) -> tuple[TerminationReason, ErrorRecord | None]:
         reason = TerminationReason.from_error(error, default=scope.recorder.default_reason)
-        if reason is TerminationReason.MAX_TOKENS_REACHED:
-            reason = self._why_cut(scope)
+        if reason is TerminationReason.MAX_TOKENS_REACHED:  # the reply's own bound, a budget, or the context
+            limit = getattr(scope.models[0].model, "length_limit", None)
+            budget = self.max_total_tokens
+            if limit is None and budget is not None and scope.limiter.total_tokens >= budget:
+                reason = TerminationReason.TOKEN_BUDGET_REACHED
+            else:
+                reason = TerminationReason.from_length_limit(limit)
         if reason.is_limit:
             logger.debug("reason=<%s> | agent loop reached a limit", reason)
             return reason, None
@@ -469,15 +478,8 @@ class Environment:
         logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
         return reason, record
 
-    def _why_cut(self, scope: StepScope) -> TerminationReason:
-        """The limit that cut the last reply: its own bound, a budget, or the context."""
-        limit = getattr(scope.models[0].model, "length_limit", None)
-        if limit is None and self.max_total_tokens is not None and scope.limiter.total_tokens >= self.max_total_tokens:
-            return TerminationReason.TOKEN_BUDGET_REACHED
-        return TerminationReason.from_length_limit(limit)
-
     async def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
-        messages = scope.recorder.recorded(list(agent.messages), seen)
+        messages = scope.recorder.messages_of_step(list(agent.messages), seen)
         model = scope.models[0].model
         recorder, limiter = scope.recorder, scope.limiter
         error: ErrorRecord | None = None
@@ -491,7 +493,7 @@ class Environment:
         trajectories: list[Trajectory] = []
         try:  # whatever a subclass or a provider does here, what has been collected so far is kept
             trajectories = [item for tracked in scope.models for item in tracked.trajectories()]
-            tokens = scope.models[0].observed(trajectories)
+            tokens = scope.models[0].observe(trajectories)
             metrics |= await self._compute_metrics(agent.event_loop_metrics, getattr(model, "tool_parse_errors", None))
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
@@ -533,12 +535,18 @@ class Environment:
         """Give a finished step its reward, as `step` does; an exception of the reward becomes the result's error."""
         if self.reward_fn is None:
             return
-        metrics = result.observation.metrics
+        seen = result.observation
+        metrics = seen.metrics
         started = time.perf_counter()
         try:
             if not self.is_scored(result.termination_reason):
                 return
-            computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, _copied(result))
+            # What code that is not ours changes in its copy, the record keeps. Tokens cannot be changed.
+            observation = seen.model_copy(
+                update={"messages": copy.deepcopy(seen.messages), "metrics": copy.deepcopy(seen.metrics)}
+            )
+            shown = result.model_copy(update={"observation": observation, "trajectories": list(result.trajectories)})
+            computed = as_reward_function(self.reward_fn, self._own_thread).compute(action, shown)
             if not hasattr(computed, "__await__"):
                 raise TypeError(f"{type(self.reward_fn).__name__}.compute() must be async: write 'async def compute'")
             result.reward = as_reward_result(await within(computed, self.reward_timeout, Phase.REWARD))
@@ -559,7 +567,7 @@ class Environment:
             "error=<%s>, message=<%s>, raised_at=<%s> | reward failed", error.type, error.message, error.raised_at
         )
 
-    def _failed(self, error: BaseException, where: Phase) -> StepResult:
+    def _fail(self, error: BaseException, where: Phase) -> StepResult:
         reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)
         if reason.is_limit:  # another agent's limit: this one has not begun, so nothing was cut short
             reason = TerminationReason.SETUP_ERROR
@@ -571,20 +579,3 @@ class Environment:
         config = getattr(model, "config", None)
         if self.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
             model.update_config(max_trajectory_tokens=self.max_total_tokens)
-
-    @classmethod
-    def _default_system_prompt(cls) -> str | None:
-        path = cls.default_system_prompt_path
-        return None if path is None else Path(path).read_text(encoding="utf-8").strip()
-
-
-def _copied(result: StepResult) -> StepResult:
-    """The result for code that is not ours: what it changes there, the record keeps. Tokens cannot be changed."""
-    seen = result.observation
-    observation = changed(seen, {"messages": copied(list(seen.messages)), "metrics": copied(seen.metrics)})
-    return changed(result, {"observation": observation, "trajectories": list(result.trajectories)})
-
-
-def _check_deadline(name: str, value: float | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-        raise ValueError(f"{name} must be a positive number of seconds or None for no deadline, got {value!r}")

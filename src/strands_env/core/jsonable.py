@@ -1,19 +1,17 @@
-"""Values as JSON: written so that they come back, compared by content, shown without secrets; their copies and names.
+"""Values as JSON: written so that they come back, compared by content, shown without secrets; their names.
 
 - `encode`, `decode`, `StoredModel`, `JsonValues`: values that are stored and read back, bytes and lone surrogates
   included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
   are escaped, so that reading gives back exactly what was written.
 - `plain`, `canonical`, `digest`: JSON that is the same for equal content on every machine.
 - `differences`, `differing`: where two configurations differ.
-- `shown`, `redacted`: JSON for anything, to write down and never to read back; without secrets.
-- `copied`, `changed`: copies at a fraction of the usual cost.
+- `shown`, `redact`: JSON for anything, to write down and never to read back; without secrets.
 - `name_of`, `call_name`: functions, classes and calls as text.
 """
 
 from __future__ import annotations
 
 import base64
-import copy
 import functools
 import hashlib
 import inspect
@@ -27,16 +25,13 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias
 from uuid import UUID
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
-Model = TypeVar("Model", bound=BaseModel)
-
 _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
-_IMMUTABLE = frozenset((str, int, float, bool, bytes, type(None)))
 _LONGEST = 160
 _PART, _SHORT = 120, 60
 _SECRET = re.compile(
@@ -97,59 +92,17 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], str] | None = Non
         return plain(value.tolist(), where, leaf)
     if leaf is not None:
         return leaf(value)
-    raise TypeError(f"{where} is {_shortened(repr(value))}, which has no comparable content")
+    raise TypeError(f"{where} is {_shorten(repr(value))}, which has no comparable content")
 
 
-def copied(value: Any) -> Any:
-    """A deep copy, of JSON values at a tenth of `copy.deepcopy`'s cost; what occurs twice is copied twice."""
-    kind = type(value)
-    if kind in _IMMUTABLE:
-        return value
-    if kind is dict:
-        return {key: item if type(item) in _IMMUTABLE else copied(item) for key, item in value.items()}
-    if kind is list:
-        return [item if type(item) in _IMMUTABLE else copied(item) for item in value]
-    return copy.deepcopy(value)
-
-
-def changed(model: Model, changes: Mapping[str, Any]) -> Model:
-    """A shallow copy with other values of fields: `model_copy(update=changes)`, without what it looks at besides."""
-    kind = type(model)
-    is_own = kind.model_copy is not BaseModel.model_copy or kind.__copy__ is not BaseModel.__copy__
-    if is_own or getattr(model, "__pydantic_private__", None):
-        return model.model_copy(update=changes)
-    values, extra = model.__dict__.copy(), model.__pydantic_extra__
-    if extra is None:
-        values.update(changes)
-    else:
-        extra = extra.copy()
-        for name, value in changes.items():
-            known = values if name in values else extra
-            known[name] = value
-    made = kind.__new__(kind)
-    put = object.__setattr__
-    put(made, "__dict__", values)
-    put(made, "__pydantic_extra__", extra)
-    put(made, "__pydantic_fields_set__", {*model.__pydantic_fields_set__, *changes})
-    put(made, "__pydantic_private__", None)
-    return made
-
-
-def is_json(value: Any) -> bool:
-    """True for values that JSON gives back as they are: no subclasses, text keys, finite numbers."""
-    kind = type(value)
-    if kind is dict:
-        return all(type(key) is str and is_json(item) for key, item in value.items())
-    if kind is list:
-        return all(map(is_json, value))
-    if kind is float:
-        return math.isfinite(value)
-    return kind is str or kind is int or kind is bool or value is None
-
-
-def redacted(value: Any) -> Any:
+def redact(value: Any) -> Any:
     """The value as JSON to write down: parts without content by name, values of secret names left out."""
-    return _without_secrets(plain(value, leaf=_leaf))
+
+    def leaf(part: Any) -> str:
+        config, name = getattr(part, "config", None), name_of(part)  # a model factory has a `config`
+        return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
+
+    return _without_secrets(plain(value, leaf=leaf))
 
 
 def name_of(value: Any) -> str:
@@ -182,16 +135,10 @@ class _Name(str):
     """The name of a part without content; on its own it is shown without quotes, as it is not JSON text."""
 
 
-def _leaf(value: Any) -> str:
-    """A model factory by its `config`; anything else by its name."""
-    config, name = getattr(value, "config", None), name_of(value)
-    return _Name(f"{name} {_argument(config)}" if isinstance(config, Mapping) else name)
-
-
 def _argument(value: Any) -> str:
     """An argument as text: its content, and the name of each part that has none."""
-    text = redacted(value)
-    return text if isinstance(text, _Name) else _shortened(canonical(text).decode())
+    text = redact(value)
+    return text if isinstance(text, _Name) else _shorten(canonical(text).decode())
 
 
 def _names(function: Any) -> list[str]:
@@ -207,7 +154,7 @@ def _without_secrets(value: Any) -> Any:
     return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The text; a long one is cut and ends with its hash."""
     if len(text) <= _LONGEST:
         return text

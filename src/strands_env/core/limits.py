@@ -28,10 +28,6 @@ DEFAULT_MAX_OUTPUT_CHARS = 20_000
 GRACE_SECONDS = 1.0
 """Seconds a cancelled tool may take to unwind before it is left behind."""
 
-DEFAULT_MAX_EVENTS = 1_000
-"""Progress events of a call that are passed on; later ones are dropped, except the last, which is the result."""
-MAX_EVENT_CHARS = 1_000_000
-"""Characters of text in all progress events of a call that are passed on."""
 MAX_WAITING_EVENTS = 16
 """Events a tool may be ahead of the one who reads them."""
 
@@ -43,7 +39,6 @@ def with_limits(
     *,
     timeout: float | None = DEFAULT_TIMEOUT,
     max_output_chars: int | None = DEFAULT_MAX_OUTPUT_CHARS,
-    max_events: int | None = DEFAULT_MAX_EVENTS,
     threads: DaemonThreads | None = None,
 ) -> AgentTool:
     """The tool with limits. Its name, description and input schema stay the same.
@@ -56,8 +51,6 @@ def with_limits(
         timeout: Seconds a call may take; then it is cancelled and answered with an error. A thread cannot be cancelled:
             it is left behind, and counts against `threads` until it ends. None for no limit.
         max_output_chars: Characters of text in a result; what is longer keeps its beginning and end. None for no limit.
-        max_events: Progress events of a tool that streams that are passed on, with at most `MAX_EVENT_CHARS` characters
-            of text altogether; later ones are left out, the result is not. None for no limit.
         threads: Threads of sync tools; those of the process if None.
 
     Raises:
@@ -70,7 +63,7 @@ def with_limits(
         if not callable(tool) or inspect.isclass(tool):
             raise TypeError(f"expected a tool or a function to make one from, got {tool!r}")
         tool = decorate(tool)
-    return LimitedTool(tool, timeout, max_output_chars, threads or default_threads, max_events)
+    return LimitedTool(tool, timeout, max_output_chars, threads or default_threads)
 
 
 def with_timeout(tool: ToolLike, timeout: float) -> AgentTool:
@@ -110,16 +103,12 @@ class LimitedTool(WrappedTool):
         timeout: float | None,
         max_output_chars: int | None,
         threads: DaemonThreads,
-        max_events: int | None = DEFAULT_MAX_EVENTS,
     ) -> None:
         super().__init__(tool)
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
         if max_output_chars is not None and not max_output_chars > 0:
             raise ValueError(f"max_output_chars must be a positive number or None, got {max_output_chars!r}")
-        if max_events is not None and not max_events > 0:
-            raise ValueError(f"max_events must be a positive number or None, got {max_events!r}")
-        self.max_events = max_events
         self.timeout = timeout
         self.max_output_chars = max_output_chars
         self._threads = threads
@@ -137,18 +126,15 @@ class LimitedTool(WrappedTool):
                 async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                     await room.acquire()
                     events.put_nowait(event)
-                    # On Python 3.13 the traceback of the tool's error holds this frame: it may not hold the error.
-                    del event
+                    del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
                     await asyncio.sleep(0)  # a tool that never awaits would starve everything else
             except (KeyboardInterrupt, SystemExit) as error:  # out of a task it would end the event loop
-                raise _raised(error) from error
+                raise _as_exception(error) from error
             finally:
                 events.put_nowait(_END)
 
         # The tool gets a task of its own: it must not be able to outlive its deadline by ignoring a cancellation.
         task = asyncio.ensure_future(pump())
-        passed = _Passed(self.max_events)
-        held: Any = None
         try:
             while True:
                 try:
@@ -159,15 +145,9 @@ class LimitedTool(WrappedTool):
                 if event is _END:
                     break
                 room.release()
-                if passed.admits(event):
-                    held = None
-                    yield self._limited(event)
-                else:
-                    held = event  # the last event is the result, whatever its kind
+                yield self._limit_event(event)
             await asyncio.wait({task})
             _check(task)
-            if held is not None:
-                yield self._limited(held)
         finally:
             await _stop(task, self.tool_name)
 
@@ -178,7 +158,7 @@ class LimitedTool(WrappedTool):
         text = f"Error: {self.tool_name} did not finish within {self.timeout:g} seconds and was stopped{reason}."
         return {"toolUseId": tool_use["toolUseId"], "status": "error", "content": [{"text": text}]}
 
-    def _limited(self, event: Any) -> Any:
+    def _limit_event(self, event: Any) -> Any:
         result = event.tool_result if isinstance(event, ToolResultEvent) else event
         if self.max_output_chars is None or not isinstance(result, dict) or "content" not in result:
             return event
@@ -238,41 +218,6 @@ async def _next(events: asyncio.Queue[Any], task: asyncio.Future[None], end: flo
         return await events.get()
 
 
-class _Passed:
-    """The events of a call that are passed on: results, and progress until there is too much of it."""
-
-    def __init__(self, max_events: int | None) -> None:
-        self._events = max_events
-        self._chars = MAX_EVENT_CHARS
-
-    def admits(self, event: Any) -> bool:
-        if self._events is None or isinstance(event, ToolResultEvent):
-            return True
-        if self._events <= 0 or self._chars < 0:
-            return False
-        self._events -= 1
-        payload = event.get("tool_stream_event", event) if isinstance(event, dict) else event
-        data = payload.get("data", payload) if isinstance(payload, dict) else payload
-        self._chars -= _text_size(data, self._chars)
-        return self._chars >= 0
-
-
-def _text_size(value: Any, enough: int) -> int:
-    """Characters of all text in a value; counting ends where it is more than enough."""
-    size, pending = 0, [value]
-    while pending and size <= enough:
-        match pending.pop():
-            case str() | bytes() as text:
-                size += len(text)
-            case dict() as mapping:
-                size += len(mapping)
-                pending += mapping.values()
-            case list() | tuple() as items:
-                size += len(items)
-                pending += items
-    return size
-
-
 def _check(task: asyncio.Future[None]) -> None:
     """Raise the error of a tool that has ended, as an `Exception`: for anything else the SDK gives no tool result."""
     if task.cancelled():
@@ -281,10 +226,10 @@ def _check(task: asyncio.Future[None]) -> None:
     if isinstance(error, Exception):
         raise error
     if error is not None:
-        raise _raised(error) from error
+        raise _as_exception(error) from error
 
 
-def _raised(error: BaseException) -> RuntimeError:
+def _as_exception(error: BaseException) -> RuntimeError:
     return RuntimeError(f"the tool raised {type(error).__name__}: {error}")
 
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeAlias
 
-from .deadline import EpisodeProgress, escaped, is_closing, stop, to_the_end
+from .deadline import EpisodeProgress, is_closing, stop, to_the_end, wrap_exit
 from .environment import Environment
-from .jsonable import name_of, redacted
+from .jsonable import name_of, redact
 from .seeds import FIELD, RolloutSeed
 from .types import Action, EpisodeTimeoutError, ErrorRecord, Phase, StepResult, WorkCancelledError
 
@@ -74,7 +74,7 @@ class LocalExecutor:
         try:
             if timeout is None:
                 return await self._run(action, progress)
-            # No frame that the error of the task goes through may hold the task, which holds the error.
+            # No variable for the task, which holds its error: core/garbage.py
             return (await _before_cleanup(asyncio.create_task(self._run(action, progress)), progress, timeout)).result()
         except asyncio.CancelledError as error:
             caller = asyncio.current_task()
@@ -91,7 +91,7 @@ class LocalExecutor:
             seed = RolloutSeed(value) if type(value) is int else None
             with nullcontext() if seed is None else seed.active():
                 with EpisodeProgress(is_taken=True).active():  # a rollout of the factory's own is not the episode
-                    env = await self._made(action)
+                    env = await self._make(action)
                 if self._described is not None:
                     async with self._described:
                         if self._on_environment is not None:
@@ -109,9 +109,9 @@ class LocalExecutor:
         except BaseException as error:  # of the rollout, not of the program with all the other rollouts
             if is_closing(error):
                 raise
-            raise escaped(error) from error
+            raise wrap_exit(error) from error
 
-    async def _made(self, action: Action) -> Any:
+    async def _make(self, action: Action) -> Any:
         try:
             env = await make_environment(self._factory, action, self._takes_action)
             if not hasattr(env, "step") and not hasattr(env, "rollout"):
@@ -193,7 +193,7 @@ async def run_environment(env: Any, action: Action) -> StepResult:
         result: StepResult = await env.rollout(action)
         return result
     cleanup_error = None
-    with EpisodeProgress.taken() as progress:
+    with EpisodeProgress.take() as progress:
         try:
             progress.phase = Phase.SETUP
             await env.reset()
@@ -228,5 +228,5 @@ def describe(env: Any, *, whole: bool = True) -> dict[str, Any]:
             "max_total_tokens": env.max_total_tokens,
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
         }
-    made: dict[str, Any] = redacted(description)
+    made: dict[str, Any] = redact(description)
     return made

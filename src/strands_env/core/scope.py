@@ -61,7 +61,7 @@ class TrackedModel:
             for trajectory in trajectories_of(self.model) or ()
         ]
 
-    def observed(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
+    def observe(self, trajectories: Sequence[Trajectory]) -> TokenObservation | None:
         """The path of the last call, out of the `trajectories` where they hold it with all its loss."""
         manager = getattr(self.model, "token_manager", None)
         main = next((item.tokens for item in trajectories if item.is_main), None)
@@ -115,10 +115,11 @@ class StepScope:
         The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
         """
         for name in ("stream", "structured_output"):
-            setattr(model, name, self._watched(model, getattr(model, name)))
+            setattr(model, name, self._watch_method(model, getattr(model, name)))
 
-    def _watched(self, model: Model, method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
-        # Weakly: the model will hold what is returned, and must not hold itself. Nobody else may hold another object.
+    def _watch_method(self, model: Model, method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
+        # Weakly: the model will hold what is returned, and must not hold itself: core/garbage.py. Another object is
+        # held, since nobody else may.
         is_its_own = inspect.ismethod(method) and method.__self__ is model
         key, held = id(model), weakref.WeakMethod(method) if is_its_own else lambda: method
 
@@ -196,7 +197,7 @@ class LoopRecorder(HookProvider):
             return TerminationReason.TOOL_ERROR
         return TerminationReason.UNCLASSIFIED_ERROR
 
-    def recorded(self, messages: list[Any], seen: int) -> list[Any]:
+    def messages_of_step(self, messages: list[Any], seen: int) -> list[Any]:
         """The messages of this step, after the first `seen`; the agent's own where it still has them all."""
         own = messages[seen:]
         kept = {id(message) for message in own}

@@ -10,7 +10,6 @@ under `STRANDS_ROLLOUT_PLAIN=1`.
 | `shared_history` | `_handle_model_execution` copies the history for model middleware | where there is some |
 | | `_normalize_messages` copies it again | for a model that only reads, what it changes |
 | `flat_loop` | `recurse_event_loop` runs the next turn inside this one | it runs after this one |
-| `tidy_tools` | `ToolRegistry.process_tools` leaves a closure that refers to itself | a loop |
 | `silent_spans` | `Tracer._add_event_messages` writes JSON, then asks the span | it asks first |
 
 A patch knows the code that it was written for by its digest. Where the SDK has other code, it is not applied, and the
@@ -38,7 +37,6 @@ from strands.middleware import InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import Trace
 from strands.telemetry.tracer import Tracer
-from strands.tools.registry import ToolRegistry
 from strands.types._events import StartEvent
 from strands.types.tools import AgentTool
 
@@ -159,7 +157,7 @@ async def _no_middleware(context: Any) -> AsyncGenerator[Any, None]:
     yield  # type: ignore[unreachable]
 
 
-def _normalized(messages: Any) -> Any:
+def _normalize_messages(messages: Any) -> Any:
     """`_normalize_messages`, message by message for a model that only reads: what it would leave alone is shared."""
     normalize = _ORIGINALS[streaming, "_normalize_messages"]
     if type(messages) is not _Shared or not messages.is_only_read:
@@ -229,22 +227,6 @@ async def _next_turns(
         trace.end()
 
 
-# ---- tidy_tools -----------------------------------------------------------------------------------------------------
-
-
-def _processed(registry: ToolRegistry, tools: list[Any]) -> list[str]:
-    """`ToolRegistry.process_tools`, of tools that only need registering."""
-    if not (_is_inside.get() and all(isinstance(tool, AgentTool) for tool in tools)):
-        names: list[str] = _ORIGINALS[ToolRegistry, "process_tools"](registry, tools)
-        return names
-    for tool in tools:
-        try:
-            registry.register_tool(tool)
-        except Exception as error:
-            raise ValueError(f"Failed to load tool {tool}: {error}") from error
-    return [tool.tool_name for tool in tools]
-
-
 # ---- silent_spans ---------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +245,7 @@ PATCHES: Final = (
         names=(
             (event_loop, "copy", SimpleNamespace(deepcopy=_deepcopy)),
             (event_loop, "InvokeModelContext", _model_context),
-            (streaming, "_normalize_messages", _normalized),
+            (streaming, "_normalize_messages", _normalize_messages),
         ),
         relies_on=(
             (event_loop, "_handle_model_execution"),
@@ -282,12 +264,6 @@ PATCHES: Final = (
             (event_loop, "_handle_tool_execution"),
         ),
         digest="a4fac2df0bd3c623",
-    ),
-    Patch(
-        path=FastPath.TIDY_TOOLS,
-        names=((ToolRegistry, "process_tools", _processed),),
-        relies_on=((ToolRegistry, "process_tools"),),
-        digest="1610134bc86fc9c9",
     ),
     Patch(
         path=FastPath.SILENT_SPANS,

@@ -74,7 +74,9 @@ class ErrorRecord:
     @classmethod
     def from_exception(cls, error: BaseException, where: Phase) -> ErrorRecord:
         """Record the error that the SDK's wrapping hides; the traceback keeps the whole chain."""
-        cause = _root_cause(error)
+        cause = error
+        while isinstance(inner := getattr(cause, "original_exception", None), BaseException) and inner is not cause:
+            cause = inner  # the error inside the SDK's `EventLoopException`
         module = type(cause).__module__
         name = type(cause).__qualname__
         text = _printable("".join(traceback.format_exception(error)))
@@ -339,32 +341,19 @@ def _error_chain(error: BaseException) -> Iterator[BaseException]:
         pending.extend(item for item in reversed(inner) if isinstance(item, BaseException))
 
 
-def _root_cause(error: BaseException) -> BaseException:
-    """The error inside the SDK's `EventLoopException` wrappers; any other error is returned as it is."""
-    while True:
-        inner = getattr(error, "original_exception", None)
-        if not isinstance(inner, BaseException) or inner is error:
-            return error
-        error = inner
-
-
-def _server_of(error: BaseException) -> str | None:
-    """Scheme, host and port of the request that failed, where an error of httpx or openai has one."""
-    try:
-        url = urlsplit(str(error.request.url))  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError, ValueError):  # httpx raises where there was no request
-        return None
-    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.scheme and url.netloc else None
-
-
 def message_of(error: BaseException) -> str:
     """The error's text, with the server that an HTTP client's error leaves out.
 
     For a pydantic error, its first complaint in one line: field, problem, value.
     """
     if not isinstance(error, ValidationError):
-        text, server = str(error), _server_of(error)
-        return text if server is None or server in text else f"{text} ({server})"
+        text = str(error)
+        try:  # an error of httpx or openai has its request
+            url = urlsplit(str(error.request.url))  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError, ValueError):  # httpx raises where there was no request
+            return text
+        server = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+        return f"{text} ({server})" if url.scheme and url.netloc and server not in text else text
     found = error.errors(include_url=False)
     first, said = found[0], found[0]["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error":

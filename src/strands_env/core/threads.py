@@ -47,10 +47,10 @@ class DaemonThreads:
         Cancelling this leaves the thread behind: it keeps its place until the function returns, and its result is lost.
         """
         await self._take_place()
-        # No frame that the function's error goes through may hold the future, which holds the error.
-        return await self._started(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        # No variable for the future, which holds the function's error: core/garbage.py
+        return await self._start(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 
-    def _started(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _start(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         try:
@@ -63,10 +63,10 @@ class DaemonThreads:
 
     def _work(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
-            loop.call_soon_threadsafe(_settle, future, *self._outcome(call))
-        del future  # breaks a reference cycle with the error, as `concurrent.futures` does
+            loop.call_soon_threadsafe(_settle, future, *self._call(call))
+        del future  # no cycle with its error: core/garbage.py
 
-    def _outcome(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    def _call(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         try:
             return call(), None
         except BaseException as error:  # whatever it raises belongs to the caller, SystemExit included
@@ -119,9 +119,9 @@ class OneThread(DaemonThreads):
 
         A cancelled call that has not begun never begins; one that has begun holds up those behind it.
         """
-        return await self._started(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
+        return await self._start(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
 
-    def _started(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _start(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._calls is None:

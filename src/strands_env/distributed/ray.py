@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strands_env.core import Action, StepResult
-from strands_env.core.deadline import escaped
+from strands_env.core.deadline import wrap_exit
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerLostError, WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, pack, unpack
@@ -52,7 +52,7 @@ class _RolloutActor:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            answer = pack(escaped(error))
+            answer = pack(wrap_exit(error))
         return answer, self._environment
 
     async def alive(self) -> None:

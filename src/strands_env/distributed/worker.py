@@ -17,7 +17,7 @@ import subprocess
 import sys
 from typing import Any
 
-from strands_env.core.deadline import escaped
+from strands_env.core.deadline import wrap_exit
 from strands_env.core.rollout import LocalExecutor
 from strands_env.distributed.errors import WorkerSetupError
 from strands_env.distributed.messages import Recipe, make_runner, pack, read_message, write_message
@@ -83,7 +83,7 @@ async def _run(runner: LocalExecutor, writer: asyncio.StreamWriter, number: int,
     except Exception as error:
         data = pack(error)
     except BaseException as error:  # whatever it is, the other side waits for an answer
-        data = pack(escaped(error))
+        data = pack(wrap_exit(error))
     write_message(writer, ("answer", number, data))
 
 

@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from strands_env.core.jsonable import redacted
+from strands_env.core.jsonable import redact
 from strands_env.core.types import Action
 from strands_sglang import exceptions
 from strands_sglang.backends import (
@@ -74,7 +74,7 @@ class Recorder:
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any]) -> None:
-        self._options = {name: value for name, value in redacted(dict(options)).items() if name != "base_url"}
+        self._options = {name: value for name, value in redact(dict(options)).items() if name != "base_url"}
         self._path = Path(path)
         if self._path.exists():
             raise RecordingError(f"{str(path)!r} exists already: give another file to record to")
@@ -102,7 +102,7 @@ class Recorder:
         head = self._write(
             format=FORMAT,
             options=self._options,
-            model=redacted(dict(model)),
+            model=redact(dict(model)),
             seeded=seeded,
             tokenizer=packed,
             vision=_packed_vision(expander),
@@ -352,7 +352,7 @@ def _plain_request(request: GenerateRequest) -> dict[str, Any]:
         "sampling_mask": request.sampling_mask,
         "images": [hashlib.sha256(image.encode()).hexdigest() for image in request.images],
         "constrain_answer_only": request.constrain_answer_only,
-        "fields": redacted(dict(request.fields)),
+        "fields": redact(dict(request.fields)),
     }
 
 

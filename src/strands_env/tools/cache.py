@@ -49,7 +49,7 @@ def cached(
     for name, value in (("ttl", ttl), ("lease", lease), ("max_bytes", max_bytes)):
         if not value > 0:
             raise ValueError(f"{name} must be a positive number, got {value!r}")
-    inner = with_limits(tool, timeout=None, max_output_chars=None, max_events=None)
+    inner = with_limits(tool, timeout=None, max_output_chars=None)
     return CachedTool(inner, _Results(Path(path), ttl, lease, max_bytes))
 
 

@@ -36,8 +36,6 @@ class FastPath(StrEnum):
     `strands_env/core/sdk_patches.py`, as the others below."""
     SHARED_HISTORY = "shared_history"
     """The SDK shares the history with models that only read it; plainly, it copies it twice a turn."""
-    TIDY_TOOLS = "tidy_tools"
-    """Tools are registered in a loop; plainly, by a closure that keeps them until a garbage collection."""
     SILENT_SPANS = "silent_spans"
     """The history is written as JSON for spans that record; plainly, for all."""
 

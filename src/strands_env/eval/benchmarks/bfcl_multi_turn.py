@@ -150,7 +150,7 @@ class MultiTurnEnv(Environment):
         held_back = world.entry.get("missed_function", {})
         for turn, messages in enumerate(world.entry["question"]):
             for function in held_back.get(str(turn), ()):
-                agent.tool_registry.register_tool(self._limited(as_tool(function, _simulated)))
+                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, _simulated)))
             prompt = "\n\n".join(message["content"] for message in messages)
             world.replies = 0
             result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)

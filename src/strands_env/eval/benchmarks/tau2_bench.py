@@ -241,7 +241,7 @@ class Tau2Env(Environment):
             task = action.task_context.model_dump()["task"]
             episode = await asyncio.to_thread(Tau2Episode, self.domain, task, self.max_steps, self.max_errors)
         except Exception as error:
-            return self._failed(error, Phase.SETUP)
+            return self._fail(error, Phase.SETUP)
         _episode.set(episode)
         return await super().step(action, cancel_signal=cancel_signal)
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from strands_env.core import StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
-from strands_env.core.jsonable import changed
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.run.groups import GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
@@ -250,8 +249,8 @@ class Run:
 
     async def _sample(self, job: Job, sampler: SampleRunner) -> EvalSample:
         prompt, seed = job.prompt, self._options.sampling_seed
-        context = changed(prompt.action.task_context, {"id": f"{prompt.id}_{job.index}"})
-        action = changed(prompt.action, {"task_context": context})
+        context = prompt.action.task_context.model_copy(update={"id": f"{prompt.id}_{job.index}"})
+        action = prompt.action.model_copy(update={"task_context": context})
         identity = {"prompt_id": prompt.id, "task_digest": prompt.digest, "place": prompt.place}
         own = None if seed is None else sample_seed(seed, prompt, job.index)
         return await sampler.sample(action, self._retried, seed=own, id=job.id, index=job.index, **identity)

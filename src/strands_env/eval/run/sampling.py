@@ -22,7 +22,6 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.core.deadline import within
-from strands_env.core.jsonable import changed
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
@@ -175,7 +174,8 @@ class SampleRunner:
         started = time.perf_counter()
         seeded = action
         if seed is not None:
-            seeded = changed(action, {"task_context": changed(action.task_context, {SEED_FIELD: seed})})
+            context = action.task_context.model_copy(update={SEED_FIELD: seed})
+            seeded = action.model_copy(update={"task_context": context})
         attempts = 0
         while True:
             attempts += 1

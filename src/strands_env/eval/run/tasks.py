@@ -14,16 +14,15 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from strands_env.core import Action, TaskContext
+from strands_env.core import Action
 from strands_env.core.deadline import is_closing
-from strands_env.core.jsonable import canonical, changed, copied, digest, is_json, plain
+from strands_env.core.jsonable import canonical, digest, plain
 from strands_env.core.seeds import derive_seed
 from strands_env.eval.errors import DatasetError
 
 AHEAD = 64
 """Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
 
-_IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
@@ -163,10 +162,7 @@ def task_digest(action: Action) -> str:
 def copy_of(action: Action) -> Action:
     """A deep copy of a task."""
     try:
-        context = action.task_context
-        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
-        copies = {name: copied(value) for name, value in fields.items() if type(value) not in _IMMUTABLE}
-        return changed(action, {"message": copied(action.message), "task_context": changed(context, copies)})
+        return action.model_copy(deep=True)
     except Exception as error:  # of any object's own copying
         raise DatasetError(
             f"the task {_name(action)} cannot be copied for a rollout: {type(error).__name__}: {error}; keep such "
@@ -175,16 +171,8 @@ def copy_of(action: Action) -> Action:
 
 
 def _content(action: Action) -> bytes:
-    """The task as canonical JSON; most tasks are JSON already, and need no dump first."""
-    is_named, context = _is_named(action), action.task_context
-    if type(action) is Action and type(context) is TaskContext:
-        fields = {**context.__dict__, **(context.__pydantic_extra__ or {})}
-        if not is_named:
-            del fields["id"]
-        if is_json(action.message) and is_json(fields):
-            with suppress(TypeError):  # a lone surrogate, or an integer of more than 64 bits
-                return canonical({"message": action.message, "task_context": fields})
-    exclude = None if is_named else {"task_context": {"id"}}
+    """The task as canonical JSON."""
+    exclude = None if _is_named(action) else {"task_context": {"id"}}
     return canonical(plain(action.model_dump(exclude=exclude), "action"))
 
 
