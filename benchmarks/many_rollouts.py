@@ -2,7 +2,7 @@
 
     python -m benchmarks.many_rollouts [--crowds 200 1000 5000] [--turns 6] [--tokens 2000] [--no-ray]
 
-Whole rollouts of an `Environment` with `SGLangModel` run against the scripted server of `provider_floor`, which has a
+Whole rollouts of an `Environment` with `SGLangModel` run against the scripted server of `rollouts`, which has a
 process of its own. Each measurement runs in a fresh process, warmed up, with the garbage collection of our own worker
 processes (`tune_garbage_collection`):
 
@@ -12,8 +12,7 @@ processes (`tune_garbage_collection`):
   time between two answers of a rollout that the server did not hold the request.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
-- **long**: one episode of 400 turns. CPU of a turn around turns 10 and 400, beside `null`, an episode of a model that
-  does nothing, and the floor: the requests without SDK and provider, where only the bytes of the prompt grow.
+- **long**: one episode of 400 turns: CPU of a turn around turns 10 and 400.
 """
 
 from __future__ import annotations
@@ -34,14 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.provider_floor import (
+from benchmarks.rollouts import (
     MOST_NEW_TOKENS,
     QUESTION,
     REPLY_TOKENS,
     SYSTEM,
-    floor_model,
     library,
-    null_model,
     scripted_server,
     words,
 )
@@ -92,7 +89,7 @@ class TimedClient(SGLangClient):
 
 @functools.cache
 def tokenizer_in(folder: str) -> Any:
-    """The tokenizer of `provider_floor`."""
+    """The tokenizer of `rollouts`."""
     if "transformers" not in sys.modules:  # it would load torch: 300 MB and seconds
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     from transformers import AutoTokenizer
@@ -100,10 +97,10 @@ def tokenizer_in(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def environment(client: Any, turns: int, folder: str, result: str, factory: Any = None) -> Environment:
-    """An environment with the tool of `provider_floor`; its models are `SGLangModel` unless there is a factory."""
+def environment(client: Any, turns: int, folder: str, result: str) -> Environment:
+    """An environment with the tool of `rollouts`."""
     params = {"max_new_tokens": MOST_NEW_TOKENS + turns}  # by which the server knows the last turn
-    factory = factory or sglang_model_factory(client=client, tokenizer=tokenizer_in(folder), sampling_params=params)
+    factory = sglang_model_factory(client=client, tokenizer=tokenizer_in(folder), sampling_params=params)
     return library(result)(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
 
 
@@ -232,47 +229,18 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def long(order: dict[str, Any]) -> dict[str, Any]:
-    """CPU ms of an early and a late turn: of a whole episode, of one whose model does nothing, of the floor."""
-    import aiohttp
-    from tokenizers import Tokenizer
-
-    turns, result = order["turns"], order["result"]
-
-    def early_and_late(marks: list[float]) -> dict[str, float]:
-        costs = [1000 * (later - earlier) for earlier, later in itertools.pairwise(marks)]
-        early = statistics.median(costs[10 - WINDOW // 2 : 10 + WINDOW // 2])
-        return {"turn_10": round(early, 3), "last": round(statistics.median(costs[-WINDOW:]), 3)}
-
+    """CPU ms of an early and a late turn of a whole episode."""
+    turns = order["turns"]
     async with TimedClient(order["url"]) as client:
-        env = environment(client, turns, order["folder"], result)
+        env = environment(client, turns, order["folder"], order["result"])
         await gather(env.rollout, 1)
         client.cpu.clear()
         results = await gather(env.rollout, 1)
-        tokens, marks = len(results[0].observation.tokens.token_ids), client.cpu
-    null: list[float] = []
-
-    def nothing() -> Any:
-        model = null_model(turns)
-        sample = model.sample
-
-        async def marked(messages: Any) -> tuple[str, bool]:
-            null.append(time.process_time())
-            return await sample(messages)
-
-        model.sample, model.only_reads_messages = marked, True
-        return model
-
-    await gather(environment(None, turns, order["folder"], result, nothing).rollout, 1)
-    async with aiohttp.ClientSession() as session:
-        tokenizer = Tokenizer.from_file(str(Path(order["folder"]) / "tokenizer.json"))
-        model = floor_model(turns, tokenizer, session, f"{order['url']}/generate")
-        floor = []
-        for number in range(turns):
-            block = {"toolResult": {"content": [{"text": result}]}} if number else {"text": QUESTION}
-            await model.sample([{"content": [block]}])
-            floor.append(time.process_time())
-    costs = {"environment": marks, "null": null, "floor": floor}
-    return {"turns": turns, "tokens": tokens} | {name: early_and_late(each) for name, each in costs.items()}
+    costs = [1000 * (later - earlier) for earlier, later in itertools.pairwise(client.cpu)]
+    early = statistics.median(costs[10 - WINDOW // 2 : 10 + WINDOW // 2])
+    late = statistics.median(costs[-WINDOW:])
+    tokens = len(results[0].observation.tokens.token_ids)
+    return {"turns": turns, "tokens": tokens, "turn_10": round(early, 3), "last": round(late, 3)}
 
 
 def keep_to(cores: list[int], process: psutil.Process) -> None:

@@ -4,7 +4,7 @@
 
 Each benchmark runs as `python -m benchmarks.NAME`. The lines it prints that are JSON objects are its figures; they are
 kept in `benchmarks/results/NAME.json`. `--no-run` uses what is kept. The tables go to the standard output, and with
-`--write` between the two markers of a document, beside a plot of cost against length.
+`--write` between the two markers of a document.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FAST_PATHS = "pieces history_memory held_paths shared_prompts shared_history silent_spans flat_loop"
 BENCHMARKS = {
-    "provider_floor": "provider_floor",
-    "fast_paths": f"provider_floor --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
-    "transport": "transport",
+    "rollouts": "rollouts",
+    "fast_paths": f"rollouts --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
     "many_rollouts": "many_rollouts",
     "evaluator": "evaluator",
     "kills": "evaluator --kills 20 --executor inline processes ray",
     "chaos": "chaos",
     "gateway": "gateway",
     "containers": "containers --episodes 200 --kills 500",
-    "prompt_logprobs": "prompt_logprobs",
-    "engine": "engine",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
 BEGIN, END = "<!-- figures: written by benchmarks/table.py -->", "<!-- end of figures -->"
@@ -171,31 +168,6 @@ def write_between(document: str, text: str) -> str:
     return f"{document[: start + len(BEGIN)]}\n\n{text}\n\n{document[end:]}"
 
 
-def plot(provider: Mapping[str, Any], path: Path) -> None:
-    """Draw what a turn costs beyond the null loop against the length of its trajectory.
-
-    Args:
-        provider: Figures of `provider_floor`.
-        path: The picture, by its ending SVG or PNG.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from benchmarks.provider_floor import SIZES
-    from matplotlib import pyplot
-
-    sizes = [size for size in SIZES if size in provider["sizes"]]
-    figure, axes = pyplot.subplots(figsize=(6.5, 4))
-    for arm in provider["sizes"][sizes[0]]["cost"]:
-        costs = [provider["sizes"][size]["cost"].get(arm) for size in sizes]
-        axes.plot([SIZES[size][0] / 1000 for size in sizes], costs, marker="o", label=arm)
-    axes.set(xlabel="tokens of the trajectory (thousands)", ylabel="CPU ms a turn beyond the null loop", ylim=(0, None))
-    axes.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default {' '.join(BENCHMARKS)}")
@@ -215,10 +187,6 @@ def main() -> None:
     text = "\n\n".join(section(name, figures) for name, figures in kept.items())
     print(text)
     if args.write:
-        if "cost" in next(iter(kept.get("provider_floor", {}).get("sizes", {}).values()), {}):
-            picture = args.write.with_suffix(".svg")
-            plot(kept["provider_floor"], picture)
-            text = f"![Cost of a turn against the length of its trajectory]({picture.name})\n\n{text}"
         args.write.write_text(write_between(args.write.read_text(encoding="utf-8"), text), encoding="utf-8")
     if failed:
         raise SystemExit(f"not all well: {', '.join(failed)}")

@@ -1,27 +1,22 @@
-"""Costs of the provider beside the least that any exact provider has to do.
+"""Costs of whole rollouts beside strands-sglang, through an `Environment`, through slime, and over vLLM.
 
-    python -m benchmarks.provider_floor [--passes 5] [--sizes 3k 36k 90k] [--arms null floor ours] [--tuned]
-    python -m benchmarks.provider_floor --arms environment --without all pieces flat_loop   # what each fast path saves
+    python -m benchmarks.rollouts [--passes 5] [--sizes 3k 36k 90k] [--arms ours upstream]
+    python -m benchmarks.rollouts --arms environment --without all pieces flat_loop   # what each fast path saves
 
 Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too, and has
 loaded the tokenizer with transformers, as training and evaluation do: the garbage collector walks what was imported.
 
-- `null`: the SDK's loop over a model that does nothing;
-- `floor`: encode the new text with the Rust tokenizer, post the ids with aiohttp as bytes that grow, parse the answer
-  with orjson, keep ids and log-probabilities, decode once;
-- `ours`: `SGLangModel`;
+- `ours`: an `Agent` with `SGLangModel`;
 - `vllm`: the same over vLLM's protocol, with answers in the shape of a genuine vLLM 0.32;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
-- `upstream`: strands-sglang in a virtual environment of its own, made on the first run under `.cache`;
+- `upstream`: an `Agent` with strands-sglang, in a virtual environment of its own, made on the first run under `.cache`;
 - `--without NAME`: `environment` with one fast path turned off, or all of them; what it saves is `1 - with / without`
   of a pass.
 
 Every pass runs all arms of a size one after the other; the order changes from pass to pass, so that a slow minute hits
-all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes. A cost is what a
-provider inside the SDK's loop takes beyond `null` in the same pass; arms that run that loop in another way have none,
-and whole rollouts are compared instead. With `--tuned` every arm collects garbage as `docs/performance.md` tells users
-to set it in a process that only runs rollouts.
+all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes; ratios are medians of
+the ratios within a pass.
 """
 
 from __future__ import annotations
@@ -36,8 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from array import array
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -52,9 +46,9 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-PROVIDERS = ("floor", "ours", "vllm", "upstream")  # inside the SDK's own loop
-ARMS = ("null", *PROVIDERS, "environment", "slime")
+ARMS = ("ours", "vllm", "upstream", "environment", "slime")
 RATIOS = (
+    ("vllm_over_sglang", "vllm", "ours"),
     ("environment_over_upstream", "environment", "upstream"),
     ("slime_over_environment", "slime", "environment"),
 )
@@ -85,91 +79,6 @@ def words(count: int, seed: int) -> str:
 
 
 # ---- arms ------------------------------------------------------------------------------------------------------------
-
-
-def reply_events(text: str, call: bool, number: int) -> list[Any]:
-    """The SDK's stream events of a reply."""
-    events: list[Any] = [
-        {"messageStart": {"role": "assistant"}},
-        {"contentBlockStart": {"start": {}}},
-        {"contentBlockDelta": {"delta": {"text": text}}},
-        {"contentBlockStop": {}},
-    ]
-    if call:
-        events += [
-            {"contentBlockStart": {"start": {"toolUse": {"toolUseId": f"call{number:05d}", "name": "search"}}}},
-            {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps({"query": QUERY})}}}},
-            {"contentBlockStop": {}},
-        ]
-    events.append({"messageStop": {"stopReason": "tool_use" if call else "end_turn"}})
-    usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
-    events.append({"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}})
-    return events
-
-
-def null_model(turns: int) -> Any:
-    """A model that does nothing."""
-    from strands.models import Model
-
-    class NullModel(Model):
-        calls = 0
-
-        def update_config(self, **model_config: Any) -> None:
-            """Nothing to configure."""
-
-        def get_config(self) -> dict[str, Any]:
-            return {}
-
-        def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
-
-        async def sample(self, messages: Any) -> tuple[str, bool]:
-            """The text of the next reply, and whether it calls the tool."""
-            return words(40, 0), self.calls < turns
-
-        async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            self.calls += 1
-            for event in reply_events(*await self.sample(messages), self.calls):
-                yield event
-
-    return NullModel()
-
-
-def floor_model(turns: int, tokenizer: Any, session: Any, url: str) -> Any:
-    """The least that an exact provider has to do."""
-    import orjson
-
-    model = null_model(turns)
-    ids, logprobs = array("i"), array("d")
-    prompt = b""
-    headers = {"Content-Type": "application/json"}
-    head = (
-        b'{"rid":"%032x","sampling_params":{"max_new_tokens":%d,"skip_special_tokens":false},"return_logprob":true,'
-        b'"logprob_start_len":-1,"stream":false,"input_ids":['
-    )
-
-    async def sample(messages: Any) -> tuple[str, bool]:
-        nonlocal prompt
-        content = messages[-1]["content"][0]
-        text = content["toolResult"]["content"][0]["text"] if "toolResult" in content else SYSTEM + content["text"]
-        new = tokenizer.encode(
-            f"\n<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-            add_special_tokens=False,
-        ).ids
-        ids.extend(new)
-        prompt += (b"," if prompt else b"") + orjson.dumps(new)[1:-1]
-        body = b"%b%b]}" % (head % (random.getrandbits(128), MOST_NEW_TOKENS + turns), prompt)
-        async with session.post(url, data=body, headers=headers) as response:
-            answer = orjson.loads(await response.read())
-        sampled = answer["output_ids"]
-        ids.extend(sampled)
-        logprobs.extend([entry[0] for entry in answer["meta_info"]["output_token_logprobs"]])
-        prompt += b"," + orjson.dumps(sampled)[1:-1]
-        decoded = tokenizer.decode(sampled, skip_special_tokens=False)
-        return decoded.partition("<tool_call>")[0], "<tool_call>" in decoded
-
-    model.sample = sample
-    return model
 
 
 def agent_of(model: Any, result: str) -> Any:
@@ -241,25 +150,11 @@ async def slime_rollouts(url: str, folder: str, agents: int, result: str, tokens
         hf_checkpoint=folder,
         partial_rollout=False,
         library=library(result),
-        strands_env_factory="benchmarks.provider_floor.make_library",
+        strands_env_factory="benchmarks.rollouts.make_library",
         strands_env_model_options={"request_fields": {"priority": turns}},  # tells the server when to end
     )
     params = {"max_new_tokens": 2 * tokens, "temperature": 1.0, "top_p": 1.0, "stop": None}  # of the whole response
     return list(await asyncio.gather(*(slime.generate(args, Sample(n), dict(params)) for n in range(agents))))
-
-
-class Collections:
-    """The time that the garbage collector took; it grows with what a process has imported."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        gc.callbacks.append(self._at)
-
-    def _at(self, phase: str, info: dict[str, int]) -> None:
-        self.seconds += time.process_time() if phase == "stop" else -time.process_time()
-
-
-COLLECTIONS = Collections()
 
 
 def replies(messages: list[Any]) -> int:
@@ -267,97 +162,54 @@ def replies(messages: list[Any]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
-async def run_size(arm: str, order: dict[str, Any], load: Callable[[], Any]) -> dict[str, float]:
+async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
     """One pass of an arm: CPU milliseconds per turn."""
-    import aiohttp
+    from strands_sglang import SGLangClient, SGLangModel
 
     tokens, turns, agents = order["tokens"], order["turns"], order["agents"]
     url, room = order["url"], MOST_NEW_TOKENS + turns
     result = words(order["result_words"], 1)
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) if arm == "floor" else None
-    client = None
-    if arm in ("ours", "environment", "upstream"):
-        from strands_sglang import SGLangClient
-
-        client = SGLangClient(base_url=url)
-    elif arm == "vllm":
-        from strands_sglang.backends.vllm import VLLMClient
-
-        client = VLLMClient(base_url=url)
-
-    def model() -> Any:
-        if arm == "null":
-            return null_model(turns)
-        if arm == "floor":
-            return floor_model(turns, load(), session, f"{url}/generate")
-        from strands_sglang import SGLangModel
-
-        return SGLangModel(client=client, tokenizer=load(), sampling_params={"max_new_tokens": room})
-
+    if arm == "vllm":
+        from strands_sglang import VLLMClient as Client
+    else:
+        Client = SGLangClient
+    client = Client(base_url=url)
+    started = time.process_time()
     if arm == "slime":
-        load()
-        collecting = COLLECTIONS.seconds
-        wall, started = time.perf_counter(), time.process_time()
         samples = await slime_rollouts(url, order["folder"], agents, result, tokens, turns)
-        spent, wall = time.process_time() - started, time.perf_counter() - wall
+        spent = time.process_time() - started
         assert all(each.status is Sample.Status.COMPLETED for each in samples), samples[0].metadata
         taken = [each.metadata["strands_env"]["metrics"]["model_calls"] for each in samples]
         length = len(samples[0].tokens)
     elif arm == "environment":
-        tokenizer = load()
-        collecting = COLLECTIONS.seconds
-        wall, started = time.perf_counter(), time.process_time()
         results = await rollouts(client, tokenizer, agents, result, room)
-        spent, wall = time.process_time() - started, time.perf_counter() - wall
+        spent = time.process_time() - started
         assert all(each.error is None and each.reward.reward == 1.0 for each in results), results[0].error
         taken = [replies(each.observation.messages) for each in results]
         length = len(results[0].observation.tokens.token_ids)
     else:
-        models = [model() for _ in range(agents)]
+        params = {"max_new_tokens": room}
+        models = [SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params) for _ in range(agents)]
         made = [agent_of(each, result) for each in models]
-        collecting = COLLECTIONS.seconds
-        wall, started = time.perf_counter(), time.process_time()
+        started = time.process_time()
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
-        spent, wall = time.process_time() - started, time.perf_counter() - wall
+        spent = time.process_time() - started
         taken = [replies(each.messages) for each in made]
-        length = 0 if client is None else len(getattr(models[0], "rollout", None) or models[0].token_manager)
-    collecting = COLLECTIONS.seconds - collecting
+        length = len(getattr(models[0], "rollout", None) or models[0].token_manager)
+    await client.close()
     assert taken == [turns] * agents, f"{arm}: turns {sorted(set(taken))}, expected {turns}"
-    if client is not None or arm == "slime":
-        assert abs(length - tokens) < 0.1 * tokens, f"{arm}: {length} tokens, expected {tokens}"
-    if client is not None:
-        await client.close()
-    if session is not None:
-        await session.close()
-    seconds = {"cpu_ms": spent, "gc_ms": collecting, "wall_ms": wall}
-    return {name: 1000 * value / (turns * agents) for name, value in seconds.items()}
+    assert abs(length - tokens) < 0.1 * tokens, f"{arm}: {length} tokens, expected {tokens}"
+    return 1000 * spent / (turns * agents)
 
 
-def work(arm: str, folder: str, profile: str | None, is_tuned: bool) -> None:
+def work(arm: str, folder: str) -> None:
     """Run passes as they are ordered on standard input, one JSON line each."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    passes = 0
-
-    def load() -> Any:
-        return tokenizer.backend_tokenizer if arm == "floor" else tokenizer
-
     for line in sys.stdin:
-        order, passes = {**json.loads(line), "folder": folder}, passes + 1
-        if is_tuned and passes == 2:  # behind the warm-up, which imports and loads
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(1_000, 10_000)
-        if profile and order.get("measured"):
-            import cProfile
-
-            profiler = cProfile.Profile(time.process_time)
-            figures = profiler.runcall(asyncio.run, run_size(arm, order, load))
-            profiler.dump_stats(profile)
-        else:
-            figures = asyncio.run(run_size(arm, order, load))
-        print(json.dumps(figures), flush=True)
+        order = {**json.loads(line), "folder": folder}
+        print(json.dumps(asyncio.run(run_size(arm, order, tokenizer))), flush=True)
 
 
 # ---- the scripted server ---------------------------------------------------------------------------------------------
@@ -516,8 +368,8 @@ class Worker:
             env=environment,
         )
 
-    def ask(self, order: dict[str, Any]) -> dict[str, float]:
-        """Run one pass."""
+    def ask(self, order: dict[str, Any]) -> float:
+        """Run one pass: CPU milliseconds per turn."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -525,8 +377,7 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"an arm ended: {self.process.args!r}")
-        figures: dict[str, float] = json.loads(line)
-        return figures
+        return float(json.loads(line))
 
     def close(self) -> None:
         """End it."""
@@ -575,58 +426,34 @@ def measure(args: argparse.Namespace, folder: str, url: str) -> dict[str, Any]:
                     print(f"upstream is left out: {version}", file=sys.stderr)
                     continue
             kind, _, plain = arm.partition("without ")
-            extra = ["--profile", args.profile] if args.profile and arm == args.profiled else []
-            extra += ["--tuned"] if args.tuned else []
-            more = ("--work", kind or "environment", folder, *extra)
+            more = ("--work", kind or "environment", folder)
             workers[arm] = Worker(python or "", *more, ours=arm != "upstream", plain=plain)
         sizes = {}
         for size in args.sizes:
             for worker in workers.values():  # warm up
                 worker.ask({**order_of(size, url), "agents": 2})
-            passes: list[dict[str, dict[str, float]]] = []
+            passes: list[dict[str, float]] = []
             for number in range(args.passes):
                 turn = list(workers)[number % len(workers) :] + list(workers)[: number % len(workers)]
-                order = {**order_of(size, url), "measured": True}
-                passes.append({arm: workers[arm].ask(order) for arm in turn})
+                passes.append({arm: workers[arm].ask(order_of(size, url)) for arm in turn})
             sizes[size] = summary(passes)
     finally:
         for worker in workers.values():
             worker.close()
-    return {"upstream": version, "passes": args.passes, "tuned": args.tuned, "sizes": sizes}
+    return {"upstream": version, "passes": args.passes, "sizes": sizes}
 
 
-def summary(passes: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Medians of the passes, and of the costs and ratios within each."""
+def summary(passes: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians of the passes, and of the ratios within each."""
     arms = sorted(passes[0], key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
-    total = [{arm: each[arm]["cpu_ms"] for arm in arms} for each in passes]
-    beside = [{arm: each[arm]["cpu_ms"] - each[arm]["gc_ms"] for arm in arms} for each in passes]
-    figures: dict[str, Any] = {arm: median(each[arm] for each in total) for arm in arms}
-    figures["collecting"] = {arm: median(each[arm]["gc_ms"] for each in passes) for arm in arms}
+    figures: dict[str, Any] = {arm: median(each[arm] for each in passes) for arm in arms}
     for name, arm, other in RATIOS:
         if arm in arms and other in arms:
-            figures[name] = median(each[arm] / each[other] for each in total)
+            figures[name] = median(each[arm] / each[other] for each in passes)
     saved = [arm for arm in arms if arm not in ARMS and "environment" in arms]
     if saved:
-        figures["saves"] = {arm: median((1 - each["environment"] / each[arm] for each in total), 3) for arm in saved}
-    if "null" in arms:
-        costs = costs_of(total)
-        if "vllm" in arms and "ours" in arms:
-            figures["vllm_over_sglang"] = median(each["vllm"] / each["ours"] for each in costs)
-        figures["cost"] = {arm: median(each[arm] for each in costs) for arm in costs[0]}
-        if "floor" in arms:
-            figures["over_floor"] = over_floor(costs)
-            figures["over_floor_without_collections"] = over_floor(costs_of(beside))
+        figures["saves"] = {arm: median((1 - each["environment"] / each[arm] for each in passes), 3) for arm in saved}
     return figures
-
-
-def costs_of(passes: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Costs of each provider beyond the null loop."""
-    return [{arm: each[arm] - each["null"] for arm in PROVIDERS if arm in each} for each in passes]
-
-
-def over_floor(costs: list[dict[str, float]]) -> dict[str, float]:
-    """Median ratio to the floor's cost in the same pass."""
-    return {arm: median(each[arm] / each["floor"] for each in costs) for arm in costs[0]}
 
 
 def main() -> None:
@@ -635,11 +462,6 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--without", nargs="+", default=[], metavar="FAST_PATH", help="fast paths, or all")
-    parser.add_argument(
-        "--tuned", action="store_true", help="garbage collection as in a process that only runs rollouts"
-    )
-    parser.add_argument("--profile", help="write a profile of one arm to this file")
-    parser.add_argument("--profiled", choices=ARMS, default="ours", help="that arm")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -647,12 +469,12 @@ def main() -> None:
         serve(args.serve)
         return
     if args.work:
-        work(*args.work, args.profile, args.tuned)
+        work(*args.work)
         return
     if args.quick:
         args.passes, args.sizes = 1, ["3k"]
     with scripted_server() as (folder, url, _):
-        print_figures("provider_floor", **measure(args, folder, url))
+        print_figures("rollouts", **measure(args, folder, url))
 
 
 if __name__ == "__main__":
