@@ -24,7 +24,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from strands_sglang import SGLangClient
+from strands_sglang import SGLangClient, get_tokenizer
+from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.backends.http.server import ServerClient
 from tests.conftest import ROOT
 from tests.integration.servers import VLLM_SCHEME, Server, SGLangServer
@@ -121,11 +122,11 @@ def sglang_tokenizer(request: pytest.FixtureRequest, sglang_server: SGLangServer
 
 
 def _tokenizer(request: pytest.FixtureRequest, server: Server) -> Any:
-    transformers = pytest.importorskip("transformers", reason="the extra 'hf' or 'local' is not installed")
+    pytest.importorskip("transformers", reason="the extra 'hf' or 'local' is not installed")
     path = request.config.getoption("--sglang-tokenizer") or server.tokenizer_path
     try:
-        return transformers.AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+        return get_tokenizer(path)  # which knows `tiny` and `smollm2` too
+    except ModelLoadError as error:
         pytest.skip(f"the tokenizer {path!r} cannot be loaded here ({error}); name another with --sglang-tokenizer")
 
 

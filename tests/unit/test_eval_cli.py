@@ -64,6 +64,18 @@ def test_an_evaluator_class_and_a_hook_of_plain_options(tmp_path):
     assert answers == {"scripted"}
 
 
+def test_the_scripted_backend_calls_tools(tmp_path, capsys):
+    replies = json.dumps([{"tool": "calculator", "input": {"expression": "2 + 2"}}, "It is 4."])
+    options = ["--backend", "scripted", "--limit", "1", "-n", "2", "-q", "-o", str(tmp_path)]
+    assert evaluate("arithmetic", *options, "--script", replies) == 0
+    for sample in read_results(tmp_path):
+        assert sample.step_result.observation.metrics["tool_calls"] == 1
+        assert sample.step_result.observation.final_response == "It is 4."
+    for wrong in ('[{"tool": "calculator"}]', '[{"tool": "calculator", "input": {}}]', "[]"):
+        assert evaluate("arithmetic", *options[:-1], str(tmp_path / "x"), "--script", wrong) == 2
+    assert "--script: the last reply must be a text" in capsys.readouterr().err
+
+
 def test_an_environment_class_as_hook(tmp_path):
     assert evaluate(f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:PlainEnv", *FAST, "-o", str(tmp_path)) == 0
     assert [sample.reward for sample in read_results(tmp_path)] == [None] * 3

@@ -193,3 +193,12 @@ def test_a_value_without_content_under_a_number_is_told_by_name():
 def test_of_long_values_the_part_that_differs_is_shown():
     (line,) = differences({"prompt": "x" * 999 + "old" + "y" * 999}, {"prompt": "x" * 999 + "new"})
     assert "old" in line and "new" in line and len(line) < 400
+
+
+async def test_tasks_that_share_an_id_are_announced(caplog):
+    evaluator = Evaluator(FakeEnv, output_path=None)
+    await evaluator.run([task("a"), task("b"), task("a"), task("a")])
+    assert evaluator.note == "2 tasks have the id of another one, and count as a#2, a#3"
+    assert evaluator.note in caplog.text
+    await evaluator.run([task("a"), task("b")])
+    assert evaluator.note is None

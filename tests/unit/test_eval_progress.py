@@ -80,3 +80,25 @@ def test_a_broken_display_is_told_the_end_to_give_the_terminal_back():
     for call in ("start", "update", "finish"):
         guarded(call, ProgressState())
     assert display.calls == ["start", "finish"]
+
+
+def test_the_first_samples_to_finish_tell_how_long_the_rest_takes():
+    """Ten at a time, a second each: of a hundred samples 99 are left after one has finished."""
+    state = ProgressState(total=100, done=1, finished=1, running=10, busy_s=1.0)
+    assert state.eta == pytest.approx(9.9)
+    state = ProgressState(total=100, done=99, finished=99, running=10, busy_s=99.0)
+    assert state.eta == pytest.approx(1.0)
+
+
+async def test_a_run_tells_its_display_what_samples_took():
+    class Display:
+        def start(self, state: ProgressState) -> None:
+            self.state = state
+
+        def update(self, state: ProgressState) -> None: ...
+
+        def finish(self, state: ProgressState) -> None: ...
+
+    display = Display()
+    await Evaluator(lambda: FakeEnv(delay=0.01), output_path=None, progress=display).run(tasks(3))
+    assert display.state.finished == 3 and display.state.busy_s > 0

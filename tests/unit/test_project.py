@@ -94,3 +94,16 @@ def test_the_form_of_commit_messages(message: str, fits: bool) -> None:
 def test_the_citation_has_the_version_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["title"], citation["version"]) == (PROJECT["name"], PROJECT["version"])
+
+
+def test_the_integration_suite_knows_the_tokenizers_of_the_package() -> None:
+    pytest.importorskip("transformers")
+    from types import SimpleNamespace
+
+    from tests.integration.conftest import _tokenizer
+
+    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda name: "tiny"))
+    try:
+        assert len(_tokenizer(request, None)) > 0
+    except pytest.skip.Exception as skipped:
+        pytest.fail(str(skipped))

@@ -39,7 +39,12 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--top-k", type=int, metavar="K")
     model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one model call")
     model.add_argument("--sampling", type=json_object, metavar="JSON", help="further sampling parameters, or a file")
-    model.add_argument("--script", metavar="TEXT", help="answer of the backend scripted")
+    model.add_argument(
+        "--script",
+        metavar="TEXT",
+        help="answer of the backend scripted, or a JSON "
+        """list of its replies: texts, and calls as {"tool": NAME, "input": {...}}""",
+    )
     model.add_argument("--script-delay", type=number, metavar="S", help="seconds each of its calls takes")
     world = parser.add_argument_group("environment")
     world.add_argument(

@@ -227,6 +227,8 @@ def _show(
     if left_out:
         read = getattr(evaluator, "rows_read", 0)
         complain("eval", f"{left_out} of {read} rows left out: they lack what the benchmark needs (-v names them)")
+    if evaluator.note is not None:
+        complain("eval", f"note: {evaluator.note}")
     if complaint is not None:
         complain("eval", complaint)
     return status

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 from strands_env.backends import BACKENDS, model_factory_from_args
@@ -78,14 +80,17 @@ def make_model_factory(
     """The model factory for plain values.
 
     Args:
-        backend: A name of `strands_env.backends`, or `scripted` (answers always the same, for trying things).
+        backend: A name of `strands_env.backends`, or `scripted` (for trying things).
+        script: Its answer, always the same; or a JSON list of a rollout's replies, the last of which repeats: texts,
+            and tool calls as `{"tool": name, "input": {...}}`.
         script_delay: Seconds each call of the scripted model takes.
         tape: Records the calls of the models, or stands in for their backend.
     """
     if backend == "scripted":
         from strands_env.testing import ScriptedModel
 
-        return lambda: ScriptedModel(lambda messages: script, delay=script_delay)
+        replies = _read_script(script)
+        return lambda: ScriptedModel(chain(replies, repeat(replies[-1])), delay=script_delay)
 
     check_named_models(backend, model_id, tokenizer)
     options: dict[str, Any] = {}
@@ -120,6 +125,29 @@ def make_model_factory(
         raise EvalError(what_to_install(error) or str(error)) from error
     except (ValueError, StrandsSGLangError) as error:  # a `RecordingError` too
         raise EvalError(str(error)) from error
+
+
+def _read_script(script: str) -> list[Any]:
+    """The replies of the scripted backend; text that is not a JSON list is its only one."""
+    from strands_env.testing import call
+
+    try:
+        items = json.loads(script)
+    except ValueError:
+        return [script]
+    if not isinstance(items, list):
+        return [script]
+    replies = []
+    for item in items:
+        if isinstance(item, dict) and item.keys() == {"tool", "input"} and isinstance(item["input"], dict):
+            replies.append(call(str(item["tool"]), **item["input"]))
+        elif isinstance(item, str):
+            replies.append(item)
+        else:
+            raise EvalError(f'--script: a reply must be a text or {{"tool": NAME, "input": {{...}}}}, got {item!r}')
+    if not replies or not isinstance(replies[-1], str):
+        raise EvalError(f"--script: the last reply must be a text, which ends the rollout, got {script!r}")
+    return replies
 
 
 def _replayed(replay: Replay, **options: Any) -> ModelFactory:

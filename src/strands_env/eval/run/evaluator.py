@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Never
@@ -20,6 +21,8 @@ from strands_env.eval.run.tasks import Tasks, contained
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import LazySamples, ResultReader, RunConfig, StorePaths
 from strands_sglang.exceptions import refuse_unknown
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluator:
@@ -55,6 +58,7 @@ class Evaluator:
     Attributes:
         lost: Number of samples that the last run asked for and did not get.
         last_loss: The reason the last of them was lost, in words; None without one.
+        note: Tasks of the last run that share an id, in words; None where each has its own.
 
     Raises:
         TypeError: An unknown option, or an `env_factory` that cannot be called.
@@ -137,6 +141,7 @@ class Evaluator:
         self.results: CollectedResults = {}
         self.lost = 0
         self.last_loss: str | None = None
+        self.note: str | None = None
         self._run: Run | None = None
 
     # ---- what a subclass overrides -----------------------------------------------------------------------------------
@@ -189,6 +194,11 @@ class Evaluator:
             self.results = await run.run(self._sampler(executor))
         finally:
             self.lost, self.last_loss, self._run = run.failures, run.last_failure, None
+            self.note = None
+            if count := run.namer.renamed_count:
+                self.note = f"{count} tasks have the id of another one, and count as {', '.join(run.namer.renamed)}"
+                self.note += ", ..." if count > len(run.namer.renamed) else ""
+                logger.warning("benchmark=<%s> | %s", self.benchmark_name, self.note)
         return self.results
 
     def stop(self) -> None:

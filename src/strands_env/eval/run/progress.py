@@ -24,6 +24,7 @@ class ProgressState:
         done: Samples finished in this run and in the file.
         failures: Unscored samples of this run by termination reason.
         retries: Rollouts that were run again in this run.
+        finished, busy_s: Samples that ran to their end in this run, and the seconds that they took together.
         stopping: The run takes no new samples.
     """
 
@@ -35,6 +36,8 @@ class ProgressState:
     scored: int = 0
     reward_sum: float = 0.0
     retries: int = 0
+    finished: int = 0
+    busy_s: float = 0.0
     stopping: bool = False
     failures: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
@@ -59,7 +62,11 @@ class ProgressState:
         """Seconds to go; None while unknown."""
         if self.total is None or not self.rate:
             return None
-        return max(0, self.total - self.resumed - self.done) / self.rate
+        left = max(0, self.total - self.resumed - self.done)
+        if self.running and self.finished:
+            # By the time of a sample, for the first ones to finish say little of how many run side by side.
+            return left * self.busy_s / self.finished / min(self.running, max(left, 1))
+        return left / self.rate
 
     def count(self, sample: EvalSample) -> None:
         """Take a sample's reward, or its failure, into account."""

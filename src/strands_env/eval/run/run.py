@@ -73,6 +73,7 @@ class Run:
         # By prompt and index: a sample of this run, or offset and length of one in the file.
         self._results: dict[str, list[EvalSample | tuple[int, int] | None]] = {}
         self._failed_prompts: set[str] = set()
+        self.namer = TaskNamer()
         self.failures = 0
         self.last_failure: str | None = None
         self._same_failures: tuple[str, int] | None = ("", 0)  # of the first samples; None once one went otherwise
@@ -170,7 +171,7 @@ class Run:
 
     async def _jobs(self) -> AsyncGenerator[Job, None]:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
-        namer = TaskNamer()
+        namer = self.namer
         prompts = passed = 0
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
@@ -265,6 +266,8 @@ class Run:
         if self._options.keep_tokens and not self._has_said_no_tokens:
             self._check_tokens(sample)
         self._state.count(sample)
+        self._state.finished += 1
+        self._state.busy_s += sample.duration_s
         if self._writer is not None:
             await self._writer.append(sample)
             await self._save_time()

@@ -23,6 +23,9 @@ from strands_env.eval.errors import DatasetError
 AHEAD = 64
 """Tasks read ahead from an iterable whose next item may take time, such as a file or a download."""
 
+RENAMED = 3
+"""Tasks with the id of an earlier one that are named."""
+
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
@@ -203,6 +206,9 @@ class TaskNamer:
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
+        self.renamed: list[str] = []
+        """New ids of tasks whose own an earlier one has: the first of them."""
+        self.renamed_count = 0
 
     def name(self, action: Action) -> NamedTask:
         """Name the next task; `DatasetError` where it, or its id, cannot be stored."""
@@ -212,7 +218,12 @@ class TaskNamer:
             given.encode()
         except UnicodeEncodeError:
             raise DatasetError(f"the id {given!r} of a task cannot be stored: it holds half a surrogate pair") from None
-        return NamedTask(action=action, place=len(self._next), id=self._unused(given), digest=content)
+        name = self._unused(given)
+        if name != given and _is_named(action):  # the same task twice without an id is no accident
+            self.renamed_count += 1
+            if len(self.renamed) < RENAMED:
+                self.renamed.append(name)
+        return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
 
     def _unused(self, given: str) -> str:
         name = given
