@@ -21,7 +21,7 @@ from strands.types.tools import ToolChoice, ToolSpec
 
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.callers import Callers
-from .conversation.cancel import CallCancelled
+from .conversation.limits import CallCancelled
 from .conversation.messages import format_content_block, format_messages, format_tool_specs, sort_tool_results
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained

@@ -10,8 +10,8 @@ import pytest
 from provider_support import Replay, tokenizer
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
-from strands_sglang.conversation import budget as _budget
-from strands_sglang.conversation.budget import Reserved, SharedBudget
+from strands_sglang.conversation import limits
+from strands_sglang.conversation.limits import Reservation, Reserved, SharedBudget
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit
@@ -128,7 +128,7 @@ async def test_a_failed_call_gives_its_share_back() -> None:
 
 async def test_a_cancelled_call_that_waited_for_a_share_is_forgotten() -> None:
     budget = SharedBudget()
-    with budget.reservation() as first, budget.reservation() as second, budget.reservation() as third:
+    with Reservation(budget) as first, Reservation(budget) as second, Reservation(budget) as third:
         assert await first.reserve(4, lambda: 10) == Reserved(tokens=4, is_rest=False)
         waiting = asyncio.create_task(second.reserve(8, lambda: 10))
         await asyncio.sleep(0)
@@ -139,8 +139,8 @@ async def test_a_cancelled_call_that_waited_for_a_share_is_forgotten() -> None:
 
 async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> None:
     budget = SharedBudget()
-    with budget.reservation() as mine:
-        with budget.reservation() as other:
+    with Reservation(budget) as mine:
+        with Reservation(budget) as other:
             await asyncio.to_thread(asyncio.run, other.reserve(None, lambda: 10))
             waiting = asyncio.create_task(mine.reserve(5, lambda: 3))
             await asyncio.sleep(0)
@@ -150,15 +150,15 @@ async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> 
 
 async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(monkeypatch):
     budget = SharedBudget()
-    abandoned = budget.reservation()
+    abandoned = Reservation(budget)
     await abandoned.__enter__().reserve(None, lambda: 10)
 
     def collecting() -> Future[None]:  # any allocation may begin a collection, which ends the abandoned call
         abandoned.__exit__(None, None, None)
         return Future()
 
-    monkeypatch.setattr(_budget, "Future", collecting)
-    with budget.reservation() as mine:
+    monkeypatch.setattr(limits, "Future", collecting)
+    with Reservation(budget) as mine:
         async with asyncio.timeout(20):
             assert await mine.reserve(None, lambda: 10) == Reserved(tokens=10, is_rest=True)
 

@@ -7,11 +7,20 @@ import contextlib
 import gc
 import threading
 import weakref
+from collections.abc import Awaitable
+from typing import TypeVar
 
 import pytest
 
-from strands_sglang.conversation import cancel as _cancel
-from strands_sglang.conversation.cancel import CallCancelled, run_until_cancelled
+from strands_sglang.conversation import limits
+from strands_sglang.conversation.limits import CallCancelled, CancelScope
+
+T = TypeVar("T")
+
+
+async def run_until_cancelled(call: Awaitable[T], signal: threading.Event) -> T:
+    with CancelScope(signal):
+        return await call
 
 
 async def forever() -> None:
@@ -71,15 +80,9 @@ async def test_many_signals_are_looked_at_less_often(calls: int, interval: float
     signal, waiting = threading.Event(), asyncio.Event()
     tasks = [asyncio.create_task(run_until_cancelled(waiting.wait(), signal)) for _ in range(calls)]
     await asyncio.sleep(0)
-    assert _cancel._watcher().interval == interval
+    assert limits._watchers[asyncio.get_running_loop()].interval == interval
     waiting.set()
     await asyncio.wait(tasks)
-
-
-async def test_a_task_factory_may_take_a_coroutine_alone() -> None:
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))  # type: ignore[arg-type]
-    assert await run_until_cancelled(asyncio.sleep(0, "done"), threading.Event()) == "done"
 
 
 def test_event_loops_are_not_kept() -> None:
@@ -87,34 +90,15 @@ def test_event_loops_are_not_kept() -> None:
         assert await run_until_cancelled(asyncio.sleep(0, "done"), threading.Event()) == "done"
 
     loops = []
-    others = set(_cancel._watchers)  # which threads of other tests may still run
     asyncio.run(once())
-    assert _cancel._watchers.keys() <= others
     for _ in range(3):
         loop = asyncio.new_event_loop()
         loop.run_until_complete(once())
-        loop.close()  # with the poller's task pending
+        loop.close()  # with the timer pending
         loops.append(weakref.ref(loop))
         del loop
-    asyncio.run(once())
     gc.collect()
-    assert _cancel._watchers.keys() <= others
     assert [ref() for ref in loops] == [None] * 3
-
-
-def test_an_abandoned_poller_may_end_while_another_starts() -> None:
-    # What a garbage collection inside `_watcher` does: it closes the coroutine of a loop that nobody ended.
-    ended = threading.Event()
-
-    def reenter() -> None:
-        loop = asyncio.new_event_loop()
-        loop.close()
-        with _cancel._lock:
-            _cancel._forget(loop, _cancel._Watcher())
-        ended.set()
-
-    threading.Thread(target=reenter, daemon=True).start()
-    assert ended.wait(30)
 
 
 async def test_the_cancellation_of_a_signal_leaves_no_trace_in_the_calling_task() -> None:

@@ -30,6 +30,7 @@ from ..tool_parsers import ToolParser, as_tool_parser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS
 from ..trajectory import (
     Completion,
+    FinishType,
     Location,
     RootReason,
     TokenManager,
@@ -40,14 +41,14 @@ from ..trajectory import (
     encode_value,
 )
 from ..trajectory.media import ImageExpander, image_expander
-from .budget import SharedBudget
-from .cancel import CallCancelled, run_until_cancelled
 from .fast_paths import FastPath
+from .generation import generate
+from .limits import CancelScope, Reservation, SharedBudget
 from .messages import ChatMessage, SystemPrompt, image_blocks, image_bytes, system_text
 from .options import DEFAULTS, ReasoningPolicy, SGLangConfig, merge_options
+from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, TurnRequest, drops_reasoning
 from .reply import ReadReply, SampledTurn, read_reply, without_stop
-from .sampler import Sampler
 from .tokenizer import LONG_TEXT, TokenizerAdapter
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,12 @@ class Conversation:
         if tokenizer is None or isinstance(tokenizer, str):
             name = tokenizer or "Qwen/Qwen3-8B"
             raise TypeError(f"got tokenizer={tokenizer!r}, expected a tokenizer, such as get_tokenizer({name!r})")
-        self.client: Any = client if client is not None else _http_client(cast(str, base_url))
+        if base_url is not None:
+            from ..backends import client_class  # loads the HTTP stack, which other clients do without
+
+            make_client, address = client_class(base_url)
+            client = make_client(address)
+        self.client: Any = client
         self.config: SGLangConfig = merge_options(DEFAULTS, options, self.backend)
         self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
@@ -94,14 +100,14 @@ class Conversation:
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
         self._read_images: set[int] = set()
-        self._sampler = Sampler(self._tokens, self.forest, vocab_size)
+        self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
         self._routing_key = uuid.uuid4().hex
         self._lock = threading.RLock()
         self._roots_in_a_row: dict[str | None, int] = {}
         self._last_context: tuple[tuple[str, bytes] | None, bytes] = None, b""
-        self._has_warned = False
+        self._warned_of_roots = self._warned_of_experts = False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -183,8 +189,14 @@ class Conversation:
         if self.expander is None:
             return
         # By hash, not by object: histories are parsed anew. A collision costs the event loop one image.
-        new = {hash(_image_data(block)): block for block in image_blocks(messages)}
-        new = {key: block for key, block in new.items() if key not in self._read_images}
+        new: dict[int, Mapping[str, Any]] = {}
+        for block in image_blocks(messages):
+            source = block["image"].get("source") if isinstance(block["image"], Mapping) else None
+            data = source.get("bytes") if isinstance(source, Mapping) else None
+            # Not decoded here: a history may hold many that were read long ago.
+            key = hash(bytes(data) if isinstance(data, bytearray) else data if isinstance(data, bytes | str) else None)
+            if key not in self._read_images:
+                new[key] = block
 
         def read() -> None:
             for block in new.values():
@@ -223,7 +235,13 @@ class Conversation:
             self.forest.reserve_call_ids(request.messages)
             prompt = self._prompts.root(dialect, location, request.messages, system)
         else:
-            self._refuse_sampled_media(parent)
+            sampled = parent.completion.output_ids
+            if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
+                raise MediaError(
+                    "the model sampled a token that stands for an image, and a server would take it for one: this path "
+                    "cannot be extended; forbid the token with sampling_params={'logit_bias': ...}, or end the episode "
+                    "here"
+                )
             try:
                 prompt = self._prompts.delta(dialect, parent, location, request.messages, system)
             except TemplateError as error:
@@ -233,12 +251,20 @@ class Conversation:
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
         """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
-        routing_key = self.config["routing_key"] or self._routing_key
-        with self._budget.reservation() as reservation:
-            answer = self._sampler.sample(self.backend, prepared, self.config, reservation, routing_key)
-            completion = await run_until_cancelled(answer, cancel_signal)
-            if cancel_signal is not None and cancel_signal.is_set():
-                raise CallCancelled  # the caller will throw the answer away, so it must not enter a trajectory
+        backend, config = self.backend, self.config
+        routing_key = config["routing_key"] or self._routing_key
+        with Reservation(self._budget) as reservation:
+            with CancelScope(cancel_signal):
+                plan = await self._planner.plan(backend, prepared, config, reservation, routing_key)
+                completion = await generate(backend, plan)
+            lacks_experts = config["return_routed_experts"] and completion.routed_experts is None
+            if lacks_experts and completion.finish.type is not FinishType.ABORT and not self._warned_of_experts:
+                self._warned_of_experts = True
+                logger.warning(
+                    "return_routed_experts=<True> | the backend returned no routed experts, so routed_experts is "
+                    "None: the model is dense, or the server was started without them%s",
+                    backend.capabilities.hint("routed_experts"),
+                )
             read = self._read(prepared, completion)
             turn = self._commit(prepared, completion, read)
         return SampledTurn(turn=turn, reply=read.reply, prompt_length=prepared.prompt_length)
@@ -302,8 +328,8 @@ class Conversation:
         changed = location.reason in (RootReason.EDITED, RootReason.HISTORY)
         count = self._roots_in_a_row.get(location.agent_id, 0) + 1 if changed else 0
         self._roots_in_a_row[location.agent_id] = count
-        if count == _ROOTS_BEFORE_WARNING and not self._has_warned:
-            self._has_warned = True
+        if count == _ROOTS_BEFORE_WARNING and not self._warned_of_roots:
+            self._warned_of_roots = True
             logger.warning(
                 "agent=<%s>, calls=<%d> | every call changes earlier messages and starts a new path: exact, but each "
                 "prompt is rendered and sampled from afresh. Something edits the history between calls "
@@ -311,14 +337,6 @@ class Conversation:
                 "context_manager=False, and put what changes into the newest message or a tool result",
                 location.agent,
                 count,
-            )
-
-    def _refuse_sampled_media(self, parent: Turn) -> None:
-        sampled = parent.completion.output_ids
-        if self.expander is not None and any(token in sampled for token in self.expander.media_ids):
-            raise MediaError(
-                "the model sampled a token that stands for an image, and a server would take it for one: this path "
-                "cannot be extended; forbid the token with sampling_params={'logit_bias': ...}, or end the episode here"
             )
 
     def _tools_key(self, tools: Sequence[ToolSpec]) -> bytes:
@@ -388,19 +406,3 @@ def _new_characters(messages: Messages) -> int:
             for each in (block,) if result is None else result["content"]:
                 count += len(each.get("text") or "")
     return count
-
-
-def _image_data(block: Mapping[str, Any]) -> Any:
-    image = block["image"]
-    source = image.get("source") if isinstance(image, Mapping) else None
-    data = source.get("bytes") if isinstance(source, Mapping) else None
-    if isinstance(data, bytearray):
-        return bytes(data)
-    return data if isinstance(data, bytes | str) else None
-
-
-def _http_client(base_url: str) -> Backend:
-    from ..backends import client_class  # loads the HTTP stack, which other clients do without
-
-    client, address = client_class(base_url)
-    return client(address)

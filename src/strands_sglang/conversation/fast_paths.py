@@ -1,4 +1,4 @@
-"""The switch of the fast paths, of this package and of `strands_env`.
+"""The switch of the fast paths, and what a conversation keeps between calls, so that a call costs what is new.
 
 A fast path stands beside a plain path that says what is right; it gives the same ids, events and messages in less time.
 `STRANDS_ROLLOUT_PLAIN=1` turns all of them off; names turn off single ones: `STRANDS_ROLLOUT_PLAIN=pieces,flat_loop`.
@@ -7,11 +7,23 @@ What each saves: "Fast paths" in `docs/architecture.md`.
 
 from __future__ import annotations
 
+import marshal
 import os
+import threading
+import weakref
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["VARIABLE", "FastPath"]
+from ..backends import PromptIds
+from ..trajectory import Turn
+from ..trajectory.media import Medium, moved
+
+V = TypeVar("V")
 
 VARIABLE = "STRANDS_ROLLOUT_PLAIN"
 """The environment variable: `1`, or names of fast paths, separated by commas."""
@@ -27,10 +39,9 @@ class FastPath(StrEnum):
     """The path of a history is followed from where the last call ended; plainly, from its start. In
     `trajectory/history.py`."""
     HELD_PATHS = "held_paths"
-    """The prompt of a path grows turn by turn; plainly, it is written from all its turns. In `conversation/path.py`."""
+    """The prompt of a path grows turn by turn; plainly, it is written from all its turns. `HeldPaths`."""
     SHARED_PROMPTS = "shared_prompts"
-    """Rollouts that begin alike share their first prompt; plainly, each renders it. In
-    `conversation/shared_prompts.py`."""
+    """Rollouts that begin alike share their first prompt; plainly, each renders it. `SharedPrompts`."""
     FLAT_LOOP = "flat_loop"
     """The SDK's loop runs turn after turn; plainly, each turn inside the one before. In
     `strands_env/core/sdk_patches.py`, as the others below."""
@@ -46,14 +57,168 @@ class FastPath(StrEnum):
         Raises:
             ValueError: The environment variable names something else.
         """
-        return self not in _turned_off(os.environ.get(VARIABLE, ""))
+        text = os.environ.get(VARIABLE, "")
+        names = {name.strip().lower() for name in text.split(",")} - {"", "0"}
+        if "1" in names:
+            return False
+        if unknown := names - set(FastPath):
+            known = ", ".join(FastPath)
+            raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {known}")
+        return self not in names
 
 
-@lru_cache(maxsize=16)
-def _turned_off(text: str) -> frozenset[str]:
-    names = {name.strip().lower() for name in text.split(",")} - {"", "0"}
-    if "1" in names:
-        return frozenset(FastPath)
-    if unknown := names - set(FastPath):
-        raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {', '.join(FastPath)}")
-    return frozenset(names)
+class Recent(Generic[V]):
+    """The values used last, up to a total size of `capacity`; several threads may share it."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._values: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> V | None:
+        """The value, or None."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: V, size: int = 1) -> None:
+        """Keep a value; those that were not used for longest make room for it."""
+        with self._lock:
+            _, replaced = self._values.pop(key, (None, 0))
+            self._values[key] = value, size
+            self._size += size - replaced
+            while self._size > self._capacity and self._values:
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._size -= dropped
+
+    def drop(self, key: Hashable) -> None:
+        """Forget a value."""
+        with self._lock:
+            _, dropped = self._values.pop(key, (None, 0))
+            self._size -= dropped
+
+
+# ---- dialects and first prompts ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedRoot:
+    """A first prompt as it was rendered and encoded; `in_reasoning` if it ends inside a reasoning block.
+
+    `ids` are copied before they are handed on; `characters` is the length of the text.
+    """
+
+    ids: array[int]
+    characters: int
+    in_reasoning: bool
+
+
+class SharedPrompts:
+    """The dialects and first prompts that all rollouts of one tokenizer share: a group renders its prompt once.
+
+    Each rollout has a model of its own, and thousands of them have the same tools and begin alike.
+
+    Attributes:
+        dialects: Dialects by all that they are made from.
+        roots: First prompts by dialect and messages; bounded by the number of ids.
+    """
+
+    def __init__(self) -> None:
+        self.dialects: Recent[Any] = Recent(256)
+        self.roots: Recent[EncodedRoot] = Recent(1 << 22)
+
+
+_shared: weakref.WeakKeyDictionary[Any, SharedPrompts] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def shared_prompts(codec: Any) -> SharedPrompts:
+    """What the rollouts with this codec share, of which there is one a tokenizer."""
+    with _lock:
+        return _shared.setdefault(codec, SharedPrompts())
+
+
+def digest_parts(value: Any, key: bytes = b"") -> bytes | None:
+    """Digest of all that a shared entry is made from; None where it has a part that cannot be told from others."""
+    try:
+        # Unlike JSON, it tells all types apart, and it refuses those that it cannot. Version 2 knows no references.
+        return blake2b(marshal.dumps(value, 2), digest_size=16, key=key).digest()
+    except ValueError:
+        return None
+
+
+# ---- paths ------------------------------------------------------------------------------------------------------
+
+
+_CAPACITY_BYTES = 1 << 25
+"""Prompt text that one model keeps; the text of a path that was pushed out is written again from its ids."""
+
+
+class HeldPath(NamedTuple):
+    """The turns that a call extends.
+
+    Attributes:
+        media: Images of their prompts in order; positions are those in `ids`.
+        growth: Tokens by which those images make the path longer for the server.
+        first_prompt: Length of the first prompt as the server counts it, or None for the empty path.
+        stop_ids: Stop tokens that ended them.
+        expert_row_bytes: Bytes of routed experts of one token, or None if unknown.
+    """
+
+    ids: PromptIds = PromptIds()
+    media: tuple[Medium, ...] = ()
+    growth: int = 0
+    first_prompt: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    expert_row_bytes: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Length of the path as the server counts it."""
+        return len(self.ids) + self.growth
+
+    def followed_by(self, turn: Turn) -> HeldPath:
+        """This path and one more turn."""
+        prompt = self.ids.followed_by(turn.prompt_ids)
+        done = turn.completion
+        stop, rows = done.finish.stop_token_id, turn.expanded_end - 1 - max(turn.start + self.growth - 1, 0)
+        experts = done.routed_experts
+        return HeldPath(
+            ids=prompt.followed_by(done.output_ids),
+            media=self.media + moved(turn.media, len(self.ids)),
+            growth=turn.growth,
+            first_prompt=len(prompt) + turn.growth if self.first_prompt is None else self.first_prompt,
+            stop_ids=self.stop_ids if stop is None else self.stop_ids | {stop},
+            expert_row_bytes=len(experts) // rows if experts and rows else self.expert_row_bytes,
+        )
+
+
+class HeldPaths:
+    """The paths that were extended lately, by their last turn. They may be asked for from several threads.
+
+    Args:
+        keeps: False makes every path from its turns.
+    """
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        self._paths: Recent[HeldPath] = Recent(_CAPACITY_BYTES if keeps else 0)
+
+    def up_to(self, turn: Turn | None) -> HeldPath:
+        """The path that ends with a turn; the empty one for None."""
+        missing: list[Turn] = []
+        path: HeldPath | None = None
+        while turn is not None and (path := self._paths.get(turn)) is None:
+            missing.append(turn)
+            turn = turn.parent
+        path = path or HeldPath()
+        for later in reversed(missing):
+            path = path.followed_by(later)
+        if missing:
+            self._paths.put(missing[0], path, path.ids.size)
+            if missing[0].parent is not None:  # it has been extended; a second extension walks back from here
+                self._paths.drop(missing[0].parent)
+        return path

@@ -10,14 +10,21 @@ import time
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
-from ..exceptions import BackendAbortedError, BackendAnswerError, BackendConnectionError
+from ..exceptions import (
+    BackendAbortedError,
+    BackendAnswerError,
+    BackendConnectionError,
+    BackendContextLengthError,
+    ContextOverflowError,
+)
 from ..trajectory import Completion, Finish, FinishType, SamplingMask, WeightSpan
-from ..trajectory.media import Medium, collapsed_values, expanded_ids, media_growth
+from ..trajectory.media import collapsed_values, expanded_ids, media_growth
 from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE
 from .options import AbortPolicy
+from .plan import CallPlan
 from .tokenizer import TokenizerAdapter
 
 logger = logging.getLogger(__name__)
@@ -26,54 +33,33 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between an abort and the att
 _CELL = 4  # bytes of an int32
 
 
-class CallPlan(NamedTuple):
-    """The reading and joining of a call's answers.
-
-    Attributes:
-        held: Length of the path the call extends, as the server counts it.
-        prompt_ids: Ids appended to it.
-        proof: The whole prompt as the server has to expand it, or None where that was proved before.
-        experts_required: An answer without the routed experts that were asked for is an error.
-        expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
-        abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
-        stop_ids: Stop tokens that ended earlier turns.
-    """
-
-    held: int
-    prompt_ids: array[int]
-    media: tuple[Medium, ...]
-    proof: array[int] | None
-    experts_required: bool
-    expert_row_bytes: int | None
-    abort_policy: AbortPolicy | Literal["resume", "surface"]
-    abort_timeout: float | None
-    tokens: TokenizerAdapter
-    stop_ids: Collection[int]
-
-
-async def generate(backend: Backend, request: GenerateRequest, plan: CallPlan) -> Completion:
+async def generate(backend: Backend, plan: CallPlan) -> Completion:
     """Run a model call to its end.
 
     An aborted request is continued from its partial tokens (policy `resume`): the ids already sampled become part of
     the next prompt and `max_new_tokens` shrinks by their number, so the turn is one segment of one length budget
     whatever the server does in between.
 
-    Args:
-        request: The request, with an explicit `max_new_tokens`.
-
     Raises:
+        ContextOverflowError: The prompt leaves no room in the context.
         BackendAbortedError: Under `resume`, nothing more came within `abort_timeout` seconds.
         BackendConnectionError: The client was closed meanwhile.
         BackendError: The request failed.
     """
-    output = _Output(request, plan, backend)
+    request = plan.request
+    output = _Output(plan, backend)
     budget: int = request.sampling_params["max_new_tokens"]
     pause = _FIRST_PAUSE
     deadline: float | None = None
     closings = backend.closings
     while True:
         before = len(output.ids)
-        answer = await backend.ask(output.next_request() if before or deadline is not None else request)
+        try:
+            answer = await backend.ask(output.next_request() if before or deadline is not None else request)
+        except BackendContextLengthError as error:
+            used, context = plan.prompt_length, plan.context_length
+            limit = used - 1 if context is None else min(context, used - 1)
+            raise ContextOverflowError(used, limit, str(error)) from error
         if request.growth:
             answer.check_expansion(request.prompt_tokens + before, plan.proof, backend.capabilities)
         output.append(answer)
@@ -119,9 +105,9 @@ def _own_end(output: _Output, stops: StopRule, before: int, budget: int) -> Fini
 class _Output:
     """The tokens sampled so far, over all attempts of one call."""
 
-    def __init__(self, request: GenerateRequest, plan: CallPlan, backend: Backend) -> None:
+    def __init__(self, plan: CallPlan, backend: Backend) -> None:
         self.ids: array[int] = array(TOKEN_TYPECODE)
-        self._request = request
+        self._request = plan.request
         self._plan = plan
         self._backend = backend
         self._experts = ExpertRows(plan.held, plan.expert_row_bytes)
@@ -213,6 +199,9 @@ class _Output:
         self._experts.cut(self._rows_end())
 
     def completion(self, finish: Finish) -> Completion:
+        if finish.type is FinishType.LENGTH:
+            asked: int = self._request.sampling_params["max_new_tokens"]
+            finish = replace(finish, limited_by=self._plan.bounds.tightest(asked))
         return Completion(
             output_ids=self.ids,
             output_logprobs=self._logprobs,

@@ -32,9 +32,9 @@ from ..template import (
 from ..tool_parsers import ToolParser
 from ..trajectory import Location, Turn
 from ..trajectory.media import EnteredImage, ImageEncoding, ImageExpander, Medium, media_growth, place_images
+from .fast_paths import EncodedRoot, FastPath, SharedPrompts, digest_parts, shared_prompts
 from .messages import ChatConversation, ChatMessage, SystemPrompt, format_tool_specs, to_chat_messages
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
-from .shared_prompts import EncodedRoot, SharedPrompts, shared_prompts
 from .tokenizer import TokenizerAdapter
 from .tool_calls import CallIdForm, CallIds, PrintedCalls, check_tool_parser, choose_tool_parser
 
@@ -197,7 +197,7 @@ class PromptBuilder:
         if found is not None:
             return found
         tools, kwargs = format_tool_specs(tool_specs) if tool_specs else None, template_kwargs()
-        shared = self._shared_key(tools, kwargs)
+        shared = self._shared_key(tools, kwargs) if FastPath.SHARED_PROMPTS.is_on else None
         dialect = None if shared is None else self._shared.dialects.get(shared)
         if dialect is None:
             dialect = self._make_dialect(tools, kwargs, shared)
@@ -218,7 +218,7 @@ class PromptBuilder:
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the dialect keeps the parser alive
         special = special_values(tokenizer)
         facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
-        return self._shared.key([tools, dict(kwargs), policies, parser, facts])
+        return digest_parts([tools, dict(kwargs), policies, parser, facts])
 
     def _make_dialect(
         self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], key: bytes | None
@@ -268,7 +268,7 @@ class PromptBuilder:
         """The whole history as a fresh prompt."""
         chat = self._to_chat(dialect, messages, system_prompt)
         self._heads[location.key] = _head(chat.messages[: leading_system(chat.messages)], chat.messages)
-        key = None if chat.images else self._shared.root_key(dialect.key, chat.messages)
+        key = None if chat.images or dialect.key is None else digest_parts(chat.messages, dialect.key)
         known = None if key is None else self._shared.roots.get(key)
         if known is None:
             rendered = dialect.renderer.root(chat.messages)

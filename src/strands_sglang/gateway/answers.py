@@ -18,7 +18,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from ..conversation import SampledTurn
-from ..conversation.recent import Recent
+from ..conversation.fast_paths import Recent
 from ..trajectory import TrajectoryForest, Turn
 from .counters import Counters, count
 

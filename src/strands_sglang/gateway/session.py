@@ -25,8 +25,8 @@ from typing import Any
 import orjson
 
 from ..conversation import Conversation, PreparedTurn, SampledTurn, TurnRequest
+from ..conversation.fast_paths import Recent
 from ..conversation.options import MalformedCalls
-from ..conversation.recent import Recent
 from ..trajectory import Trajectory, Turn, digest
 from .answers import Answer, Answers
 from .canonical import VOLATILE_RULES, Message, MessagePlacement, Readings, arrange, without_volatile

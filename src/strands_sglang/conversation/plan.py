@@ -1,37 +1,63 @@
-"""Samples a rendered call: the fields sent beside the prompt, the bounds on its length, and its completion."""
+"""Plans a rendered call: the fields sent beside the prompt, and the bounds on its length."""
 
 from __future__ import annotations
 
-import logging
 from array import array
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ..backends import CONSTRAINTS, Backend, BackendInfo, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import (
-    BackendContextLengthError,
     BackendRequestError,
     ContextOverflowError,
     MediaError,
     TokenBudgetReachedError,
 )
-from ..trajectory import Completion, FinishType, TrajectoryForest, Turn
-from ..trajectory.media import expanded_ids, moved
+from ..trajectory import TrajectoryForest
+from ..trajectory.media import Medium, expanded_ids, moved
 from ..trajectory.packed import TOKEN_TYPECODE
-from .budget import Bounds, Reservation
-from .fast_paths import FastPath
-from .generation import CallPlan, generate
+from .fast_paths import FastPath, HeldPath, HeldPaths
+from .limits import Bounds, Reservation
 from .options import AbortPolicy, SGLangConfig
-from .path import HeldPath, HeldPaths
 from .prompts import PreparedTurn
 from .tokenizer import TokenizerAdapter
 
-logger = logging.getLogger(__name__)
+
+class CallPlan(NamedTuple):
+    """A request, and the reading and joining of its answers.
+
+    Attributes:
+        request: The request, with an explicit `max_new_tokens`.
+        prompt_length: Length of the whole prompt, as the server counts it.
+        context_length: Tokens that the model takes, or None if unknown.
+        held: Length of the path the call extends, as the server counts it.
+        prompt_ids: Ids appended to it.
+        proof: The whole prompt as the server has to expand it, or None where that was proved before.
+        experts_required: An answer without the routed experts that were asked for is an error.
+        expert_row_bytes: Bytes of routed experts of one token on the held path, or None if unknown.
+        abort_timeout: Seconds after the first abort within which a resumed call must get on, or None for no limit.
+        stop_ids: Stop tokens that ended earlier turns.
+    """
+
+    request: GenerateRequest
+    bounds: Bounds
+    prompt_length: int
+    context_length: int | None
+    held: int
+    prompt_ids: array[int]
+    media: tuple[Medium, ...]
+    proof: array[int] | None
+    experts_required: bool
+    expert_row_bytes: int | None
+    abort_policy: AbortPolicy | Literal["resume", "surface"]
+    abort_timeout: float | None
+    tokens: TokenizerAdapter
+    stop_ids: Collection[int]
 
 
-class Sampler:
-    """Samples completions of calls of an episode (`forest`); `vocab_size` None asks the client."""
+class CallPlanner:
+    """Plans the calls of an episode (`forest`); `vocab_size` None asks the client."""
 
     def __init__(self, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None) -> None:
         self._tokens = tokens
@@ -39,31 +65,26 @@ class Sampler:
         self._vocab_size = vocab_size
         self._paths = HeldPaths(keeps=FastPath.HELD_PATHS.is_on)
         self._epoch = forest.epoch
-        self._lacks_experts = False
 
-    def _path(self, parent: Turn | None) -> HeldPath:
-        if self._epoch != self._forest.epoch:
-            self._paths.clear()
-            self._epoch = self._forest.epoch
-        return self._paths.up_to(parent)
-
-    async def sample(
+    async def plan(
         self,
         backend: Backend,
         call: PreparedTurn,
         config: SGLangConfig,
         reservation: Reservation,
         routing_key: str,
-    ) -> Completion:
-        """The completion of a call; `reservation` is its share of the budget of sampled tokens.
+    ) -> CallPlan:
+        """The plan of a call; `reservation` is its share of the budget of sampled tokens.
 
         Raises:
             ContextOverflowError: The prompt leaves no room in the context.
             TokenBudgetReachedError: A token budget was used up before.
             BackendRequestError: An option asks for what the backend cannot do.
-            BackendError: The call failed.
+            BackendError: The backend does not say what it serves.
         """
-        path = self._path(call.location.parent)
+        if self._epoch != self._forest.epoch:  # another episode began
+            self._paths, self._epoch = HeldPaths(keeps=FastPath.HELD_PATHS.is_on), self._forest.epoch
+        path = self._paths.up_to(call.location.parent)
         info = await self._info(backend, config)
         asked = call.request
         params = backend.check_sampling_params(asked.params) if asked.params else {}
@@ -82,7 +103,7 @@ class Sampler:
         scores = _scores_prompt(config, can, path.tokens, call.prompt.tokens)
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
-            prompt=self._paths.extended(path, call.prompt.ids),
+            prompt=path.ids.followed_by(call.prompt.ids),
             sampling_params=backend.check_sampling_params(wanted, vocab_size=info.vocab_size),
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,
@@ -97,7 +118,11 @@ class Sampler:
             vocab_size=info.vocab_size,
             growth=path.growth + call.prompt.tokens - len(call.prompt.ids),
         )
-        plan = CallPlan(
+        return CallPlan(
+            request=request,
+            bounds=bounds,
+            prompt_length=call.prompt_length,
+            context_length=info.context_length,
             held=path.tokens,
             prompt_ids=call.prompt.ids,
             media=call.prompt.media,
@@ -110,18 +135,6 @@ class Sampler:
             tokens=self._tokens,
             stop_ids=path.stop_ids,
         )
-        try:
-            completion = await generate(backend, request, plan)
-        except BackendContextLengthError as error:
-            used, context = call.prompt_length, info.context_length
-            limit = used - 1 if context is None else min(context, used - 1)
-            raise ContextOverflowError(used, limit, str(error)) from error
-        if config["return_routed_experts"]:
-            self._check_experts(backend, completion)
-        if completion.finish.type is not FinishType.LENGTH:
-            return completion
-        bound = bounds.tightest(longest)
-        return replace(completion, finish=replace(completion.finish, limited_by=bound))
 
     async def _info(self, backend: Backend, config: SGLangConfig) -> BackendInfo:
         """The served model, as far as neither the options nor the caller describe it."""
@@ -132,16 +145,6 @@ class Sampler:
         if context is None and vocabulary is None:
             return info
         return replace(info, context_length=context or info.context_length, vocab_size=vocabulary or info.vocab_size)
-
-    def _check_experts(self, backend: Backend, completion: Completion) -> None:
-        missing = completion.routed_experts is None and completion.finish.type is not FinishType.ABORT
-        if missing and not self._lacks_experts:
-            self._lacks_experts = True
-            logger.warning(
-                "return_routed_experts=<True> | the backend returned no routed experts, so routed_experts is None: the "
-                "model is dense, or the server was started without them%s",
-                backend.capabilities.hint("routed_experts"),
-            )
 
     async def _bounds(
         self,
