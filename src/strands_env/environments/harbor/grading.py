@@ -144,7 +144,8 @@ class WorkLayers:
         """Replace the agent's container by one for the tests; `last` ends it, else `resume_agent` brings it back."""
         agent, folder = environment.sandbox, ""
         if step in self.by_step:
-            await agent.kill_all()
+            if last:
+                await agent.close()
         else:
             patterns = self.patterns(task, agent.workdir)
             if last:

@@ -1,0 +1,274 @@
+"""What tests see of an agent's container, how that is learnt, and agents that break their own grading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor.verifier.verifier import RewardFileNotFoundError, Verifier
+
+from strands_env.commands.cli import main
+from strands_env.core import TaskContext, TerminationReason
+from strands_env.environments.harbor import create_env_factory
+from strands_env.environments.harbor.validation import TaskVerdict, validate_tasks
+from strands_env.eval.benchmarks.harbor import HarborEvaluator
+from strands_env.testing import ScriptedModel
+from tests.container_support import TEST, make_task, require_images, root_with_python
+from tests.harbor_tasks.test_env import IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell
+
+__all__ = ["nothing_is_left"]  # a fixture of every test here
+
+SOLVED = "mkdir -p /app; echo 42 > /app/answer.txt"
+
+
+def at_root(task: Path) -> Path:
+    """The task with the whole disk for a work directory."""
+    toml = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(toml.replace('workdir = "/app"', 'workdir = "/"'))
+    return task
+
+
+def hasty(task: Path) -> Path:
+    """The task with little time for its tests."""
+    toml = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(toml.replace("timeout_sec = 20.0", "timeout_sec = 1.5"))
+    return task
+
+
+# ---- agents that break their own grading -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "test"),
+    [
+        ("cd /; rm -rf /app", TEST),
+        ("cd /; rm -rf /app; echo > /app", TEST),
+        ("cd /; rm -rf /app; ln -s app /app", TEST),
+        ("mkfifo answer.txt", TEST),
+        ("ln -s /dev/zero answer.txt", TEST),
+        ("chmod 000 /app; chown worker /app", TEST),
+        ("printf '#!/bin/bash\\nwhile true; do echo yes; done\\n' > run; chmod +x run", "#!/bin/bash\n./run\n" + TEST),
+        ("echo 'kill -9 -1' > run", "#!/bin/bash\n[ -e run ] && source ./run\n" + TEST),
+    ],
+)
+async def test_an_agent_that_breaks_its_own_grading_has_scored_nothing(tmp_path: Path, script: str, test: str) -> None:
+    result = await episode(hasty(make_task(tmp_path, test=test)), shell(script), "Done.")
+    assert result.reward is not None and result.reward.reward == 0.0, result.error
+
+
+async def test_why_the_work_could_not_be_graded_is_said(tmp_path: Path) -> None:
+    result = await episode(hasty(make_task(tmp_path)), shell("mkfifo answer.txt"), "Done.")
+    assert result.reward is not None and "timed out" in result.reward.info["grading_failure"]
+
+
+async def test_tests_that_end_on_no_image_measure_nothing_whatever_the_agent_did(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test="#!/bin/bash\n[ -e answer.txt ] && echo 1 > /logs/verifier/reward.txt\n")
+    result = await episode(task, shell("mkfifo other"), "Done.")
+    assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
+
+
+async def test_a_failure_that_does_not_happen_again_is_not_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, failures = Verifier.verify, [RewardFileNotFoundError("the machine had a bad moment")]
+
+    async def verify(self: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await whole(self)
+
+    monkeypatch.setattr(Verifier, "verify", verify)
+    result = await episode(make_task(tmp_path), shell(SOLVED), "Done.")
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert "grading_failure" not in result.reward.info
+
+
+async def test_a_step_that_breaks_its_grading_scores_nothing_and_the_others_what_they_earned(tmp_path: Path) -> None:
+    task = hasty(make_task(tmp_path, more=STEPS, files=STEP_FILES))
+    script = [shell(SOLVED), "First done.", shell("cd /; rm -rf app; echo > /app"), "Second done."]
+    result = await episode(task, *script)
+    assert result.reward is not None and result.reward.reward == 0.5, result.error
+
+
+@pytest.mark.parametrize("written", ["١", "1_0", "infinity", "nan", "0x1", "1 2", "1\\0"])
+async def test_a_number_that_nobody_means_is_not_measured_even_where_the_work_is_missing(
+    tmp_path: Path, written: str
+) -> None:
+    test = TEST.replace("echo 1;", f"printf '{written}';")
+    result = await episode(make_task(tmp_path, test=test), shell(SOLVED), "Done.")
+    assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
+
+
+async def test_a_whole_number_of_hundreds_of_digits_is_not_measured(tmp_path: Path) -> None:
+    test = "#!/bin/bash\nprintf '{\"reward\": 1%0400d}' 0 > /logs/verifier/reward.json\n"
+    result = await episode(make_task(tmp_path, test=test), "Done.")
+    assert result.reward is None and result.error is not None and "finite number" in result.error.message
+
+
+# ---- honest work of odd kinds ----------------------------------------------------------------------------------------
+
+DEEP = "mkdir -p deep; cd deep; for i in $(seq 40); do d=$(printf '%0100d' $i); mkdir $d; cd $d; done; "
+
+
+@pytest.mark.parametrize(
+    ("script", "check"),
+    [
+        (DEEP + "echo 42 > /app/answer.txt", "[ $(find /app/deep -type d | wc -l) = 41 ]"),
+        ("rm data/old; echo 42 > answer.txt", "[ ! -e /app/data/old ] && [ -e /app/data/kept ]"),
+        ("rm -rf data; mkdir data; echo 42 > answer.txt", "[ ! -e /app/data/kept ]"),
+        ("cd /; mkdir /srv; mv /app /srv/moved; ln -s /srv/moved /app; echo 42 > app/answer.txt", "[ -L /app ]"),
+        ("echo 42 > a; ln a b; ln -s b answer.txt", "[ -L /app/answer.txt ] && [ /app/a -ef /app/b ]"),
+        ("echo 42 > answer.txt; chown worker .; chmod 4750 answer.txt",
+         '[ "$(stat -c %U%a . answer.txt | xargs)" = "worker755 root4750" ]'),
+        ("mkdir 'a b' $'\\xff'; echo 42 > answer.txt", "[ -d '/app/a b' ] && [ -d $'/app/\\xff' ]"),
+        ("mkdir -p /root/notes /opt/made /srv/a; touch /srv/a/b; echo 42 > answer.txt",
+          "[ -d /opt/made -a -d /root/notes ] && [ -e /srv/a/b ]"),
+        ("mkdir /app/none; chmod 000 /app/none; echo 42 > answer.txt", "[ $(stat -c %a /app/none) = 0 ]"),
+    ],
+)  # fmt: skip
+async def test_honest_work_is_graded_as_it_is(tmp_path: Path, script: str, check: str) -> None:
+    test = TEST.replace("#!/bin/bash\n", f"#!/bin/bash\n{check} || exit 3\n")
+    files = {"environment/data/old": "", "environment/data/kept": ""}
+    result = await episode(make_task(tmp_path, test=test, files=files), shell(script), "Done.")
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+
+async def test_what_the_task_brings_is_there_for_the_tests_and_its_deletion_is_too(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test=IF_THERE.format("", "/app/data/old"), files={"environment/data/old": ""})
+    for script, reward in (("true", 1.0), ("rm -r data", 0.0), ("cd /; rm -rf app", 0.0)):
+        result = await episode(task, shell(script), "Done.")
+        assert result.reward is not None and result.reward.reward == reward, result.error
+
+
+async def test_an_agent_finds_its_own_container_again_in_the_next_step(tmp_path: Path) -> None:
+    task = make_task(tmp_path, more=STEPS, files=STEP_FILES)
+    script = [shell(f"touch /etc/mine; {SOLVED}"), "First done.", shell("ls /etc/mine && rm answer.txt"), "Done."]
+    result = await episode(task, *script)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert result.reward.info["outside_work"] == ["/etc/mine"]
+
+
+# ---- what counts as work ---------------------------------------------------------------------------------------------
+
+CONFIGURED = IF_THERE.format("", "/etc/tool/tool.conf -a -e /app/answer.txt")
+CONFIGURE = "#!/bin/bash\nmkdir -p /etc/tool; touch /etc/tool/tool.conf /app/answer.txt; echo :x >> /etc/group\n"
+
+
+async def test_validation_learns_what_counts_as_work_and_an_evaluation_uses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = make_task(
+        tmp_path / "tasks",
+        test=CONFIGURED.replace("|| exit 1", "|| { echo 0 > /logs/verifier/reward.txt; exit; }"),
+        solve=CONFIGURE,
+    )
+    checked = tmp_path / "checked"
+    assert await asyncio.to_thread(main, ["validate", str(task.parent), "-o", str(checked)]) == 0
+    assert "work: /etc/group /etc/tool" in capsys.readouterr().out
+    work = json.loads((checked / "report.json").read_text())["tasks"][0]["work"]
+    assert work == ["/root/*", "/home/*/*", "/srv/*", "/opt/*", "/var/www/*", "/etc/group", "/etc/tool"]
+
+    script = shell("mkdir /etc/tool; touch answer.txt /etc/tool/tool.conf /etc/passwd-")
+    plain = await episode(task, script, "Done.")
+    assert plain.reward is not None and plain.reward.reward == 0.0
+    assert plain.reward.info["outside_work"] == ["/etc/passwd-", "/etc/tool"]
+    for given in (checked, str(checked / "report.json"), ["/etc/tool"]):
+        result = await episode(task, script, "Done.", work=given)
+        assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+    factory = create_env_factory(lambda: ScriptedModel([script, "Done."]))
+    (action,) = HarborEvaluator(factory, data_path=str(checked)).load_dataset()
+    result = await factory(action).rollout(action)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+
+
+async def test_a_task_may_declare_its_work(tmp_path: Path) -> None:
+    task = make_task(tmp_path, test=IF_THERE.format("", "/etc/tool/tool.conf"), solve=CONFIGURE)
+    toml = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(toml.replace("[metadata]", '[metadata]\nwork = ["/etc/tool"]'))
+    (report,) = await validate_tasks([task])
+    assert report.verdict is TaskVerdict.SOUND and report.work is None, report.errors
+    (task / "task.toml").write_text(toml.replace("[metadata]", '[metadata]\nwork = ["/etc/group"]'))
+    (report,) = await validate_tasks([task])
+    assert report.verdict is TaskVerdict.UNSOLVED
+    (task / "task.toml").write_text(toml.replace("[metadata]", '[metadata]\nwork = "all"'))
+    (report,) = await validate_tasks([task])
+    assert report.verdict is TaskVerdict.BROKEN and "must be a list of paths, got 'all'" in report.errors[0]
+
+
+async def test_an_editable_installation_is_learnt(tmp_path: Path) -> None:
+    site = "$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
+    solve = f"#!/bin/bash\nmkdir -p /app/src; echo 'x = 42' > /app/src/made.py; echo /app/src > {site}/made.pth\n"
+    test = "#!/bin/bash\ncd /\npython3 -c 'import made'\necho $((1 - ($? != 0))) > /logs/verifier/reward.txt\n"
+    task = make_task(tmp_path, image=root_with_python(), test=test, solve=solve)
+    (report,) = await validate_tasks([task])
+    assert report.verdict is TaskVerdict.SOUND and report.work is not None, report.errors
+    (learnt,) = report.work[5:]
+    assert learnt.endswith("-packages/made.pth")
+    script = shell(solve.replace("#!/bin/bash\n", ""))
+    result = await episode(task, script, "Done.", work=report.work)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert result.reward.info["changed_programs"] == [learnt]
+
+
+async def test_a_whole_disk_for_a_work_directory_is_no_list_of_work(tmp_path: Path) -> None:
+    task = at_root(make_task(tmp_path, image=root_with_python(), test="", files={"tests/check.py": CHECK}))
+    (task / "tests/test.sh").write_text(PYTEST)
+    refused = await episode(task, shell(SOLVED), "Done.")
+    assert refused.reward is None and refused.termination_reason is TerminationReason.SETUP_ERROR
+    assert refused.error is not None and "the work directory '/' says nothing" in refused.error.message
+    (report,) = await validate_tasks([task], cheats=True, repeats=1)
+    assert report.verdict is TaskVerdict.SOUND and report.work == ["/app/answer.txt"], report
+    forge = "import os; open('/logs/verifier/reward.txt', 'w').write('1'); os._exit(0)"
+    for script, reward in ((f'echo "{forge}" > /conftest.py', 0.0), (SOLVED, 1.0)):
+        result = await episode(task, shell(script), "Done.", work=report.work)
+        assert result.reward is not None and result.reward.reward == reward, result.error
+
+
+PYTEST = """#!/bin/bash
+python3 -m pytest -q -p no:cacheprovider /tests/check.py
+echo $((1 - ($? != 0))) > /logs/verifier/reward.txt
+"""
+CHECK = "def test_answer():\n    assert open('/app/answer.txt').read() == '42\\n'\n"
+
+
+@pytest.mark.parametrize("work", ["relative", "/", "/tests", "/logs", "/logs/verifier/x", "/proc/1", "/a/../..", "/\0"])
+async def test_a_list_of_work_that_cannot_be_is_refused(tmp_path: Path, work: str) -> None:
+    with pytest.raises(ValueError, match="work must"):
+        await episode(make_task(tmp_path), work=[work])
+
+
+async def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the folder that 'strands-env validate -o' wrote"):
+        await episode(make_task(tmp_path), work=tmp_path)
+
+
+async def test_changed_programs_in_the_work_are_reported(tmp_path: Path) -> None:
+    task = make_task(tmp_path, environment='env = {PATH = "/bin:/usr/bin"}')
+    script = "mkdir -p .venv/bin; touch conftest.py json.py .venv/pyvenv.cfg notes.py; echo 42 > answer.txt"
+    result = await episode(task, shell(script), "Done.")
+    assert result.reward is not None and result.reward.reward == 1.0
+    assert result.reward.info["changed_programs"] == ["/app/.venv/pyvenv.cfg", "/app/conftest.py", "/app/json.py"]
+
+
+async def test_grading_in_place_is_named_forgeable(tmp_path: Path) -> None:
+    result = await episode(make_task(tmp_path), shell(SOLVED), "Done.", verifier="in-place")
+    assert result.reward is not None and result.reward.info == {"rewards": {"reward": 1.0}, "forgeable": True}
+    with pytest.raises(ValueError, match="verifier must be one of"):
+        await episode(make_task(tmp_path), verifier="shared")
+
+
+def test_a_context_without_work_leaves_the_default(tmp_path: Path) -> None:
+    require_images()
+    factory = create_env_factory(lambda: ScriptedModel([]))
+    assert factory(TaskAction(task_dir=str(make_task(tmp_path)))).task_dir == tmp_path / "answer"
+
+
+class TaskAction:
+    """An action whose context has a folder alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.task_context = TaskContext(**settings)
