@@ -7,15 +7,15 @@ from typing import Any
 
 import orjson
 
-from ..canonical import Message, Readings
+from ..canonical import Readings
 from .reading import (
-    SAMPLING_NAMES,
+    Part,
     common_fields,
+    gather,
     image_data,
     joined,
     json_format,
     read_content,
-    read_tools,
     reasoning_block,
     shown,
     tool_result,
@@ -30,13 +30,12 @@ from .reading import (
 )
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, named_event
 
-_SERVED = {
-    "max_tokens", "messages", "model", "output_config", "output_format", "return_token_ids", "stop_sequences",
-    "stream", "system", "tool_choice", "tools",
-}  # fmt: skip
-# Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
-_WITHOUT_EFFECT = {"context_management", "input_ids", "metadata", "n", "service_tier", "thinking"}
-_KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
+_KNOWN = frozenset({
+    "max_tokens", "messages", "model", "output_config", "output_format", "stop_sequences", "stream", "system",
+    "tool_choice", "tools",
+    # Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
+    "context_management", "metadata", "service_tier", "thinking",
+})  # fmt: skip
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -50,7 +49,7 @@ _ERROR_TYPES = {
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN)
+    fields = common_fields(body, _KNOWN, _read_tool)
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
@@ -58,22 +57,13 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     reading = readings.of(items)
     system = body.get("system")
     texts = _texts(system, "system") if system is not None else []
-    messages, receipts = _joined_replies(reading.read(items, _read_message))
-    while messages and messages[0]["role"] == "system":
-        texts.extend(block["text"] for block in messages.pop(0)["content"])
-        receipts = {index - 1: receipt for index, receipt in receipts.items()}
-    tools, unknown = read_tools(body.get("tools"), _read_tool)
     config = want_object(body.get("output_config") or {}, "output_config")
     return WireRequest(
-        system="\n".join(texts),
-        messages=messages,
-        tools=tools,
+        **gather(reading.read(items, _read_message), texts),
         max_tokens=want_count(body.get("max_tokens"), "max_tokens"),
         stop=want_stops(body.get("stop_sequences"), "stop_sequences"),
         constraints=json_format(config.get("format") or body.get("output_format"), "output_config.format"),
         tool_choice=_read_choice(choice),
-        receipts=receipts,
-        unknown_tools=unknown,
         reading=reading,
         **fields,
     )
@@ -110,8 +100,7 @@ def _texts(value: Any, where: str) -> list[str]:
     return texts
 
 
-def _read_message(item: Any, index: int) -> tuple[Message, str | None]:
-    """A message, and the receipt that came with it."""
+def _read_message(item: Any, index: int) -> Part:
     where = f"messages[{index}]"
     message = want_object(item, where)
     role, content = message.get("role"), message.get("content")
@@ -123,22 +112,6 @@ def _read_message(item: Any, index: int) -> tuple[Message, str | None]:
     if role in ("system", "developer"):
         return {"role": "system", "content": joined(_texts(content, f"{where}.content"))}, None
     raise Refused(f"{where}.role is {shown(role)}, expected user, assistant or system", param=where)
-
-
-def _joined_replies(parts: list[tuple[Message, str | None]]) -> tuple[list[Message], dict[int, str]]:
-    """The messages, the blocks of one reply together as the API itself joins them, and their receipts."""
-    messages: list[Message] = []
-    receipts: dict[int, str] = {}
-    before = None
-    for message, receipt in parts:
-        if before == message["role"] == "assistant":
-            messages[-1] = {**message, "content": [*messages[-1]["content"], *message["content"]]}
-        else:
-            messages.append(message)
-        before = message["role"]
-        if receipt is not None:
-            receipts[len(messages) - 1] = receipt
-    return messages, receipts
 
 
 def _read_reply(content: Any, where: str) -> tuple[list[dict[str, Any]], str | None]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..canonical import Message, Readings
+from ..canonical import Readings
 from .reading import (
-    SAMPLING_NAMES,
+    Part,
     common_fields,
+    gather,
     image_block,
     json_format,
     read_content,
-    read_tools,
     reasoning_block,
     shown,
     tool_result,
@@ -27,42 +27,30 @@ from .reading import (
 )
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, logprob_entries, plain_event
 
-_SERVED = {
-    "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "return_token_ids",
-    "stop", "stream", "stream_options", "tool_choice", "tools",
-}  # fmt: skip
-# Accounting and caching: no effect on what is sampled, anywhere.
-_WITHOUT_EFFECT = {
-    "input_ids", "metadata", "n", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier",
-    "store", "user",
-}  # fmt: skip
-_KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
-_SYSTEM = ("system", "developer")
+_KNOWN = frozenset({
+    "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "stop", "stream",
+    "stream_options", "tool_choice", "tools",
+    # Accounting and caching: no effect on what is sampled, anywhere.
+    "metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user",
+})  # fmt: skip
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN)
+    fields = common_fields(body, _KNOWN, _read_tool)
     if body.get("functions") or body.get("function_call"):
         raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
     items = want_list(body.get("messages"), "messages")
     reading = readings.of(items)
-    messages = reading.read(items, _read_message)
-    leading = next((k for k, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    system = [block["text"] for message in messages[:leading] for block in message["content"] if "text" in block]
-    tools, unknown = read_tools(body.get("tools"), _read_tool)
     options = body.get("stream_options")
     return WireRequest(
-        system="\n".join(system),
-        messages=messages[leading:],
-        tools=tools,
+        **gather(reading.read(items, _read_message), joins_replies=False),
         max_tokens=want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=want_stops(body.get("stop"), "stop"),
         constraints=json_format(body.get("response_format"), "response_format"),
         tool_choice=read_choice(body.get("tool_choice")),
         usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
-        unknown_tools=unknown,
         reading=reading,
         **fields,
     )
@@ -87,19 +75,19 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return tool_spec(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
 
 
-def _read_message(item: Any, index: int) -> Message:
+def _read_message(item: Any, index: int) -> Part:
     where = f"messages[{index}]"
     message = want_object(item, where)
     role, content = message.get("role"), message.get("content")
     if role == "assistant":
-        return {"role": "assistant", "content": _read_reply(message, where)}
+        return {"role": "assistant", "content": _read_reply(message, where)}, None
     if role == "user":
-        return {"role": "user", "content": _read_content(content, where)}
+        return {"role": "user", "content": _read_content(content, where)}, None
     if role == "tool":
         result = tool_result(message.get("tool_call_id"), _read_content(content, where), f"{where}.tool_call_id")
-        return {"role": "user", "content": [result]}
-    if role in _SYSTEM:
-        return {"role": "system", "content": _read_content(content, where)}
+        return {"role": "user", "content": [result]}, None
+    if role in ("system", "developer"):
+        return {"role": "system", "content": _read_content(content, where)}, None
     raise Refused(f"{where}.role is {shown(role)}, expected system, user, assistant or tool", param=where)
 
 

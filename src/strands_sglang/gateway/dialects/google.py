@@ -15,12 +15,12 @@ import orjson
 
 from ..canonical import Message, Readings
 from .reading import (
-    SAMPLING_NAMES,
+    Part,
     common_fields,
+    gather,
     image_data,
     joined,
     json_format,
-    read_tools,
     reasoning_block,
     shown,
     tool_result,
@@ -35,16 +35,13 @@ from .reading import (
 )
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, plain_event
 
-_SERVED = {
+_KNOWN = frozenset({
     "contents", "generation_config", "logprobs", "max_output_tokens", "method", "model", "response_json_schema",
-    "response_logprobs", "response_mime_type", "response_schema", "return_token_ids", "stop_sequences", "stream",
-    "system_instruction", "tool_config", "tools", "version",
-}  # fmt: skip
-# Accounting, filters, and how reasoning is displayed: whether the model reasons is up to its chat template.
-_WITHOUT_EFFECT = {
-    "candidate_count", "input_ids", "labels", "n", "safety_settings", "service_tier", "store", "thinking_config",
-}  # fmt: skip
-_KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
+    "response_logprobs", "response_mime_type", "response_schema", "stop_sequences", "stream", "system_instruction",
+    "tool_config", "tools", "version",
+    # Accounting, filters, and how reasoning is displayed: whether the model reasons is up to its chat template.
+    "candidate_count", "labels", "safety_settings", "service_tier", "store", "thinking_config",
+})  # fmt: skip
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "CANCELLED",
@@ -68,29 +65,25 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if top.get("cached_content"):
         raise Refused("cachedContent is not supported: send the whole history", param="cachedContent")
     config = _snake(top.get("generation_config") or {}, "generationConfig")
-    flat = {**config, **top, "n": config.get("candidate_count")}
+    flat = {**config, **top, "n": config.get("candidate_count"), "tools": _single_tools(top.get("tools"))}
     for name in ("seed", "top_k"):  # doubles in Google's API
         if isinstance(value := flat.get(name), float) and value.is_integer() and abs(value) < 2**53:
             flat[name] = int(value)
-    fields = common_fields(flat, _KNOWN)
+    fields = common_fields(flat, _KNOWN, _read_tool)
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] = (*fields["ignored"], *ignored)
     items = want_list(top.get("contents"), "contents")
     reading = readings.of(items)
-    messages, receipts = _joined_replies(reading.read(items, _read_content))
-    tools, unknown = read_tools(_single_tools(top.get("tools")), _read_tool)
     system = top.get("system_instruction")
+    history = gather(reading.read(items, _read_content), _texts(system) if system is not None else [])
+    history["messages"] = _answer_calls(history["messages"])
     return WireRequest(
-        system="\n".join(_texts(system)) if system is not None else "",
-        messages=messages,
-        tools=tools,
+        **history,
         max_tokens=want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
         stop=want_stops(flat.get("stop_sequences"), "stopSequences"),
         constraints=_read_format(flat),
         tool_choice=choice,
         logprobs=bool(flat.get("response_logprobs")),
-        receipts=receipts,
-        unknown_tools=unknown,
         reading=reading,
         **fields,
     )
@@ -209,8 +202,7 @@ def _kind(part: Mapping[str, Any]) -> str:
     return next((name for name in part if name not in ("thought", "thought_signature")), "empty")
 
 
-def _read_content(item: Any, index: int) -> tuple[Message, str | None]:
-    """A message, and the receipt that came with it."""
+def _read_content(item: Any, index: int) -> Part:
     where = f"contents[{index}]"
     content = want_object(item, where)
     role = content.get("role") or "user"
@@ -283,55 +275,38 @@ def _read_reply(content: Mapping[str, Any], where: str, index: int) -> tuple[Mes
     return {"role": "assistant", "content": blocks}, receipt
 
 
-def _joined_replies(parts: list[tuple[Message, str | None]]) -> tuple[list[Message], dict[int, str]]:
-    """The messages with the pieces of a streamed reply together and every result under the id of its call."""
-    messages: list[Message] = []
-    receipts: dict[int, str] = {}
+def _answer_calls(messages: list[Message]) -> list[Message]:
+    """The messages with the texts of a reply's pieces as one, and every result under the id of its call."""
+    out: list[Message] = []
     open_calls: list[dict[str, Any]] = []
-    for message, receipt in parts:
-        if message["role"] != "assistant":
-            messages.append(_answering(message, open_calls))
-            continue
-        if messages and messages[-1]["role"] == "assistant":
-            message = {**message, "content": _glued([*messages.pop()["content"], *message["content"]])}
-        messages.append(message)
-        open_calls = [block["toolUse"] for block in message["content"] if "toolUse" in block]
-        if receipt is not None:
-            receipts.setdefault(len(messages) - 1, receipt)
-    return messages, receipts
-
-
-def _glued(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks of a reply, with the texts of a stream's pieces as one."""
-    out: list[dict[str, Any]] = []
-    for block in blocks:
-        if out and "text" in block and "text" in out[-1]:
-            out[-1] = {"text": out[-1]["text"] + block["text"]}
+    for message in messages:
+        content: list[dict[str, Any]] = []
+        if message["role"] == "assistant":
+            for block in message["content"]:
+                if content and "text" in block and "text" in content[-1]:
+                    content[-1] = {"text": content[-1]["text"] + block["text"]}
+                else:
+                    content.append(block)
+            open_calls = [block["toolUse"] for block in content if "toolUse" in block]
         else:
-            out.append(block)
+            # Ids that are given come first: what is left belongs to results without one.
+            results = [block["toolResult"] for block in message["content"] if "toolResult" in block]
+            answered = {result["toolUseId"] for result in results}
+            open_calls = [call for call in open_calls if call["toolUseId"] not in answered]
+            for block in message["content"]:
+                result = block.get("toolResult")
+                if result is not None and result["toolUseId"] == _UNANSWERED:
+                    call = next((call for call in open_calls if call["name"] == result["name"]), None)
+                    if call is None:
+                        raise Refused(
+                            f"a functionResponse of {shown(result['name'])} answers no call", param="contents"
+                        )
+                    open_calls.remove(call)
+                    result = {name: value for name, value in result.items() if name != "name"}
+                    block = {"toolResult": {**result, "toolUseId": call["toolUseId"]}}
+                content.append(block)
+        out.append({**message, "content": content})
     return out
-
-
-def _answering(message: Message, open_calls: list[dict[str, Any]]) -> Message:
-    """The message with ids for results that came without; the calls it answers are taken from `open_calls`."""
-    results = [block["toolResult"] for block in message["content"] if "toolResult" in block]
-    if not results:
-        return message
-    answered = {result["toolUseId"] for result in results}
-    open_calls[:] = [call for call in open_calls if call["toolUseId"] not in answered]
-    if _UNANSWERED not in answered:
-        return message
-    content = []
-    for block in message["content"]:
-        result = block.get("toolResult")
-        if result is not None and result["toolUseId"] == _UNANSWERED:
-            call = next((call for call in open_calls if call["name"] == result["name"]), None)
-            if call is None:
-                raise Refused(f"a functionResponse of {shown(result['name'])} answers no call", param="contents")
-            open_calls.remove(call)
-            block = {"toolResult": {k: v for k, v in result.items() if k != "name"} | {"toolUseId": call["toolUseId"]}}
-        content.append(block)
-    return {**message, "content": content}
 
 
 # ---- answers ------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
 
+from ..canonical import Message
 from .wire import Refused
 
 MAX_DEPTH = 100
@@ -84,29 +85,6 @@ def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str,
     return {"name": want_text(name, f"{where}.name"), "description": text, "inputSchema": {"json": schema}}
 
 
-def read_tools(
-    value: Any, read_one: Callable[[Mapping[str, Any], str], dict[str, Any] | str]
-) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Tool specs, and the types of tools that are left out.
-
-    `read_one` gives the spec of a tool, or the type that is left out.
-
-    Raises:
-        Refused: Two different tools have one name: calls would be ambiguous.
-    """
-    tools: dict[str, dict[str, Any]] = {}
-    specs, unknown = [], []
-    for index, item in enumerate(want_list(value, "tools") if value is not None else ()):
-        read = read_one(want_object(item, f"tools[{index}]"), f"tools[{index}]")
-        if isinstance(read, str):
-            unknown.append(label(read))
-        elif tools.setdefault(read["name"], read) != read:
-            raise Refused(f"two different tools are named {read['name']!r}", param="tools")
-        else:
-            specs.append(read)
-    return specs, tuple(unknown)
-
-
 def json_format(value: Any, where: str) -> dict[str, Any]:
     """A structured format (`json_schema`, `json_object`, `text`) as a grammar.
 
@@ -139,19 +117,35 @@ SAMPLING_NAMES = {
 """Sampling parameters of clients, and SGLang's names for them."""
 
 
-def common_fields(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """The fields of a `WireRequest` that every dialect spells alike.
+def common_fields(
+    body: Mapping[str, Any], known: Collection[str], read_tool: Callable[[Mapping[str, Any], str], dict[str, Any] | str]
+) -> dict[str, Any]:
+    """The fields of a `WireRequest` that every dialect spells alike, tools included.
 
-    `known` names the fields that are read, or have no effect on what is sampled anywhere.
+    Args:
+        known: Fields that the dialect reads, or that have no effect on what is sampled anywhere.
+        read_tool: The spec of a tool, or the type that is left out.
 
     Raises:
-        Refused: The request would bypass the trajectory, or asks for several samples.
+        Refused: The request would bypass the trajectory, or asks for several samples. Two different tools have one
+            name: calls would be ambiguous.
     """
     if body.get("input_ids") is not None:
         raise Refused("input_ids is not accepted: the gateway holds the ids of every conversation", param="input_ids")
     if body.get("n") not in (None, 1):
         raise Refused(f"n={shown(body['n'])}: one sample per request; ask again for another", param="n")
+    known = {*known, *SAMPLING_NAMES, "input_ids", "n", "parallel_tool_calls", "return_token_ids"}
     ignored = {label(key) for key, value in body.items() if key not in known and value not in (None, False, [], {})}
+    named: dict[str, dict[str, Any]] = {}
+    tools, unknown = [], []
+    for index, item in enumerate(want_list(body.get("tools") or [], "tools")):
+        read = read_tool(want_object(item, f"tools[{index}]"), f"tools[{index}]")
+        if isinstance(read, str):
+            unknown.append(label(read))
+        elif named.setdefault(read["name"], read) != read:
+            raise Refused(f"two different tools are named {read['name']!r}", param="tools")
+        else:
+            tools.append(read)
     if body.get("parallel_tool_calls") is False:
         ignored.add("parallel_tool_calls")
     return {
@@ -160,10 +154,39 @@ def common_fields(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, A
         "stream": bool(body.get("stream")),
         "token_ids": bool(body.get("return_token_ids")),
         "ignored": tuple(sorted(ignored)[:_MOST_IGNORED]),
+        "tools": tools,
+        "unknown_tools": tuple(unknown),
     }
 
 
 # ---- content ------------------------------------------------
+
+
+Part = tuple[Message, str | None]
+"""A message, and the receipt that came with it."""
+
+
+def gather(parts: Iterable[Part], system: Iterable[str] = (), *, joins_replies: bool = True) -> dict[str, Any]:
+    """`system`, `messages` and `receipts` of a `WireRequest`: leading system messages go into the system prompt.
+
+    Args:
+        system: Texts in front of them.
+        joins_replies: Assistant messages in a row are the blocks of one reply.
+    """
+    texts = list(system)
+    messages: list[Message] = []
+    receipts: dict[int, str] = {}
+    for message, receipt in parts:
+        if message["role"] == "system" and not messages:
+            texts += [block["text"] for block in message["content"] if "text" in block]
+            continue
+        if joins_replies and messages and messages[-1]["role"] == message["role"] == "assistant":
+            messages[-1] = {**message, "content": [*messages[-1]["content"], *message["content"]]}
+        else:
+            messages.append(message)
+        if receipt is not None:
+            receipts[len(messages) - 1] = receipt
+    return {"system": "\n".join(texts), "messages": messages, "receipts": receipts}
 
 
 def joined(texts: list[str]) -> list[dict[str, Any]]:

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..canonical import Message, Readings
+from ..canonical import Readings
 from .chat_completions import CHAT_COMPLETIONS, read_choice
 from .reading import (
-    SAMPLING_NAMES,
+    Part,
     common_fields,
+    gather,
     image_block,
     json_format,
     read_content,
-    read_tools,
     reasoning_block,
     shown,
     tool_result,
@@ -28,49 +28,38 @@ from .reading import (
 )
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, logprob_entries, named_event
 
-_SERVED = {
-    "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "return_token_ids",
-    "stream", "text", "tool_choice", "tools",
-}  # fmt: skip
-# Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
-_WITHOUT_EFFECT = {
-    "client_metadata", "input_ids", "metadata", "n", "parallel_tool_calls", "prompt_cache_key", "reasoning",
-    "safety_identifier", "service_tier", "store", "stream_options", "user",
-}  # fmt: skip
-_KNOWN = frozenset(_SERVED | _WITHOUT_EFFECT | SAMPLING_NAMES.keys())
-_SYSTEM = ("system", "developer")
+_KNOWN = frozenset({
+    "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "stream", "text",
+    "tool_choice", "tools",
+    # Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
+    "client_metadata", "metadata", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store",
+    "stream_options", "user",
+})  # fmt: skip
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = common_fields(body, _KNOWN)
+    fields = common_fields(body, _KNOWN, _read_tool)
     if body.get("background"):
         raise Refused("background responses are not supported; send the request without it", param="background")
     text = want_object(body.get("text") or {}, "text")
     instructions = body.get("instructions")
-    reader = _Reader([want_text(instructions, "instructions")] if instructions else [])
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     items = want_list(items, "input")
-    for index, item in enumerate(items):
-        reader.add(want_object(item, f"input[{index}]"), f"input[{index}]")
-    tools, unknown = read_tools(body.get("tools"), _read_tool)
+    reading = readings.of(items)
     previous = body.get("previous_response_id")
     return WireRequest(
-        system="\n".join(reader.system),
-        messages=reader.messages,
-        tools=tools,
+        **gather(reading.read(items, _read_item), [want_text(instructions, "instructions")] if instructions else []),
         max_tokens=want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=json_format(text.get("format"), "text.format"),
         tool_choice=read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in want_list(body.get("include") or [], "include"),
         previous=want_text(previous, "previous_response_id") if previous is not None else None,
         keeps_response=True,
-        receipts=reader.receipts,
-        unknown_tools=unknown,
-        reading=readings.of(reader.messages),
+        reading=reading,
         **fields,
     )
 
@@ -81,57 +70,29 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return tool_spec(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
 
 
-class _Reader:
-    """Gathers items into messages: what stands between two inputs is one reply."""
-
-    def __init__(self, system: list[str]) -> None:
-        self.system = system
-        self.messages: list[Message] = []
-        self.receipts: dict[int, str] = {}
-
-    def add(self, item: Mapping[str, Any], where: str) -> None:
-        kind = item.get("type", "message")
-        if kind == "message":
-            self._add_message(item, where)
-        elif kind == "function_call":
-            self._reply().append(tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where))
-        elif kind == "function_call_output":
-            content = read_content(item.get("output"), where, _read_part)
-            result = tool_result(item.get("call_id"), content, f"{where}.call_id")
-            self.messages.append({"role": "user", "content": [result]})
-        elif kind == "reasoning":
-            self._add_reasoning(item, where)
-        else:
-            raise Refused(f"{where}: an item of type {shown(kind)} is not supported", param=where)
-
-    def _add_message(self, item: Mapping[str, Any], where: str) -> None:
+def _read_item(given: Any, index: int) -> Part:
+    """An item as a message; those of one reply are joined afterwards."""
+    where = f"input[{index}]"
+    item = want_object(given, where)
+    kind = item.get("type", "message")
+    if kind == "message":
         role, content = item.get("role"), read_content(item.get("content"), where, _read_part)
-        if role == "assistant":
-            self._reply().extend(content)
-        elif role == "user":
-            self.messages.append({"role": "user", "content": content})
-        elif role not in _SYSTEM:
+        if role not in ("system", "developer", "user", "assistant"):
             raise Refused(f"{where}.role is {shown(role)}, expected system, developer, user or assistant", param=where)
-        elif self.messages:
-            self.messages.append({"role": "system", "content": content})
-        else:
-            self.system.extend(block["text"] for block in content if "text" in block)
-
-    def _add_reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        blocks = self._reply()
+        return {"role": "system" if role == "developer" else role, "content": content}, None
+    if kind == "function_call":
+        call = tool_use(item.get("call_id"), item.get("name"), item.get("arguments"), where)
+        return {"role": "assistant", "content": [call]}, None
+    if kind == "function_call_output":
+        content = read_content(item.get("output"), where, _read_part)
+        return {"role": "user", "content": [tool_result(item.get("call_id"), content, f"{where}.call_id")]}, None
+    if kind == "reasoning":
         parts = want_list(item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if texts:
-            blocks.append(reasoning_block("\n".join(texts)))
         receipt = item.get("encrypted_content")
-        if isinstance(receipt, str) and receipt:
-            self.receipts[len(self.messages) - 1] = receipt
-
-    def _reply(self) -> list[dict[str, Any]]:
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": []})
-        blocks: list[dict[str, Any]] = self.messages[-1]["content"]
-        return blocks
+        blocks = [reasoning_block("\n".join(texts))] if texts else []
+        return {"role": "assistant", "content": blocks}, receipt if isinstance(receipt, str) and receipt else None
+    raise Refused(f"{where}: an item of type {shown(kind)} is not supported", param=where)
 
 
 def _read_part(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
