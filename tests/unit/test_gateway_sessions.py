@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import dataclasses
 import gzip
 import io
@@ -24,6 +25,7 @@ import pytest
 from strands_sglang.commands import gateway as command
 from strands_sglang.exceptions import SGLangConnectionError, SGLangThrottledError
 from strands_sglang.gateway import Gateway
+from strands_sglang.gateway.canonical import MessagePlacement, arrange
 from strands_sglang.gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from strands_sglang.gateway.dialects.wire import Origin
 from strands_sglang.testing import Reply
@@ -304,6 +306,16 @@ async def test_a_system_message_in_the_middle_stays_where_the_template_prints_it
     async with rig([completion("Hello.")]) as r:
         await r.messages([USER, {"role": "system", "content": "Note"}])
         assert "<|im_start|>system\nNote<|im_end|>" in tokenizer().decode(r.prompts[0])
+
+
+def test_a_reminder_in_a_tool_result_leaves_the_history_before_it_as_it_was() -> None:
+    refuses_all = MessagePlacement(lambda chat: "")
+    result = {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": "3"}]}}]}
+    before = arrange([result], refuses_all, {})
+    held = copy.deepcopy(before)
+    note = {"role": "system", "content": [{"text": "Note"}]}
+    after = arrange([result, note], refuses_all, {}, after=before, start=1)
+    assert "Note" in str(after.messages) and before == held
 
 
 async def test_a_forged_receipt_is_ignored() -> None:

@@ -51,29 +51,24 @@ class MessagePlacement:
 
     def accepts(self, before: str, role: str) -> bool:
         """True if a message of `role` may follow one of `before` (`user`, `assistant`, `system` or `tool`)."""
-        known = self._known.get((before, role))
-        if known is None:
-            known = self._known[before, role] = self._prints(before, role)
-        return known
-
-    def _prints(self, before: str, role: str) -> bool:
-        call = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": {}}}
-        reply = {"role": "assistant", "content": ""}
+        if (before, role) in self._known:
+            return self._known[before, role]
         history: list[dict[str, Any]] = [{"role": "system", "content": "P0"}, {"role": "user", "content": "P1"}]
         if before == "tool":
+            call = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": {}}}
             result = {"role": "tool", "content": "P2", "tool_call_id": "call00000", "name": "probe"}
-            history += [{**reply, "tool_calls": [call]}, result]
-        elif before == "assistant":
-            history.append({**reply, "content": "P2"})
-        elif before == "system":
-            history.append({"role": "system", "content": "P2"})
+            history += [{"role": "assistant", "content": "", "tool_calls": [call]}, result]
+        elif before in ("assistant", "system"):
+            history.append({"role": before, "content": "P2"})
         last = history[-1]["content"]
         try:
             text = self.render([*history, {"role": role, "content": "PROBE"}])
         except TemplateError:
-            return False
+            text = ""
         # A template that gathers system messages at the top would change what is held.
-        return text.count("PROBE") == 1 and text.find("PROBE") > text.rfind(last) >= 0
+        fits = text.count("PROBE") == 1 and text.find("PROBE") > text.rfind(last) >= 0
+        self._known[before, role] = fits
+        return fits
 
 
 @dataclass(slots=True)
@@ -122,45 +117,36 @@ def arrange(
     """
     known = after or Arranged()
     out = Arranged(messages=list(known.messages), moved=dict(known.moved), role=known.role)
-    moved = out.moved
     for index in range(start, len(messages)):
         message = messages[index]
-        role, content = message["role"], message["content"]
+        role, content = message["role"], [_with_own_id(block, call_ids) for block in message["content"]]
+        results = [block for block in content if "toolResult" in block]
         if role == "assistant":
-            moved[index] = len(out.messages)
-            out.append({"role": role, "content": [_with_id("toolUse", block, call_ids) for block in content]}, role)
+            out.moved[index] = len(out.messages)
+            out.append({"role": role, "content": content}, role)
         elif role == "system":
             _add_system(out, message, placement)
         else:
-            results = [_with_id("toolResult", block, call_ids) for block in content if "toolResult" in block]
-            if results:
-                _add_results(out, results)
-                content = [block for block in content if "toolResult" not in block]
-            if content or not results:
-                _add_user(out, content, placement)
+            if results and out.role == "tool":
+                out.extend_last(results)
+            elif results:
+                out.append({"role": "user", "content": results}, "tool")
+            rest = [block for block in content if "toolResult" not in block]
+            if results and not rest:
+                continue
+            if placement is not None and out.messages and out.role == "user" and not placement.accepts("user", "user"):
+                out.extend_last(rest)
+            else:
+                out.append({"role": "user", "content": rest}, "user")
     return out
 
 
-def _with_id(kind: str, block: dict[str, Any], call_ids: Mapping[str, str]) -> dict[str, Any]:
-    if kind not in block:
-        return block
-    value = block[kind]
-    call_id = call_ids.get(value["toolUseId"])
-    return block if call_id is None else {kind: {**value, "toolUseId": call_id}}
-
-
-def _add_results(out: Arranged, results: list[dict[str, Any]]) -> None:
-    if out.role == "tool":
-        out.extend_last(results)
-    else:
-        out.append({"role": "user", "content": results}, "tool")
-
-
-def _add_user(out: Arranged, content: list[dict[str, Any]], placement: MessagePlacement | None) -> None:
-    if placement is not None and out.messages and out.role == "user" and not placement.accepts("user", "user"):
-        out.extend_last(content)
-    else:
-        out.append({"role": "user", "content": content}, "user")
+def _with_own_id(block: dict[str, Any], call_ids: Mapping[str, str]) -> dict[str, Any]:
+    """A call or a result under the session's id of the call."""
+    for kind in ("toolUse", "toolResult"):
+        if kind in block and (own := call_ids.get(block[kind]["toolUseId"])) is not None:
+            return {kind: {**block[kind], "toolUseId": own}}
+    return block
 
 
 def _add_system(out: Arranged, message: Message, placement: MessagePlacement | None) -> None:
@@ -170,13 +156,10 @@ def _add_system(out: Arranged, message: Message, placement: MessagePlacement | N
     reminder = [{"text": REMINDER.format("\n".join(block["text"] for block in message["content"] if "text" in block))}]
     if out.role == "assistant" or placement.accepts(out.role, "user"):
         out.append({"role": "user", "content": reminder}, "user")
-    elif out.role == "tool":
+    elif out.role == "tool":  # into the newest result, which no held prefix has yet
         *before, last = out.messages[-1]["content"]
-        result = last["toolResult"]
-        out.messages[-1]["content"] = [
-            *before,
-            {"toolResult": {**result, "content": [*result["content"], *reminder]}},
-        ]
+        result = {**last["toolResult"], "content": [*last["toolResult"]["content"], *reminder]}
+        out.messages[-1] = {**out.messages[-1], "content": [*before, {"toolResult": result}]}
     else:
         out.extend_last(reminder)
 
