@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import orjson
 from aiohttp import HttpVersion11, web
@@ -30,8 +32,19 @@ def refusal(dialect: WireDialect, refused: Refused) -> web.Response:
         headers = {"retry-after": f"{refused.retry_after:g}"}
     else:
         headers = {"x-should-retry": "false"}
-    body = orjson.dumps(dialect.error(refused))
-    return web.Response(body=body, status=refused.status, headers=headers, content_type="application/json")
+    return as_json(dialect.error(refused), status=refused.status, headers=headers)
+
+
+def hide(error: Exception) -> Refused:
+    """The refusal for an error of ours. Neither its message nor the request is logged: both may hold secrets."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
+    return Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
+
+
+def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=orjson.dumps(value), status=status, headers=headers, content_type="application/json")
 
 
 async def send(
@@ -60,8 +73,7 @@ async def send(
     """
     if not wire.stream:
         await asyncio.wait({sampling})
-        body = orjson.dumps(dialect.answer(wire, reply()))
-        whole = web.Response(body=body, headers=headers, content_type="application/json")
+        whole = as_json(dialect.answer(wire, reply()), headers=headers)
         await whole.prepare(request)
         await whole.write_eof()
         await _arrive(request)

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import hmac
 import inspect
-import logging
 import os
 import re
 import secrets
 import socket
 import time
-import traceback
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
@@ -20,19 +18,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ..conversation import Conversation
 from ..conversation.options import DEFAULTS, SAMPLING_NAMES
-from ..exceptions import install_command, refuse_unknown
+from ..exceptions import refuse_unknown
 from .canonical import VOLATILE_RULES
-from .delivery import Connection, QuietProtocol, refusal, send
+from .delivery import Connection, QuietProtocol, as_json, hide, refusal, send
 from .dialects import CHAT_COMPLETIONS, DIALECTS
-from .dialects.reading import label, refuse_deep, want_object
+from .dialects.reading import label, refuse_deep
 from .dialects.wire import Refused, Route, WireDialect, WireRequest
-from .export import parquet_of, rows_of
 from .limits import Limits
 from .requests import (
     bytes_of,
@@ -47,8 +43,7 @@ from .requests import (
     read_body,
 )
 from .session import GatewayPolicy, Session
-
-logger = logging.getLogger(__name__)
+from .session_routes import SessionRoutes
 
 MAX_BODY = 64 * 2**20
 _REMEMBERED_KEYS = 10_000  # of closed sessions, so that their programs get a clear refusal
@@ -116,7 +111,9 @@ class Gateway:
         ping_interval: float = 5.0,
         **options: Any,
     ) -> None:
-        refuse_unknown("Gateway()", options, _option_names() | SAMPLING_NAMES)  # `Conversation` says where these go
+        known = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters, *DEFAULTS}
+        # `Conversation` says where sampling parameters go.
+        refuse_unknown("Gateway()", options, (known - {"options", "base_url"}) | SAMPLING_NAMES)
         if host is None and unix_path is None and listener is None:
             raise ValueError("host=None leaves only a socket file to listen on; give unix_path")
         if not admin and (auto_sessions or admin_key is not None):
@@ -314,16 +311,11 @@ class Gateway:
                 for route in dialect.routes:
                     app.router.add_post(prefix + route.path, self._endpoint(dialect, route))
             app.router.add_get(prefix + "/v1/models", self._models)
-            app.router.add_get(prefix + "/v1/models/{model:.+}", self._model)
+            app.router.add_get(prefix + "/v1/models/{model:.+}", self._models)
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
         if self._admin:
-            app.router.add_post("/sessions", self._for_admin(self._create))
-            app.router.add_get("/sessions", self._for_admin(self._list))
-            app.router.add_get("/sessions/{session}", self._for_admin(self._show))
-            app.router.add_get("/sessions/{session}/trajectories", self._for_admin(self._trajectories))
-            app.router.add_post("/sessions/{session}/close", self._for_admin(self._close_session))
-            app.router.add_delete("/sessions/{session}", self._for_admin(self._delete_session))
+            SessionRoutes(self, self._admin_key).add_to(app)
         return app
 
     @web.middleware
@@ -332,7 +324,11 @@ class Gateway:
         connection = Connection.of(request)
         with contextlib.nullcontext() if connection is None else connection.serving(request):
             try:
-                self._check_source(request)
+                host = host_of(f"//{request.host}")
+                if host is None or (host not in self._hosts and not is_address(host)):
+                    raise Refused(f"host {label(host or request.host)} is not served here", status=403)
+                if is_of_other_page(request):
+                    raise Refused("requests of web pages are not served here", status=403)
                 response = await handler(request)
             except Refused as refused:
                 response = refusal(CHAT_COMPLETIONS, refused)
@@ -343,13 +339,6 @@ class Gateway:
             if connection is not None and connection.is_half_closed:
                 response.force_close()
             return response
-
-    def _check_source(self, request: web.Request) -> None:
-        host = host_of(f"//{request.host}")
-        if host is None or (host not in self._hosts and not is_address(host)):
-            raise Refused(f"host {label(host or request.host)} is not served here", status=403)
-        if is_of_other_page(request):
-            raise Refused("requests of web pages are not served here", status=403)
 
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
         """A path of a dialect; refusals in the dialect's words."""
@@ -366,14 +355,14 @@ class Gateway:
                 wire = dialect.read(body, session.readings[dialect.name])
                 await session.conversation.read_images(wire.messages)  # type: ignore[arg-type]
                 if route.counts and dialect.count is not None:
-                    return _json(dialect.count(session.count_tokens(wire)))
+                    return as_json(dialect.count(session.count_tokens(wire)))
                 return await self._respond(request, dialect, session, wire)
             except Refused as error:
                 refused = error
             except (OSError, web.HTTPException):  # the client went away, or aiohttp has the answer
                 raise
             except Exception as error:
-                refused = _internal(error)
+                refused = hide(error)
             if session is not None:
                 session.counters.refused += 1
             return refusal(dialect, refused)
@@ -415,10 +404,11 @@ class Gateway:
     async def _hello(self, request: web.Request) -> web.StreamResponse:
         return web.Response()
 
-    def _card(self, model: str) -> dict[str, Any]:
-        # Both vendors' fields: a client reads those it knows.
-        return {
-            "id": model,
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        """The card of a model, or a list of the only one, with the fields of all vendors."""
+        asked = request.match_info.get("model")
+        card = {
+            "id": self.model_name if asked is None else printable(asked),
             "object": "model",
             "type": "model",
             "display_name": self.model_name,
@@ -426,99 +416,13 @@ class Gateway:
             "created_at": "1970-01-01T00:00:00Z",
             "owned_by": "strands-sglang",
         }
-
-    async def _models(self, request: web.Request) -> web.StreamResponse:
-        card = self._card(self.model_name)
-        paging = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}
-        return _json({"object": "list", "data": [card], **paging})
-
-    async def _model(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._card(printable(request.match_info["model"])))
-
-    # ---- administration ------------------------------------------------
-
-    def _for_admin(self, answer: Handler) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            expected, given = self._admin_key, presented_key(request) or ""
-            if expected is not None and not hmac.compare_digest(bytes_of(given), bytes_of(expected)):
-                raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
-            try:
-                return await answer(request)
-            except (Refused, OSError, web.HTTPException):
-                raise
-            except Exception as error:
-                raise _internal(error) from None
-
-        return handle
-
-    def _named(self, request: web.Request) -> Session:
-        session = self.sessions.get(request.match_info["session"])
-        if session is None:
-            raise Refused("unknown session", status=404, code="session_not_found")
-        return session
-
-    async def _create(self, request: web.Request) -> web.StreamResponse:
-        body = await read_body(request) if request.can_read_body else {}
-        if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
-            raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
-        asked: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
-        for name in asked.keys() - {"join_equal"}:
-            want_object(asked[name], name)
-        try:
-            session = self.open(**asked)
-        except (TypeError, ValueError) as error:
-            raise Refused(str(error)) from error
-        # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
-        address = f"{request.scheme}://{request.host}/s/{session.id}"
-        urls = {"openai": f"{address}/v1", "anthropic": address, "google": address}
-        return _json({"id": session.id, "key": session.key, "base_urls": urls}, status=201)
-
-    async def _list(self, request: web.Request) -> web.StreamResponse:
-        return _json({"sessions": [session.to_json() for session in self.sessions.values()]})
-
-    async def _show(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._named(request).to_json())
-
-    async def _trajectories(self, request: web.Request) -> web.StreamResponse:
-        session = self._named(request)
-        rows = rows_of(session.trajectories, session=session.id, labels=session.labels, counters=session.counters)
-        kind = request.query.get("format") or ("parquet" if "parquet" in request.headers.get("Accept", "") else "json")
-        if kind == "json":
-            return _json(rows)
-        if kind != "parquet":
-            raise Refused(f"format must be json or parquet, got {kind!r}", param="format")
-        try:
-            data = await asyncio.to_thread(parquet_of, rows)
-        except ImportError as error:
-            raise Refused(f"Parquet needs pyarrow ({install_command('train')}): {error}", status=501) from error
-        return web.Response(body=data, content_type="application/vnd.apache.parquet")
-
-    async def _close_session(self, request: web.Request) -> web.StreamResponse:
-        await (session := self._named(request)).close()
-        return _json(session.to_json())
-
-    async def _delete_session(self, request: web.Request) -> web.StreamResponse:
-        await self.delete(session := self._named(request))
-        return _json({"id": session.id, "deleted": True})
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
-
-
-def _internal(error: Exception) -> Refused:
-    # Neither the message nor the request is logged: both may hold what the client's machine holds.
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    logger.error("error=<%s>, where=<%s:%d> | request failed", type(error).__name__, where.name, where.lineno)
-    return Refused(f"internal error ({type(error).__name__})", status=500, code="internal")
+        if asked is not None:
+            return as_json(card)
+        return as_json(
+            {"object": "list", "data": [card], "has_more": False, "first_id": card["id"], "last_id": card["id"]}
+        )
 
 
 async def _note_head(request: web.Request, response: web.StreamResponse) -> None:
     if (connection := Connection.of(request)) is not None:
         connection.begins()
-
-
-def _option_names() -> set[str]:
-    """Options of `Gateway`: its own arguments and those of a session's conversation."""
-    own = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters}
-    return (own | DEFAULTS.keys()) - {"options", "base_url"}

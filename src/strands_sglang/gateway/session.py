@@ -60,6 +60,15 @@ class GatewayPolicy:
 
 
 @dataclass(slots=True, eq=False)
+class MainAgent:
+    """The agent that began, among those with tools (`main`) or without (`aside`): its last turn, and what was said."""
+
+    name: str | None
+    turn: Turn | None = None
+    messages: list[Message] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class Session:
     """One rollout behind a key.
 
@@ -90,8 +99,7 @@ class Session:
     answers: Answers = field(init=False)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
     _placements: dict[bytes, MessagePlacement] = field(default_factory=dict)
-    _histories: dict[str, tuple[Turn, list[Message]]] = field(default_factory=dict)
-    _main_agents: dict[str, str | None] = field(default_factory=dict)
+    _main: dict[str, MainAgent] = field(default_factory=dict)
     _responses: Recent[list[Message]] = field(default_factory=lambda: Recent(_REMEMBERED_RESPONSES))
     _began: float | None = None
     _has_ended: bool = False
@@ -120,16 +128,17 @@ class Session:
 
         The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
-        return list(self._last[1])
+        return list(self._last.messages)
 
     @property
     def last_turn(self) -> Turn | None:
         """The turn that gave the last reply of `history`."""
-        return self._last[0]
+        return self._last.turn
 
     @property
-    def _last(self) -> tuple[Turn | None, list[Message]]:
-        return self._histories.get("main") or self._histories.get("aside") or (None, [])
+    def _last(self) -> MainAgent:
+        known = (self._main.get("main"), self._main.get("aside"))
+        return next((main for main in known if main is not None and main.turn is not None), MainAgent(None))
 
     async def close(self) -> None:
         """Seal the session: answers in flight are waited for, later requests are refused. Trajectories stay."""
@@ -175,7 +184,12 @@ class Session:
         self.last_used = time.monotonic()
         self._began = self._began or self.last_used
         counters = (self.counters, counters_of(self.clients, origin.client))
-        self._note_fields(request, counters)
+        is_forced = request.tool_choice not in ("auto", "none")
+        if self.policy.strict and (is_forced or request.unknown_tools):
+            what = "a forced tool_choice" if is_forced else f"tools of type {', '.join(request.unknown_tools)}"
+            raise Refused(f"{what} is refused by a strict gateway", param="tool_choice" if is_forced else "tools")
+        for counts in counters:
+            counts.note(ignored=self.ignored_fields(request), unknown_tools=request.unknown_tools)
         with self._failing():
             prepared = self._prepare(request, origin, counters)
         asked = prepared.request
@@ -223,25 +237,13 @@ class Session:
         )
         if reached is None:
             return False
-        kind = "main" if request.tools or "main" in self._main_agents else "aside"
-        is_main = kind == self._kind_of(request) and origin.agent == self._main_agents.get(kind, origin.agent)
+        kind = "main" if request.tools or "main" in self._main else "aside"
+        main = self._main.get(kind, MainAgent(origin.agent))
+        is_main = (kind == "main") == bool(request.tools) and origin.agent == main.name
         if limits.final_words is not None and is_main and not self._has_ended:
             return True
         self.failure = reached
         raise Refused(str(reached), code="rollout_limit")
-
-    @staticmethod
-    def _kind_of(request: WireRequest | TurnRequest) -> str:
-        return "main" if request.tools else "aside"
-
-    def _note_fields(self, request: WireRequest, counters: tuple[Counters, ...]) -> None:
-        forced = request.tool_choice not in ("auto", "none")
-        if self.policy.strict and (forced or request.unknown_tools):
-            named = "a forced tool_choice" if forced else f"tools of type {', '.join(request.unknown_tools)}"
-            raise Refused(f"{named} is refused by a strict gateway", param="tool_choice" if forced else "tools")
-        ignored = self.ignored_fields(request)
-        for counts in counters:
-            counts.note(ignored=ignored, unknown_tools=request.unknown_tools)
 
     def ignored_fields(self, request: WireRequest) -> list[str]:
         """Fields of a request that have no effect in this session."""
@@ -344,29 +346,25 @@ class Session:
 
     async def _sample(self, prepared: PreparedTurn) -> SampledTurn:
         request = prepared.request
-        kind = self._kind_of(request)
-        main = self._main_agents.setdefault(kind, request.agent)  # the agent that began, whatever its name
+        main = self._main.setdefault("main" if request.tools else "aside", MainAgent(request.agent))
+        left: float | None = None
+        if self.limits.max_seconds is not None and self.limits.final_words is None:  # else a reply is finished
+            left = self.limits.max_seconds - (time.monotonic() - (self._began or 0.0))
         with self._failing():
             try:
-                async with asyncio.timeout(self._seconds_left()) as time_limit, self._slots:
+                async with asyncio.timeout(left) as time_limit, self._slots:
                     sampled = await self.conversation.sample(prepared)
             except TimeoutError:
                 if not time_limit.expired():
                     raise
                 raise MaxSecondsReachedError(self.limits.max_seconds or 0.0) from None
         self.failure = None
-        if request.agent == main:
+        if request.agent == main.name:
             reply = sampled.reply
             calls = [(call.id, call.name, call.input) for call in reply.calls]
-            messages: list[Any] = [*request.messages, _message_of(reply.text, calls, reply.reasoning)]
-            self._histories[kind] = (sampled.turn, messages)
+            said: list[Any] = [*request.messages, _message_of(reply.text, calls, reply.reasoning)]
+            main.turn, main.messages = sampled.turn, said
         return sampled
-
-    def _seconds_left(self) -> float | None:
-        """Time after which a reply is aborted, or None."""
-        if self.limits.max_seconds is None or self.limits.final_words is not None:
-            return None
-        return self.limits.max_seconds - (time.monotonic() - (self._began or 0.0))
 
     def _count_turn(self, prepared: PreparedTurn, answer: Answer, turn: Turn, *, is_sibling: bool) -> None:
         location, messages = prepared.location, prepared.request.messages

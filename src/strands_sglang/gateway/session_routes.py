@@ -1,0 +1,110 @@
+"""The session routes: make, list, show, read, close and delete sessions, with the admin key where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from ..exceptions import install_command
+from .delivery import as_json, hide
+from .dialects.reading import want_object
+from .dialects.wire import Refused
+from .export import parquet_of, rows_of
+from .requests import bytes_of, presented_key, read_body
+from .session import Session
+
+if TYPE_CHECKING:
+    from .server import Gateway
+
+
+class SessionRoutes:
+    """The routes of a gateway below `/sessions`."""
+
+    def __init__(self, gateway: Gateway, key: str | None) -> None:
+        self._gateway, self._key = gateway, key
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes to an application."""
+        one = "/sessions/{session}"
+        app.router.add_post("/sessions", self._guard(self.create))
+        app.router.add_get("/sessions", self._guard(self.list))
+        app.router.add_get(one, self._guard(self.show))
+        app.router.add_get(f"{one}/trajectories", self._guard(self.read))
+        app.router.add_post(f"{one}/close", self._guard(self.close))
+        app.router.add_delete(one, self._guard(self.delete))
+
+    def _guard(self, answer: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            given = presented_key(request) or ""
+            if self._key is not None and not hmac.compare_digest(bytes_of(given), bytes_of(self._key)):
+                raise Refused("this route needs the admin key", status=401, code="invalid_api_key")
+            try:
+                return await answer(request)
+            except (Refused, OSError, web.HTTPException):
+                raise
+            except Exception as error:
+                raise hide(error) from None
+
+        return handle
+
+    def _find(self, request: web.Request) -> Session:
+        session = self._gateway.sessions.get(request.match_info["session"])
+        if session is None:
+            raise Refused("unknown session", status=404, code="session_not_found")
+        return session
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """`POST /sessions`."""
+        body = await read_body(request) if request.can_read_body else {}
+        if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
+            raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
+        asked: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
+        for name in asked.keys() - {"join_equal"}:
+            want_object(asked[name], name)
+        try:
+            session = self._gateway.open(**asked)
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+        # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
+        address = f"{request.scheme}://{request.host}/s/{session.id}"
+        urls = {"openai": f"{address}/v1", "anthropic": address, "google": address}
+        return as_json({"id": session.id, "key": session.key, "base_urls": urls}, status=201)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """`GET /sessions`."""
+        return as_json({"sessions": [session.to_json() for session in self._gateway.sessions.values()]})
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """`GET /sessions/ID`."""
+        return as_json(self._find(request).to_json())
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        """`GET /sessions/ID/trajectories`, as JSON or as a Parquet file."""
+        session = self._find(request)
+        rows = rows_of(session.trajectories, session=session.id, labels=session.labels, counters=session.counters)
+        kind = request.query.get("format") or ("parquet" if "parquet" in request.headers.get("Accept", "") else "json")
+        if kind == "json":
+            return as_json(rows)
+        if kind != "parquet":
+            raise Refused(f"format must be json or parquet, got {kind!r}", param="format")
+        try:
+            data = await asyncio.to_thread(parquet_of, rows)
+        except ImportError as error:
+            raise Refused(f"Parquet needs pyarrow ({install_command('train')}): {error}", status=501) from error
+        return web.Response(body=data, content_type="application/vnd.apache.parquet")
+
+    async def close(self, request: web.Request) -> web.StreamResponse:
+        """`POST /sessions/ID/close`."""
+        session = self._find(request)
+        await session.close()
+        return as_json(session.to_json())
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """`DELETE /sessions/ID`."""
+        session = self._find(request)
+        await self._gateway.delete(session)
+        return as_json({"id": session.id, "deleted": True})
