@@ -157,6 +157,31 @@ async def test_folders_go_in_and_out(sandbox: ImageSandbox, tmp_path: Path) -> N
         await sandbox.read_folder("/tests", tmp_path / "more", max_bytes=50_000)
 
 
+async def test_copying_a_folder_out_asks_the_image_for_no_names(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    """A lookup would load the libraries that the image's settings name."""
+    await sandbox.exec("mkfifo /etc/nsswitch.conf; (echo > /etc/nsswitch.conf; touch /tmp/asked) & touch file")
+    await sandbox.read_folder("/app", tmp_path / "out")
+    assert (tmp_path / "out/file").exists()
+    assert not Path(f"{sandbox._folder}/upper/tmp/asked").exists()  # a shell to look with would ask, too
+
+
+async def test_links_that_leave_a_copied_folder_are_left_out(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    await sandbox.exec(
+        "mkdir -p a/b; ln -s ../.. a/b/top; ln -s top/../secret a/b/out; ln -s ../../../secret a/b/far; ln -s b a/in"
+    )
+    await sandbox.read_folder("/app", tmp_path / "copy")
+    found = {str(place.relative_to(tmp_path / "copy")) for place in (tmp_path / "copy").rglob("*")}
+    assert found == {"a", "a/b", "a/b/top", "a/in"}
+
+
+async def test_folders_of_any_depth_are_copied_out_as_far_as_paths_lead(sandbox: ImageSandbox, tmp_path: Path) -> None:
+    deep = "for i in $(seq 3); do mkdir -p $(printf 'd/%.0s' {1..1900}); cd $(printf 'd/%.0s' {1..1900}); done"
+    assert not (await sandbox.exec(f"touch file; {deep}", timeout=120)).is_error
+    await sandbox.read_folder("/app", tmp_path / "out")  # takes minutes where each file costs the square of its depth
+    assert (tmp_path / "out/file").exists() and (tmp_path / "out" / "/".join("d" * 1700)).is_dir()
+
+
 async def test_a_snapshot_is_a_start_for_others_and_changes_no_more(sandbox: ImageSandbox, tmp_path: Path) -> None:
     await sandbox.exec("echo one > file; rm /bin/vi; mkdir -p /etc/new; echo 1 > /etc/new/a")
     taken = await sandbox.snapshot(tmp_path / "first")

@@ -34,6 +34,7 @@ from .system import (
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
     capset,
+    each_folder,
     other_processes,
     prctl,
     remove_tree,
@@ -58,6 +59,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console")
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH_BYTES = 3500
+"""Longest path that another machine can be expected to open."""
 _SHELLS = (("/bin/bash",), ("/usr/bin/bash",), ("/bin/sh",), ("/usr/bin/sh",), ("/bin/busybox", "sh"))
 
 
@@ -406,7 +409,10 @@ def unpack(request: dict[str, Any]) -> None:
 
 
 def pack(request: dict[str, Any]) -> None:
-    """Write a folder or a file into the open file at descriptor 0. Devices, pipes and sockets are left out."""
+    """Write a folder or a file into the open file at descriptor 0.
+
+    Devices, pipes and sockets are left out, and what lies deeper than a path can be long.
+    """
     path, left = request["path"], request["max_bytes"]
     if request["file"]:
         _copy_file(path, left)
@@ -429,24 +435,41 @@ def _copy_file(path: str, left: int) -> None:
 
 
 def _pack_folder(tar: tarfile.TarFile, root: str, left: int) -> None:
-    pending = [root]
-    while pending:
-        folder = pending.pop()
-        for entry in sorted(os.listdir(folder)):
-            path = os.path.join(folder, entry)
-            member = tar.gettarinfo(path, os.path.relpath(path, root))
-            if member is None or member.isdev():
+    for folder in each_folder(root):
+        if len(folder.names) > _PATH_BYTES // 2:
+            continue  # no path leads there; joining the names would cost the square of the depth
+        for entry in sorted(folder.entries, key=lambda entry: entry.name):
+            path = "/".join((*folder.names, entry.name))
+            if len(os.fsencode(path)) > _PATH_BYTES:
                 continue
-            left -= member.size if member.isreg() else 512
-            if left < 0:
+            with contextlib.suppress(FileNotFoundError):  # its owner was faster
+                left -= _pack_entry(tar, path, entry, folder.descriptor, left)
+
+
+def _pack_entry(tar: tarfile.TarFile, path: str, entry: os.DirEntry[str], folder: int, left: int) -> int:
+    """Add a file, folder or link, and return the bytes that it took of those that are left."""
+    # Not by `gettarinfo`: it asks for the names of owners, for which the C library loads libraries of the image.
+    member, found = tarfile.TarInfo(path), entry.stat(follow_symlinks=False)
+    member.mode, member.mtime = stat.S_IMODE(found.st_mode), found.st_mtime
+    member.uid, member.gid = found.st_uid, found.st_gid
+    if stat.S_ISREG(found.st_mode):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(entry.name, flags, dir_fd=folder), "rb") as file:
+            member.size = os.fstat(file.fileno()).st_size
+            if member.size > left:
                 raise OSError(errno.EFBIG, "too large")
-            if member.isreg():
-                with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                    tar.addfile(member, file)
-            else:
-                tar.addfile(member)
-            if member.isdir():
-                pending.append(path)
+            tar.addfile(member, file)
+        return max(member.size, 512)
+    if stat.S_ISDIR(found.st_mode):
+        member.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(found.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=folder)
+    else:
+        return 0
+    if left < 512:
+        raise OSError(errno.EFBIG, "too large")
+    tar.addfile(member)
+    return 512
 
 
 def reset_folders(request: dict[str, Any]) -> None:

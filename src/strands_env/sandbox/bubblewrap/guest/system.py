@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _CAPABILITY_VERSION = 0x20080522
@@ -61,35 +63,79 @@ def drop_privileges(user: int | None) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove what is at a path, whatever permissions its folders have, and however deep they lie in each other.
-
-    Foreign code can make folders deeper than a recursion may go, and than a path may be long.
-    """
+    """Remove what is at a path, whatever permissions its folders have, and however deep they lie in each other."""
     if not os.path.lexists(path):
         return
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
-    count, pending = 0, [path]
-    while pending:
-        folder = pending[-1]
-        with contextlib.suppress(OSError):  # of another user; then what follows says so
-            os.chmod(folder, 0o700)
-        with os.scandir(folder) as listed:
-            entries = list(listed)
-        for entry in entries:
+    os.chmod(path, 0o700)
+    for folder in each_folder(path, opens=True, leave=lambda name, parent: os.rmdir(name, dir_fd=parent)):
+        for entry in folder.entries:
             if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
-                continue
-            place, count = entry.path, count + 1
-            if folder != path:
-                with contextlib.suppress(OSError):  # a folder of an image below cannot move, and is not that deep
-                    os.chmod(place, 0o700)
-                    os.rename(place, f"{path}/.{count}.{os.getpid()}")
-                    place = f"{path}/.{count}.{os.getpid()}"
-            pending.append(place)
-        if pending[-1] == folder:
-            os.rmdir(pending.pop())
+                os.unlink(entry.name, dir_fd=folder.descriptor)
+    os.rmdir(path)
+
+
+class Folder(NamedTuple):
+    """One step of a walk; open and true until the next."""
+
+    descriptor: int
+    names: list[str]
+    """Of the folders on the way from the root, its own last; empty for the root."""
+    entries: list[os.DirEntry[str]]
+
+
+def each_folder(root: str, *, opens: bool = False, leave: Callable[[str, int], None] | None = None) -> Iterator[Folder]:
+    """Every folder of a tree, parents first.
+
+    Foreign code makes folders deeper than a recursion may go and a path may be long, so one descriptor is open at a
+    time: down by name, up by `..`. The cost is linear. Folders that vanish meanwhile are left out.
+
+    Args:
+        opens: Permit the owner everything in each folder, which could not be entered otherwise.
+        leave: Called for each folder below the root after all in it: with its name, and its parent's descriptor.
+
+    Raises:
+        OSError: The root cannot be read, or a folder was moved while it was walked.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(root, flags)
+    names: list[str] = []
+    parents: list[tuple[int, int]] = []  # by device and inode
+    unseen: list[list[str]] = []  # by level, folders that are still to be walked
+    try:
+        while True:
+            with os.scandir(current) as listed:
+                entries = list(listed)
+            yield Folder(current, names, entries)
+            unseen.append([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
+            below = -1
+            while below < 0:
+                while not unseen[-1]:
+                    unseen.pop()
+                    if not unseen:
+                        return
+                    parent = os.open("..", flags, dir_fd=current)
+                    os.close(current)
+                    current, found = parent, os.fstat(parent)
+                    if (found.st_dev, found.st_ino) != parents.pop():
+                        raise OSError(errno.EAGAIN, "a folder was moved while it was walked")
+                    name = names.pop()
+                    if leave is not None:
+                        leave(name, current)
+                name = unseen[-1].pop()
+                with contextlib.suppress(OSError):
+                    if opens:
+                        os.chmod(name, 0o700, dir_fd=current)
+                    below = os.open(name, flags, dir_fd=current)
+            found = os.fstat(current)
+            parents.append((found.st_dev, found.st_ino))
+            names.append(name)
+            os.close(current)
+            current = below
+    finally:
+        os.close(current)
 
 
 def other_processes(isolated: bool) -> Processes:
