@@ -226,6 +226,21 @@ async def test_what_is_written_is_limited_and_files_stay() -> None:
         assert not (await sandbox.exec("ls /b && rm -f /a /b /c /d")).is_error
 
 
+HIDDEN = {
+    "unlinked": "for n in 1 2 3; do exec 9>/$n; rm /$n; head -c 31457280 /dev/zero >&9; sleep 77 & done; sleep 50",
+    "deep": "for n in 1 2; do mkdir -p $(printf 'd/%.0s' {1..1900}); cd $(printf 'd/%.0s' {1..1900}); done; "
+    "for n in 1 2 3; do head -c 31457280 /dev/zero > $n; done; sleep 50",
+}
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+async def test_files_without_a_name_or_a_path_count_as_written(place: str) -> None:
+    limits = SandboxLimits(disk_bytes=64 << 20, file_bytes=32 << 20, wall_seconds=60)
+    async with ImageSandbox(require_images(), limits=limits) as sandbox:
+        result = await sandbox.exec(HIDDEN[place], timeout=15)
+        assert result.outcome is Outcome.TOO_MANY_FILES, result
+
+
 async def test_memory_and_processes_are_limited() -> None:
     require_images()
     limits = SandboxLimits(memory_bytes=64 << 20, processes=40, wall_seconds=20)

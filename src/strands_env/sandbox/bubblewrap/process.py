@@ -204,6 +204,11 @@ class SandboxProcess:
         return self._own.work_directory or WORK
 
     @property
+    def pid(self) -> int:
+        """The process that started it here; all of its own descend from this one."""
+        return self._own.process.pid
+
+    @property
     def is_alive(self) -> bool:
         """It can take a request."""
         return self._own.process.poll() is None and self._reader is not None and not self._reader.at_eof()

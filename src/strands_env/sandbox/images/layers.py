@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import secrets
+import stat
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from strands_sglang.cache import cache_folder
 
+from ..bubblewrap.guest.system import descendants, each_folder, other_processes
 from ..bubblewrap.process import discard
 from ..contract import SandboxError, SandboxUnavailableError
 
@@ -99,17 +101,32 @@ def free_bytes(folder: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def written_bytes(folder: str) -> int:
-    """Room that the files of a folder take on the disk; without those that end meanwhile."""
-    size, pending = 0, [folder]
-    while pending:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(pending.pop()):
-                with contextlib.suppress(OSError):
-                    size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-    return size
+def written_bytes(folder: str, process: int) -> int:
+    """Room that a sandbox takes on the disk: files in its folder, and those without a name that it holds open.
+
+    Args:
+        process: Its first process, as this machine numbers it.
+
+    Raises:
+        OSError: A folder was moved while it was walked.
+    """
+    size = 0
+    for step in each_folder(folder):
+        for entry in step.entries:
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+    unnamed: dict[tuple[int, int], int] = {}
+    for pid in descendants(other_processes(True), process):
+        # Mapped files can be looked at by root alone, and have no other trace once they are closed.
+        for place in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
+            with contextlib.suppress(OSError):
+                devices = {os.stat(folder).st_dev, os.stat(f"/proc/{pid}/root").st_dev}  # not files in memory
+                for name in os.listdir(place):
+                    with contextlib.suppress(OSError):
+                        found = os.stat(f"{place}/{name}")
+                        if found.st_nlink == 0 and found.st_dev in devices and stat.S_ISREG(found.st_mode):
+                            unnamed[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return size + sum(unnamed.values())
 
 
 def containers_folder() -> Path:

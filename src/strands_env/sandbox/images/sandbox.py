@@ -203,12 +203,20 @@ class ImageSandbox(SupervisedSandbox):
         pause = _DISK_SECONDS
         while True:
             await asyncio.sleep(pause)
-            if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes:
+            if self._folder is None:
+                continue
+            free = free_bytes(self._folder)
+            self._free = max(self._free, free)  # others may have given room back
+            if self._free - free > self.limits.disk_bytes:
                 started = time.monotonic()
-                written = await default_threads.run(written_bytes, f"{self._folder}/upper")
-                if written > self.limits.disk_bytes + self._spared:
-                    return
+                with contextlib.suppress(OSError):  # the tree changed while it was walked
+                    if await self._written_bytes() > self.limits.disk_bytes + self._spared:
+                        return
                 pause = max(_DISK_SECONDS, 20 * (time.monotonic() - started))
+
+    async def _written_bytes(self) -> int:
+        assert self._process is not None
+        return await default_threads.run(written_bytes, f"{self._folder}/upper", self._process.pid)
 
     async def listen(self, port: int, host: str = "127.0.0.1") -> socket.socket:
         """A listening socket in the sandbox's own network, for a server on this side.
@@ -235,7 +243,7 @@ class ImageSandbox(SupervisedSandbox):
     async def spare_disk(self) -> None:
         """Let what follows write `disk_bytes` of its own, whatever was written so far."""
         if self._folder is not None and self._free - free_bytes(self._folder) > self.limits.disk_bytes // 2:
-            self._spared = await default_threads.run(written_bytes, f"{self._folder}/upper")
+            self._spared = await self._written_bytes()
 
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
         """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
