@@ -14,10 +14,18 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from strands_env.commands.cli import main
-from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxLimits, SandboxUnavailableError
+from strands_env.sandbox import (
+    ExecResult,
+    Outcome,
+    Sandbox,
+    SandboxLimits,
+    SandboxLostError,
+    SandboxUnavailableError,
+)
 from strands_env.sandbox.images import ImagePool, ImageSandbox, ImageSourceError, ImageStore, Snapshot, import_image
 from strands_env.sandbox.images.archive import ImageFormatError, unpack_image
 from strands_env.sandbox.images.layers import containers_folder
@@ -239,6 +247,23 @@ async def test_files_without_a_name_or_a_path_count_as_written(place: str) -> No
     async with ImageSandbox(require_images(), limits=limits) as sandbox:
         result = await sandbox.exec(HIDDEN[place], timeout=15)
         assert result.outcome is Outcome.TOO_MANY_FILES, result
+
+
+async def test_a_sandbox_that_ends_in_the_middle_is_never_replaced_by_an_empty_one() -> None:
+    sandbox = ImageSandbox(require_images(), workdir="/app")
+    await sandbox.exec("echo work > file")
+    waiting = asyncio.create_task(sandbox.exec("sleep 50"))
+    assert sandbox._process is not None
+    first = next(iter(psutil.Process(sandbox._process.pid).children()))
+    first.kill()  # as the kernel does where memory is short
+    with pytest.raises(SandboxLostError, match="unexpectedly"):
+        await waiting
+    for call in (sandbox.exec("cat file"), sandbox.read_file("/app/file"), sandbox.reset_folders(["/logs"])):
+        with pytest.raises(SandboxLostError, match="earlier"):
+            await call
+    await sandbox.close()
+    assert (await sandbox.exec("ls")).stdout == ""  # closed and used again, it starts afresh
+    await sandbox.close()
 
 
 async def test_memory_and_processes_are_limited() -> None:

@@ -5,7 +5,7 @@
 
 SandboxError                      a failure of the sandbox, never of the code in it
 ├── SandboxUnavailableError       it could not be started, or isolation is unavailable here
-└── SandboxLostError              it ended while a file was read or written
+└── SandboxLostError              it ended under a call, and its files are gone
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox ended while a file was read or written; the next call starts a new one, with no files."""
+    """The sandbox ended under a call, and its files are gone. Where a command can go on in a new one it raises nothing:
+    its outcome is `SANDBOX_LOST`."""
 
 
 class Outcome(StrEnum):

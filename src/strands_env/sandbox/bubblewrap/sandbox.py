@@ -78,12 +78,17 @@ class SupervisedSandbox:
         is_waiting: Its call waits for one of the slots, or was cancelled while it did.
     """
 
+    starts_again = True
+    """One that ended under a call starts again with the next. Else every call raises `SandboxLostError` until `close`:
+    an episode cannot go on where its files are gone, and what is measured there says nothing about it."""
+
     def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
         self.limits = limits
         self._slots = slots or default_slots
         self._taken: asyncio.Semaphore | None = None
         self._process: SandboxProcess | None = None
         self._lock = asyncio.Lock()
+        self._is_lost = False
         self.is_waiting = False
 
     async def _start_process(self) -> SandboxProcess:
@@ -184,6 +189,7 @@ class SupervisedSandbox:
     async def close(self) -> None:
         """End all its processes and forget its state. Leaves nothing behind; may be called twice."""
         async with self._lock:
+            self._is_lost = False
             await self._end()
 
     async def __aenter__(self) -> Self:
@@ -211,6 +217,8 @@ class SupervisedSandbox:
             try:
                 answer = await self._ask({**request, **used})
             except SandboxLostError as error:
+                if not self.starts_again:
+                    raise
                 return ExecResult(outcome=Outcome.SANDBOX_LOST, note=str(error))
             result = self._result(request["kind"], answer, used)
             if result.outcome is Outcome.TOO_MANY_FILES:
@@ -224,17 +232,24 @@ class SupervisedSandbox:
         try:
             answer = await process.request(request, descriptor=descriptor)
         except (EOFError, OSError, TimeoutError, SandboxError) as error:
-            logger.warning("error=<%r> | sandbox lost", error)
-            await self._end()
-            raise SandboxLostError(
-                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
-            ) from error
+            raise await self._lose(error) from error
         except BaseException:  # cancelled: the code still runs, and the next request would get its answer
             await asyncio.shield(self._after_cancel(process))
             raise
         if answer["outcome"] in ("ok", "error", "died") and answer["exit"] != 0 and process.oom_kills > kills:
             answer["outcome"] = Outcome.OUT_OF_MEMORY.value
         return answer
+
+    async def _lose(self, error: Exception | None) -> SandboxLostError:
+        """End what is left of a sandbox that ended by itself."""
+        logger.warning("error=<%r> | sandbox lost", error)
+        self._is_lost = True
+        await self._end()
+        if self.starts_again:
+            return SandboxLostError(
+                "the sandbox ended unexpectedly; the next call starts a new one, with an empty work directory"
+            )
+        return SandboxLostError("the sandbox ended unexpectedly, with all that was in it")
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
         """End what a cancelled request has started."""
@@ -298,7 +313,11 @@ class SupervisedSandbox:
 
     async def _ready(self) -> SandboxProcess:
         if self._process is not None and not self._process.is_alive:
-            await self._end()
+            lost = await self._lose(None)
+            if not self.starts_again:
+                raise lost
+        if self._is_lost and not self.starts_again:
+            raise SandboxLostError("the sandbox ended unexpectedly in an earlier call, with all that was in it")
         if self._process is None:
             semaphore = self._slots.semaphore()
             self.is_waiting = True

@@ -67,7 +67,8 @@ class ImageSandbox(SupervisedSandbox):
     the next one. All it writes goes into a layer of its own, which ends with it, unless `snapshot` has copied it.
 
     One command runs at a time; parallel ones wait in order. One that is cancelled or takes too long is ended with all
-    it started in its session; the sandbox goes on.
+    it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, its files are
+    gone: that call and all others raise `SandboxLostError`, until `close`.
 
     Args:
         image: An image, its name in the store, or a folder with an unpacked root.
@@ -88,6 +89,8 @@ class ImageSandbox(SupervisedSandbox):
         SandboxUnavailableError: Isolation is unavailable on this machine, or the image is not here.
         ValueError: An argument is out of range.
     """
+
+    starts_again = False
 
     def __init__(
         self,
@@ -178,7 +181,8 @@ class ImageSandbox(SupervisedSandbox):
             user: User to run as, in place of the sandbox's: a name, a number, or `user:group`.
 
         Raises:
-            SandboxUnavailableError: The sandbox does not start. Whatever the command does raises nothing.
+            SandboxUnavailableError: The sandbox does not start.
+            SandboxLostError: It ended, in this call or an earlier one.
         """
         who = None if user is None else str(user)
         size = MAX_ARGUMENT_BYTES
@@ -351,8 +355,8 @@ class ImageSandbox(SupervisedSandbox):
     async def _after_cancel(self, process: SandboxProcess) -> None:
         try:
             await process.take_back()
-        except (EOFError, OSError, TimeoutError, SandboxError):
-            await self._end()
+        except (EOFError, OSError, TimeoutError, SandboxError) as error:
+            await self._lose(error)
 
 
 def _pack(source: str, archive: Any) -> None:
