@@ -34,8 +34,10 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox ended under a call, and its files are gone. Where a command can go on in a new one it raises nothing:
-    its outcome is `SANDBOX_LOST`."""
+    """The sandbox ended under a call, and its files are gone.
+
+    Where the next call starts a new sandbox, a command raises nothing: its outcome is `SANDBOX_LOST`.
+    """
 
 
 class Outcome(StrEnum):

@@ -67,8 +67,8 @@ class ImageSandbox(SupervisedSandbox):
     the next one. All it writes goes into a layer of its own, which ends with it, unless `snapshot` has copied it.
 
     One command runs at a time; parallel ones wait in order. One that is cancelled or takes too long is ended with all
-    it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, its files are
-    gone: that call and all others raise `SandboxLostError`, until `close`.
+    it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, its files
+    are gone: that call and all others raise `SandboxLostError`, until `close`.
 
     Args:
         image: An image, its name in the store, or a folder with an unpacked root.
