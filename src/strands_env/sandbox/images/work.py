@@ -143,8 +143,9 @@ class AgentFiles:
                 if path in skipped or "*" in path or _BY_PRODUCTS.fullmatch(path):
                     continue
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder and not _opaque_mark(entry.path) and self._has_folder(path):
-                    pending.append((layer, path))  # it merges with the image's: what the agent changed is in there
+                merges = is_folder and not _opaque_mark(entry.path) and self._has_folder(path)
+                if merges or (is_folder and any(_is_within(one, path) for one in skipped)):
+                    pending.append((layer, path))  # the folder is the image's, or work is in it
                 elif not _is_same(entry.path, os.path.join(self.before, path)):
                     found[f"/{path}"] = None
         return sorted(found)[:most]

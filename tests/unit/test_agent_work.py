@@ -1,0 +1,240 @@
+"""The agent's work, selected from its layers: nothing else comes along, and all of it does."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from strands_env.sandbox.bubblewrap.process import discard
+from strands_env.sandbox.images import ImageSandbox
+from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
+from tests.container_support import require_images
+
+WHITEOUT = object()
+OPAQUE = object()
+"""In place of a folder's files: it hides the image's."""
+
+
+def write(folder: Path, files: Mapping[str, object]) -> str:
+    """Files of a layer: text, `Path` for a link, `WHITEOUT`, or `OPAQUE` for a folder that hides the one below."""
+    folder.mkdir(parents=True)
+    for path, what in files.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(what, Path):
+            place.symlink_to(what)
+        elif what is WHITEOUT:
+            os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))
+        elif what is OPAQUE:
+            place.mkdir(exist_ok=True)
+            os.setxattr(place, "user.overlay.opaque", b"y")
+        else:
+            place.write_text(str(what))
+    return str(folder)
+
+
+def agent_files(
+    folder: Path, image: Mapping[str, object], *layers: Mapping[str, object], before: Mapping[str, object] | None = None
+) -> AgentFiles:
+    return AgentFiles(
+        root=write(folder / "root", image),
+        before=write(folder / "before", before or {}),
+        layers=[write(folder / f"layer{index}", layer) for index, layer in enumerate(layers)],
+        path_variable="/opt/tool/bin:/usr/bin",
+    )
+
+
+def listed(folder: str) -> dict[str, str]:
+    """Everything below a folder but plain folders: text of files, targets of links, `gone` and `hides`."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                text = f"-> {os.readlink(path)}"
+            elif stat.S_ISCHR(mode):
+                text = "gone"
+            elif stat.S_ISDIR(mode):
+                if not (hides := "user.overlay.opaque" in os.listxattr(path)) and os.listdir(path):
+                    continue
+                text = "hides" if hides else "empty"
+            else:
+                text = Path(path).read_text()
+            found[os.path.relpath(path, folder)] = text
+    return found
+
+
+@pytest.mark.parametrize("move", [True, False])
+@pytest.mark.parametrize(
+    ("image", "layer", "laid"),
+    [
+        ({"app/a": "1"}, {"app/a": "2", "usr/bin/cat": "x", "etc/x": "x"}, {"app/a": "2"}),
+        ({"app/a": "1"}, {"app/a": WHITEOUT}, {"app/a": "gone"}),
+        ({"app/a": "1"}, {"app": WHITEOUT}, {"app": "gone"}),
+        ({"app/a": "1"}, {"app": "a file"}, {"app": "a file"}),
+        ({"app/a": "1"}, {"app": Path("/usr"), "usr/x": "x"}, {"app": "-> /usr"}),
+        ({"srv/b/a": "1"}, {"srv": Path("/usr"), "usr/b/a": "x"}, {"srv/b": "gone"}),
+        ({"srv/b/a": "1"}, {"srv": WHITEOUT}, {"srv/b": "gone"}),
+        ({"srv/b/a": "1"}, {"srv": OPAQUE, "srv/b/c": "3"}, {"srv/b": "hides", "srv/b/c": "3"}),
+        ({"srv/b/a": "1"}, {"srv": OPAQUE, "srv/c": "3"}, {"srv/b": "gone"}),
+        ({"app/a": "1"}, {"app/tests": Path("/tests"), "tests/x": "x"}, {"app/tests": "-> /tests"}),
+        ({"app": Path("data/app"), "data/app/a": "1"}, {"data/app/a": "2", "data/b": "x"}, {"data/app/a": "2"}),
+        ({"app": Path("data/app"), "data/app/a": "1"}, {"app": "now a file"}, {"app": "now a file"}),
+        ({"app": Path("../../../../data"), "data/a": "1"}, {"data/a": "2"}, {"data/a": "2"}),
+        ({"app": Path("app")}, {"app": "x"}, {"app": "x"}),
+        ({"app": Path("/tests")}, {"tests/x": "x"}, {}),
+        ({"app": Path("/")}, {"usr/x": "x"}, {}),
+    ],
+)
+def test_the_work_and_nothing_else_is_laid(
+    tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], laid: Mapping[str, str], move: bool
+) -> None:
+    files = agent_files(tmp_path, image, layer)
+    (made,) = files.lay(["/app", "/srv/b"], str(tmp_path / "laid"), move=move)
+    assert listed(made) == laid
+
+
+def test_folders_on_the_way_to_work_are_the_images(tmp_path: Path) -> None:
+    files = agent_files(tmp_path, {"srv/b/a": "1"}, {"srv/b/a": "2"})
+    os.chmod(tmp_path / "root/srv", 0o750)
+    os.chmod(tmp_path / "layer0/srv", 0o777)
+    os.chmod(tmp_path / "layer0/srv/b", 0o1777)
+    (made,) = files.lay(["/srv/b"], str(tmp_path / "laid"), move=True)
+    modes = [stat.S_IMODE(os.stat(f"{made}/{path}").st_mode) for path in ("srv", "srv/b")]
+    assert modes == [0o750, 0o1777]
+
+
+def test_every_layer_gives_its_part(tmp_path: Path) -> None:
+    files = agent_files(tmp_path, {"app/a": "1"}, {"app/a": "2", "etc/x": ""}, {"app/a": WHITEOUT, "app/b": "3"})
+    below, above = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    assert listed(below) == {"app/a": "2"} and listed(above) == {"app/a": "gone", "app/b": "3"}
+    assert (tmp_path / "layer0/app/a").exists(), "a snapshot is used again"
+
+
+def test_what_was_there_before_the_agent_comes_back_only_outside_its_work(tmp_path: Path) -> None:
+    before = {"app/a": "1", "logs/verifier/.keep": ""}
+    files = agent_files(tmp_path, {}, {**before, "app/b": ""}, before=before)
+    os.remove(tmp_path / "layer0/app/a")
+    files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    assert listed(files.before) == {"logs/verifier/.keep": ""}
+
+
+def test_the_default_leaves_out_settings_and_programs(tmp_path: Path) -> None:
+    image = {"opt/conda/bin/python": "", "opt/data/x": "", "opt/suite/inner/bin/tool": "", "root/.bashrc": ""}
+    layer = dict.fromkeys(
+        ("root/.bashrc", "root/.local/bin/env", "root/bin/cat", "root/notes", "home/u/.profile", "home/u/w/x",
+         "opt/conda/lib/site.py", "opt/data/x", "opt/suite/y", "opt/tool/bin/cat", "opt/made/bin/x", "srv/www/i",
+         "etc/hosts", "usr/bin/git", "home/.x/y", "opt/.hidden/x"), "changed",
+    )  # fmt: skip
+    files = agent_files(tmp_path, image, layer)
+    (made,) = files.lay(DEFAULT_WORK, str(tmp_path / "laid"), move=True)
+    assert set(listed(made)) == {"root/notes", "home/u/w/x", "opt/data/x", "opt/made/bin/x", "srv/www/i"}
+
+
+def test_a_home_for_a_work_directory_leaves_out_its_settings(tmp_path: Path) -> None:
+    assert [pattern_of_directory(folder) for folder in ("/root", "/home/u/")] == ["/root/*", "/home/u/*"]
+    assert [pattern_of_directory(folder) for folder in ("/app", "/root/x", "//home/u/x")] == [
+        "/app",
+        "/root/x",
+        "/home/u/x",
+    ]
+    assert [pattern_of_directory(folder) for folder in ("/", "", "/usr/", "/home", "/x/..")] == [None] * 5
+
+
+def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_path: Path) -> None:
+    image = {"etc/hosts": "", "etc/nginx/conf": "", "usr/lib/python3/os.py": "", "var/cache/apt/x": ""}
+    before = {"etc/hosts": "127.0.0.1", "logs/agent/.keep": ""}
+    layer = {
+        "etc/nginx/conf": "changed", "etc/nginx/more/a": "", "etc/nginx/more/b": "", "srv/made/a": "", "app/x": "",
+        "usr/lib/python3/__pycache__/os.pyc": "", "var/cache/apt/x": "", "root/.cache/uv/x": "", "etc/ld.so.cache": "",
+        "etc/gone": WHITEOUT, "tests/x": "", "solution/solve.sh": "", "logs/verifier/x": "", "etc/a*": "",
+    }  # fmt: skip
+    files = agent_files(tmp_path, image, {**layer, "root/.x": ""}, before={**before, "root/a": "", "solution/a": ""})
+    shutil.copytree(tmp_path / "before/etc", tmp_path / "layer0/etc", dirs_exist_ok=True)
+    assert files.changes(["/app", "/srv/*"]) == ["/etc/gone", "/etc/nginx/conf", "/etc/nginx/more", "/root/.x"]
+
+
+@pytest.mark.parametrize(
+    ("image", "layer", "found"),
+    [
+        ({"app/tool": "\x7fELF1"}, {"app/tool": "\x7fELF2"}, ["/app/tool"]),
+        ({"app/tool": "\x7fELF1"}, {"app/tool": "\x7fELF1", "app/made": "\x7fELF"}, []),
+        ({"app/tool": "\x7fELF1"}, {"app/tool": WHITEOUT}, ["/app/tool"]),
+        ({"app/v/bin/py": "#!x"}, {"app/v/bin/py": Path("/usr/bin/x")}, ["/app/v/bin/py"]),
+        ({"app/v/lib/python3.11/a.py": "1"}, {"app/v/lib/python3.11/a.py": "2"}, ["/app/v/lib/python3.11/a.py"]),
+        ({}, {"app/v/lib/python3.11/site-packages/a.pth": "import os"}, ["/app/v/lib/python3.11/site-packages/a.pth"]),
+        ({"app/main.py": "1"}, {"app/main.py": "2", "app/run.sh": "#!/bin/sh", "app/lib/json.py": ""}, []),
+        ({}, {"app/json.py": "", "app/sub/conftest.py": ""}, ["/app/json.py", "/app/sub/conftest.py"]),
+        ({"app/l": Path("/usr/bin")}, {"app/l/x": "y"}, []),
+    ],
+)  # fmt: skip
+def test_changed_programs_are_reported(
+    tmp_path: Path, image: Mapping[str, object], layer: Mapping[str, object], found: Sequence[str]
+) -> None:
+    files = agent_files(tmp_path, image, layer)
+    laid = files.lay(["/app"], str(tmp_path / "laid"), move=True)
+    assert files.changed_programs(laid, directory="/app") == found
+
+
+def test_paths_of_work_are_written_in_one_way() -> None:
+    assert check_work(["/a//b/", "/a/b", "//c/../d"]) == ("/a/b", "/d")
+
+
+# ---- against a real container ----------------------------------------------------------------------------------------
+
+WORK = ("/app", "/srv/a/b", "/data/x")
+PLACES = ("/app", "/app/d", "/app/d/e", "/srv", "/srv/a", "/srv/a/b", "/srv/a/b/c", "/data", "/data/x", "/data/x/y")
+SHOW = """p={}; while [ "$p" != / ]; do p=$(dirname $p); [ -L $p ] && exit; done
+find {} 2> /dev/null | sort | while read -r f; do
+  stat -c '%n %f %u' "$f"; readlink "$f"; [ -f "$f" ] && [ ! -L "$f" ] && cat "$f"; done; true"""
+
+
+CHANGES = (
+    "rm -rf {one}", "mkdir -p {one}", "echo {number} > {one}/file", "echo {number} > {one}", "mv {one} {other}",
+    "ln -s {other} {one}", "chmod 70{digit} {one}", "cp -r {one} {other}/copy", "ln {one}/file {other}/linked",
+    "rm -rf {one}; mkdir -p {one}", "chown 1000 {one}",
+)  # fmt: skip
+
+
+def random_script(chance: random.Random) -> str:
+    lines = []
+    for number in range(25):
+        one, other = chance.choice(PLACES), chance.choice(PLACES)
+        lines.append(chance.choice(CHANGES).format(one=one, other=other, number=number, digit=number % 8))
+    return "".join(f"{{ {line}; }} 2> /dev/null\n" for line in lines) + "true"
+
+
+@pytest.mark.parametrize("move", [True, False])
+async def test_a_fresh_container_shows_the_work_as_the_agent_left_it(tmp_path: Path, move: bool) -> None:
+    image = tmp_path / "root"
+    shutil.copytree(require_images(), image, symlinks=True)
+    for place in ("app/d/e", "srv/a/b/c", "data/x/y"):
+        (image / place).mkdir(parents=True)
+        (image / place / "file").write_text("the image's")
+    os.chmod(tmp_path, 0o755)
+    for seed in range(8):
+        script, views = random_script(random.Random(seed)), []
+        agent = ImageSandbox(str(image))
+        async with agent:
+            await agent.snapshot(tmp_path / f"{seed}-before")
+            assert not (await agent.exec(script)).is_error
+            await agent.exec("touch /etc/mine")
+            views.append([(await agent.exec(SHOW.format(path, path))).stdout for path in WORK])
+            folder = os.path.dirname(agent.layer) if not move else await agent.release_layer()
+            before = str(tmp_path / f"{seed}-before/upper")
+            layers = [f"{folder}/upper"]
+            files = AgentFiles(root=str(image), before=before, layers=layers, path_variable="/bin")
+            laid = files.lay(WORK, str(tmp_path / f"{seed}-laid"), move=move)
+        if move:
+            discard(folder)
+        async with agent.sibling(layers=(before, *laid)) as fresh:
+            views.append([(await fresh.exec(SHOW.format(path, path))).stdout for path in WORK])
+            assert (await fresh.exec("[ -e /etc/mine ]")).is_error
+        assert views[0] == views[1], script
