@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 import types
 from typing import Any
 
@@ -15,7 +13,6 @@ from strands import tool
 
 from strands_env.training.slime.call import RolloutControl
 from strands_env.training.slime.rollout import SUSPENDED, AbortWatch, Episode
-from strands_env.training.slime.sample import RolloutSamples
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make
@@ -294,25 +291,12 @@ async def test_with_partial_rollout_a_rollout_is_one_sample_that_trains_its_whol
     assert sum(sample.loss_mask) == len(completion("second").ids)
 
 
-async def test_samples_of_one_rollout_are_read_as_the_first_and_set_together() -> None:
-    samples = RolloutSamples([Sample(index=5, response_length=2), Sample(index=5, response_length=3)])
-    assert (samples.index, samples.status, samples.response_length) == (5, Sample.Status.PENDING, 2)
-    samples.loss_mask = [0, 0]
-    samples.reward = 1.0
-    assert [sample.loss_mask for sample in samples] == [[0, 0], [0, 0, 0]]
-    assert [sample.reward for sample in samples] == [1.0, 1.0]
-    again = pickle.loads(pickle.dumps(samples))
-    assert type(again) is RolloutSamples and list(again) == list(samples) == list(copy.deepcopy(samples))
-    with pytest.raises(AttributeError):
-        RolloutSamples().status  # noqa: B018
-
-
 async def test_a_failed_rollout_that_was_held_back_starts_over(rig: Rig) -> None:
-    rig.args.strands_env_fanout = rig.args.partial_rollout = True
+    rig.args.partial_rollout = True
     rig.serve(ConnectionError("gone"), completion("3"))
     failed = await rig.run()
-    assert [sample.status for sample in failed] == [Sample.Status.FAILED]
-    (sample,) = await rig.run(failed)
+    assert failed.status is Sample.Status.FAILED
+    sample = await rig.run(failed)
     assert sample.status is Sample.Status.COMPLETED and not sample.remove_sample
 
 

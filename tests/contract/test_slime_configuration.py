@@ -67,6 +67,9 @@ def wants_more(model_factory: Any, sandbox: Any) -> Any:
         ({"strands_env_max_suspension": "nan"}, "greater than or equal to 0"),
         ({"strands_env_fanout": "false"}, "strands_env_fanout: input should be a valid boolean"),
         ({"use_rollout_routing_replay": True}, "--num-layers"),
+        ({"strands_env_fanout": True, "partial_rollout": True}, "--partial-rollout takes one sample of a rollout"),
+        ({"strands_env_fanout": True, "group_rm": True}, "--group-rm takes one sample of a rollout"),
+        ({"eval_reward_key": "accuracy"}, "--eval-reward-key needs --reward-key"),
     ],
 )
 async def test_a_wrong_configuration_ends_the_run(rig: Rig, changes: dict[str, Any], message: str) -> None:

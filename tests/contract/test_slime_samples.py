@@ -17,6 +17,7 @@ from strands import Agent, tool
 
 from strands_env.core import RewardResult
 from strands_env.training import SamplingMask, slime
+from strands_env.training.slime import hooks
 from strands_env.training.slime.hooks import rollout_metrics
 from strands_env.training.slime.rollout import CallRecord, sampling_mask_of_path
 from strands_sglang.testing import Reply
@@ -179,11 +180,11 @@ async def test_evaluation_has_its_own_reward_key(rig: Rig) -> None:
 
 async def test_reward_func_knows_an_evaluation(rig: Rig) -> None:
     rig.options = {}
-    rig.args.eval_reward_key = "accuracy"
+    rig.args.reward_key, rig.args.eval_reward_key = "score", "accuracy"
     rig.args.strands_env_reward = f"{__name__}.exact"
     rig.serve(completion("3"))
     sample = await rig.run(evaluation=True)
-    assert await slime.reward_func(rig.args, sample) == {"accuracy": 1.0}
+    assert await slime.reward_func(rig.args, sample) == {"score": 1.0, "accuracy": 1.0}
 
 
 async def test_an_end_that_is_not_scored_is_removed(rig: Rig) -> None:
@@ -402,8 +403,6 @@ def test_a_mean_over_nothing_is_null_in_the_log(tmp_path: Any) -> None:
 
 
 def test_the_log_reports_to_trackers_begun_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from strands_env.training.slime import hooks
-
     begun: list[str] = []
     logged: list[tuple[int, dict[str, float]]] = []
 
@@ -461,19 +460,13 @@ def test_a_slash_in_the_name_of_evaluation_data_is_no_folder(tmp_path: Any) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["eval_math_aime.jsonl"]
 
 
-class Wandb(types.ModuleType):
-    """The tasks that slime has started."""
-
-    run = object()
+class WandbRun:
+    """The run that slime has opened."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        super().__init__("wandb")
         self.error = error
         self.logged: list[dict[str, Any]] = []
         self.steps: list[tuple[str, str]] = []
-
-    def Table(self, columns: Any, data: Any) -> Any:
-        return data
 
     def define_metric(self, name: str, *, step_metric: str) -> None:
         self.steps.append((name, step_metric))
@@ -484,17 +477,30 @@ class Wandb(types.ModuleType):
         self.logged.append(values)
 
 
-def test_wandb_gets_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = Wandb()
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Opens a run of W&B, whose calls the test makes itself."""
+
+    def open_run(run: WandbRun) -> WandbRun:
+        monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=run))
+        monkeypatch.setattr(hooks, "BackgroundTracker", lambda tracker: tracker)
+        return run
+
+    hooks._open_trackers.cache_clear()
+    yield open_run
+    hooks._open_trackers.cache_clear()
+
+
+def test_the_run_of_wandb_that_slime_has_opened_gets_the_step(opened: Any) -> None:
+    run = opened(WandbRun())
     slime.log_rollout(7, types.SimpleNamespace(use_wandb=True), [Sample(reward=1.0)], {}, 1.0)
-    assert wandb.logged[0]["strands/step"] == 7
-    assert wandb.logged[0]["strands/rollout/reward"] == 1.0
-    assert wandb.steps == [("strands/*", "strands/step")]
+    assert run.logged[0]["strands/step"] == 7
+    assert run.logged[0]["strands/rollout/reward"] == 1.0
+    assert run.steps == [("strands/*", "strands/step")]
 
 
-def test_a_lost_network_does_not_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", Wandb(OSError("no network")))
+def test_a_lost_network_does_not_end_the_training(opened: Any) -> None:
+    opened(WandbRun(OSError("no network")))
     assert slime.log_rollout(7, types.SimpleNamespace(use_wandb=True), [Sample(reward=1.0)], {}, 1.0) is False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.sample import TEACHER_ERROR, TrainingSample
+from strands_env.training.sample import TEACHER_ERROR, TrainingSample, common_prefix
 from strands_sglang import get_tokenizer
 from strands_sglang.backends import Backend, ScoredPrompt, as_backend
 from strands_sglang.exceptions import BackendAnswerError
@@ -134,10 +134,7 @@ def _digests(sample: TrainingSample) -> tuple[str, ...]:
 
 def _shared(one: TrainingSample, other: TrainingSample) -> int:
     """Length of the common prefix; equal tokens of different images are not common."""
-    length = min(len(one), len(other))
-    different = np.flatnonzero(one.token_ids[:length] != other.token_ids[:length])
-    if different.size:
-        length = int(different[0])
+    length = common_prefix(one.token_ids, other.token_ids)
     images = zip(one.media, other.media, strict=False)
     return min([length, *(first.offset for first, second in images if first.digest != second.digest)])
 

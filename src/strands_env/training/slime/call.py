@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
+import logging
 import threading
 import uuid
 from collections import Counter
@@ -18,6 +19,8 @@ from strands_env.core.chat import ChatPrompt, UnsupportedPromptError
 from strands_env.core.termination import ErrorRecord, TerminationReason
 from strands_env.training.slime.settings import METADATA_KEY, SLIME, Needs, SlimeConfigError, SlimeSettings, Trainer
 from strands_sglang.exceptions import BackendAbortedError, TokenBudgetReachedError
+
+logger = logging.getLogger(__name__)
 
 _PATHS = 4
 """Responses of full length that a rollout may sample in all, by default."""
@@ -54,8 +57,10 @@ class Call:
     ) -> Call:
         """Read the arguments; the state is looked up unless it came with the call."""
         _refuse_printed_prompts(args, evaluation)
-        if getattr(args, "log_reward_category", None) and not getattr(args, "reward_key", None):
-            raise SlimeConfigError("--log-reward-category needs --reward-key: slime reads both out of one dict")
+        for option in ("log_reward_category", "eval_reward_key"):
+            if getattr(args, option, None) and not getattr(args, "reward_key", None):
+                name = option.replace("_", "-")
+                raise SlimeConfigError(f"--{name} needs --reward-key: slime reads a number under it in every reward")
         settings = SlimeSettings.from_args(args)
         trainer = Trainer.of(sample)
         return cls(
@@ -68,7 +73,7 @@ class Call:
             state=_generate_state(trainer, args) if state is None else state,
             needs=Needs.of(args, trainer, evaluation=evaluation),
             partial=bool(getattr(args, "partial_rollout", False)) and not evaluation,
-            fanout=_fans_out(args, settings) and not evaluation,
+            fanout=not evaluation and _fans_out(args, settings),
             successes=STREAK.successes,
         )
 
@@ -101,8 +106,8 @@ class Call:
         """Sampling parameters of one model call: a copy without slime's that are unset, special tokens kept."""
         params = {key: copy.deepcopy(value) for key, value in self.sampling_params.items() if value is not None}
         params.pop("skip_special_tokens", None)
-        if self.trainer.server == "vllm" and "seed" in params:
-            params["sampling_seed"] = params.pop("seed")
+        if self.trainer.seed in params:
+            params["sampling_seed"] = params.pop(self.trainer.seed)
         return params
 
     @property
@@ -142,11 +147,20 @@ def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
 
 
 def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set."""
-    if settings.fanout is not None:
-        return settings.fanout
+    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set.
+
+    Raises:
+        SlimeConfigError: It is set, and slime reads a rollout as one sample in this mode.
+    """
+    one_sample = "the fully asynchronous worker" if is_swallowed() else None
+    for option in ("partial_rollout", "group_rm"):
+        if getattr(args, option, False):
+            one_sample = "--" + option.replace("_", "-")
+    if settings.fanout and one_sample:
+        raise SlimeConfigError(f"strands_env_fanout: {one_sample} takes one sample of a rollout, not a list")
     path = str(getattr(args, "custom_reward_post_process_path", None) or "")
-    return path.startswith("strands_env.training.slime.")
+    wanted = path.startswith("strands_env.training.slime.") if settings.fanout is None else settings.fanout
+    return wanted and not one_sample
 
 
 def _generate_state(trainer: Trainer, args: Any) -> Any:
@@ -375,20 +389,13 @@ def is_swallowed() -> bool:
     return threading.current_thread().name == "fully-async-rollout"
 
 
-class FatalIndex:
-    """The `index` of a sample that ends the run: reading it as a number raises.
-
-    The worker logs exceptions and goes on, but the run orders finished groups by `int(sample.index)`.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __int__(self) -> int:
-        raise self._error
-
-
 def raise_in_the_run(sample: Any, error: Exception) -> Any:
-    """A finished sample at which slime's run, not its worker, raises the error."""
-    sample.status, sample.reward, sample.index = type(sample).Status.COMPLETED, 0.0, FatalIndex(error)
+    """A finished sample at which slime's run, not its worker, stops.
+
+    The worker logs an exception and goes on, so that the run would wait for the group forever. The run reads
+    `int(sample.index)` of each finished group: the text of the error is no number, and the `ValueError` quotes it.
+    """
+    logger.error("error=<%s> | the run cannot go on", error)
+    sample.status, sample.reward = type(sample).Status.COMPLETED, 0.0
+    sample.index = f"{type(error).__name__}: {error}"
     return sample

@@ -26,7 +26,7 @@ from strands_env.training.slime.call import (
 )
 from strands_env.training.slime.rollout import SUSPENDED, Episode, RolloutBackend
 from strands_env.training.slime.sample import Pictures, write, write_aborted, write_unusable
-from strands_env.training.slime.settings import SlimeConfigError
+from strands_env.training.slime.settings import SlimeConfigError, Trainer
 from strands_sglang import SGLangModel, get_client, get_client_from_slime_args, get_tokenizer
 from strands_sglang.trajectory.media import ImageEncoding, as_rgb, encode
 
@@ -69,7 +69,6 @@ async def generate_miles(input: Any) -> Any:
 
 async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation: bool, state: Any = None) -> Any:
     """Attempts of a rollout until one does not fail. The state is looked up where the trainer did not give it."""
-    sample = sample[0] if isinstance(sample, list) else sample  # a failed rollout of several, asked for again
     try:
         call = Call.of(args, sample, sampling_params, evaluation=evaluation, state=state)
         with STREAK.running(call):
@@ -98,7 +97,7 @@ async def _run(call: Call) -> Any:
     """One attempt: the rollout that waits for this call or a new one, to its end, into slime's sample."""
     episode = None
     try:
-        episode = _resumed(call) or await _started(call)
+        episode = _resume(call) or await _start(call)
         result = await episode.run()
         if episode.config_error is not None:
             raise episode.config_error
@@ -107,8 +106,8 @@ async def _run(call: Call) -> Any:
                 SUSPENDED.put(call.key, episode)
             return write_aborted(call, episode.control)
         if any(path.images for path in result.trajectories):
-            return await asyncio.to_thread(_finished, call, episode, result)  # processes them for the trainer
-        return _finished(call, episode, result)
+            return await asyncio.to_thread(_finish, call, episode, result)  # processes them for the trainer
+        return _finish(call, episode, result)
     except (SlimeConfigError, FailureStreakError):
         raise
     except Exception as error:  # boundary: slime lets an exception of one rollout end the whole step
@@ -119,7 +118,7 @@ async def _run(call: Call) -> Any:
         return write_unusable(call, control, None, record, TerminationReason.UNCLASSIFIED_ERROR)
 
 
-def _resumed(call: Call) -> Episode | None:
+def _resume(call: Call) -> Episode | None:
     """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
     episode = SUSPENDED.take(call.key) if call.partial else None
     SUSPENDED.expire(call.settings.max_suspension)
@@ -130,7 +129,7 @@ def _resumed(call: Call) -> Episode | None:
     return episode
 
 
-async def _started(call: Call) -> Episode:
+async def _start(call: Call) -> Episode:
     """A new rollout: the environment of the factory, on the prompt of the sample.
 
     Raises:
@@ -232,7 +231,7 @@ def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
     client = RolloutBackend(
         get_client_from_slime_args(args, **call.settings.client_options),
         episode.control,
-        None if pictures is None else pictures.expanded,
+        None if pictures is None else pictures.expand,
     )
     options: dict[str, Any] = {
         "sampling_params": params,
@@ -246,7 +245,7 @@ def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
         },
         "return_routed_experts": call.needs.experts_shape is not None,
         "require_routed_experts": True,
-        "return_sampling_mask": call.needs.top_p and trainer.server == "vllm",  # slime's own server needs no asking
+        "return_sampling_mask": call.needs.top_p and trainer.asks_for_top_p,
         "routing_key": call.routing_key if getattr(args, trainer.policy, None) in trainer.by_key else None,
         **({} if pictures is None else {"processor": pictures.expander}),
         **call.settings.model_options,
@@ -254,7 +253,7 @@ def _model(call: Call, episode: Episode, tokenizer: Any) -> Any:
     return SGLangModel(tokenizer=tokenizer, client=client, tool_parser=call.settings.tool_parser or None, **options)
 
 
-def _finished(call: Call, episode: Episode, result: StepResult) -> Any:
+def _finish(call: Call, episode: Episode, result: StepResult) -> Any:
     """The samples of a rollout that ended, well or not."""
     sources = samples_from_step(result, rollout_id=str(call.sample.index), experts_shape=call.needs.experts_shape)
     sampled = sum(source.trained_tokens for source in sources)
@@ -265,7 +264,7 @@ def _finished(call: Call, episode: Episode, result: StepResult) -> Any:
     exported = sum(source.trained_tokens for source in sources)
     if exported < sampled and not call.evaluation:
         _warn_of_other_paths()
-    sources = [episode.completed(source, call) for source in sources]
+    sources = [episode.complete(source, call) for source in sources]
     trained = sum(source.trained_tokens for source in sources)
     tokens = {"sampled": sampled, "other_paths": sampled - exported, "off_policy": exported - trained}
     return write(call, episode.control, result, sources, tokens)
@@ -298,14 +297,14 @@ def router_model_factory(
     Raises:
         SlimeConfigError: slime has no router of that name.
     """
-    server = "vllm" if hasattr(args, "vllm_router_ip") else "sglang"
-    routers = getattr(args, f"{server}_model_routers", None) or {}
+    trainer = Trainer.of_args(args)
+    routers = getattr(args, f"{trainer.server}_model_routers", None) or {}
     if name not in routers:
         raise SlimeConfigError(
-            f"slime has no router for the model {name!r}; --{server}-config names {sorted(routers)!r}"
+            f"slime has no router for the model {name!r}; --{trainer.server}-config names {sorted(routers)!r}"
         )
     host, port = routers[name]
-    client = get_client(f"{'vllm+' if server == 'vllm' else ''}http://{host}:{port}")
+    client = get_client(f"{trainer.scheme}http://{host}:{port}")
     tokens = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     options = {"return_prompt_logprobs": False, **options}
 

@@ -23,14 +23,7 @@ from strands_env.trackers import BackgroundTracker, TrackerError, make_tracker
 from strands_env.training.advantages import group_advantages
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.call import SCORING, FailureStreakError, is_swallowed, raise_in_the_run, read_prompt
-from strands_env.training.slime.sample import (
-    RolloutSamples,
-    notes_of,
-    read_reward,
-    reward_value,
-    rollout_key,
-    unusable_reward,
-)
+from strands_env.training.slime.sample import notes_of, read_reward, reward_value, rollout_key, unusable_reward
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
@@ -142,7 +135,7 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         FailureStreakError: `strands_env_reward` failed too many times in a row in training.
     """
     try:
-        return await _rewards(args, sample, **kwargs)
+        return await _rewards(args, sample)
     except (SlimeConfigError, FailureStreakError) as error:
         if not is_swallowed():
             raise
@@ -151,28 +144,16 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         return [0.0] * len(sample) if isinstance(sample, Sequence) else 0.0
 
 
-async def _rewards(args: Any, sample: Any, **kwargs: Any) -> Any:
+async def _rewards(args: Any, sample: Any) -> Any:
     if not isinstance(sample, Sequence):
         return await _reward(args, [sample])
-    rollouts: dict[Any, list[Any]] = {}
-    places = []
-    for position, one in enumerate(sample):
-        nested = isinstance(one, Sequence)
-        key = ("list", position) if nested else (one.group_index, rollout_key(one, position))
-        rollouts.setdefault(key, []).append(one)
-        places.append(key)
-    rewards = await asyncio.gather(
-        *(
-            reward_func(args, members[0], **kwargs) if key[0] == "list" else _reward(args, members)
-            for key, members in rollouts.items()
-        )
-    )
+    rollouts: dict[Any, list[Any]] = defaultdict(list)
+    keys = [(one.group_index, rollout_key(one, position)) for position, one in enumerate(sample)]
+    for key, one in zip(keys, sample, strict=True):
+        rollouts[key].append(one)
+    rewards = await asyncio.gather(*(_reward(args, members) for members in rollouts.values()))
     by_rollout = dict(zip(rollouts, rewards, strict=True))
-    values = []
-    for key, one in zip(places, sample, strict=True):
-        reward = by_rollout[key] if isinstance(one, Sequence) or one.reward is None else one.reward
-        values.append(reward[0] if isinstance(one, RolloutSamples) else reward)  # slime takes it for one sample
-    return values
+    return [by_rollout[key] if one.reward is None else one.reward for key, one in zip(keys, sample, strict=True)]
 
 
 async def _reward(args: Any, samples: Sequence[Any]) -> Any:
@@ -353,10 +334,12 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
                 file.write(line + "\n")
         project = str(getattr(args, "wandb_project", None) or "slime")
         numbers = {f"{kind}/{name}": value for name, value in known.items() if value is not None}
-        for tracker in _trackers(settings.trackers, project, settings.log_dir):
+        names = settings.trackers or ""
+        # slime imports wandb where it is used, and opens its run, which is joined; it is not ours to open.
+        if getattr(args, "use_wandb", False) and getattr(sys.modules.get("wandb"), "run", None) is not None:
+            names += ",wandb"
+        for tracker in _open_trackers(names, project, settings.log_dir):
             tracker.log(numbers, step=rollout_id)
-        if getattr(args, "use_wandb", False):
-            _write_wandb(kind, rollout_id, known, shown)
     except SlimeConfigError:
         raise
     except Exception as error:
@@ -364,10 +347,10 @@ def _write(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], 
 
 
 @functools.cache
-def _trackers(names: str | None, project: str, folder: str | None) -> tuple[BackgroundTracker, ...]:
+def _open_trackers(names: str, project: str, folder: str | None) -> tuple[BackgroundTracker, ...]:
     """The trackers of this process, started with the first rollout logged; one that does not start is left out."""
     started, place = [], Path(folder or ".")
-    for kind in filter(None, (name.strip() for name in (names or "").split(","))):
+    for kind in dict.fromkeys(filter(None, (name.strip() for name in names.split(",")))):
         try:
             tracker = make_tracker(kind, project=project, name=place.resolve().name, folder=place)
         except TrackerError as error:
@@ -375,19 +358,6 @@ def _trackers(names: str | None, project: str, folder: str | None) -> tuple[Back
         else:
             started.append(BackgroundTracker(tracker))
     return tuple(started)
-
-
-def _write_wandb(kind: str, rollout_id: Any, metrics: Mapping[str, float | None], shown: Sequence[Any]) -> None:
-    """To the run that slime has started, with the rollout as the step; wandb's own step is slime's."""
-    wandb: Any = sys.modules.get("wandb")  # slime imports it when it is used; it is not ours to start
-    if getattr(wandb, "run", None) is None:
-        return
-    wandb.define_metric("strands/*", step_metric="strands/step")
-    values: dict[str, Any] = {f"strands/{kind}/{name}": value for name, value in metrics.items() if value is not None}
-    columns = ["reward", "status", "ended", "response"]
-    rows = [[row[name] for name in columns] for row in shown]
-    values[f"strands/{kind}/samples"] = wandb.Table(columns=columns, data=rows)
-    wandb.log({"strands/step": rollout_id, **values})
 
 
 def _row(args: Any, sample: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core import StepResult
-from strands_env.training.sample import TrainingSample
+from strands_env.training.sample import TrainingSample, common_prefix
 from strands_env.training.slime.call import Call, HeldError, RolloutControl
 from strands_sglang.backends import BackendWrapper, GenerateAnswer, GenerateRequest
 from strands_sglang.trajectory import FinishType, SamplingMask
@@ -45,7 +45,7 @@ class Episode:
     control: RolloutControl
     config_error: Exception | None = None
 
-    def completed(self, source: TrainingSample, call: Call) -> TrainingSample:
+    def complete(self, source: TrainingSample, call: Call) -> TrainingSample:
         """A sample with the top-p data that the trainer needs, and without loss on off-policy tokens if slime asks."""
         if not call.needs.top_p:
             source = replace(source, sampling_mask=None)
@@ -62,7 +62,7 @@ class Episode:
 
         Weights change under a rollout where slime does not stop it for that (fully asynchronous).
         """
-        held = max((_common_prefix(source.token_ids, ids) for ids in self.control.held), default=0)
+        held = max((common_prefix(source.token_ids, ids) for ids in self.control.held), default=0)
         spans = [span for span in source.weight_versions if span.version is not None]
         older = max((span.end for span in spans if span.version != spans[-1].version), default=0)
         return max(held, older)
@@ -113,12 +113,6 @@ class Episode:
         """End the rollout; its environment cleans up."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-
-
-def _common_prefix(one: Any, other: Sequence[int]) -> int:
-    length = min(len(one), len(other))
-    different = np.flatnonzero(np.asarray(one[:length]) != np.asarray(other[:length]))
-    return int(different[0]) if len(different) else length
 
 
 POLL_SECONDS = 0.2
@@ -176,18 +170,18 @@ class RolloutBackend(BackendWrapper):
     """The backend of one rollout: the client that all rollouts share, under slime's control.
 
     Args:
-        expanded: Expands the images of a prompt, given its ids and their data URLs; for a vision model.
+        expand: Expands the images of a prompt, given its ids and their data URLs; for a vision model.
     """
 
     def __init__(
         self,
         inner: Any,
         control: RolloutControl,
-        expanded: Callable[[Sequence[int], Sequence[str]], Sequence[int]] | None = None,
+        expand: Callable[[Sequence[int], Sequence[str]], Sequence[int]] | None = None,
     ) -> None:
         super().__init__(inner)
         self._control = control
-        self._expanded = expanded
+        self._expand = expand
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """One model call, unless slime is stopping or the rollout has sampled what it may.
@@ -198,16 +192,16 @@ class RolloutBackend(BackendWrapper):
         """
         while True:
             if self._control.is_held():
-                await self._control.wait(self._seen(request))
+                await self._control.wait(self._prompt_as_seen(request))
             try:
                 return await self._ask(request)
             except HeldError:  # stopped before a token came: it starts over after the resumption
                 continue
 
-    def _seen(self, request: GenerateRequest) -> Sequence[int]:
+    def _prompt_as_seen(self, request: GenerateRequest) -> Sequence[int]:
         """The prompt as the model sees it and trajectories hold it, images expanded."""
         ids = request.prompt.tolist()
-        return ids if not request.images or self._expanded is None else self._expanded(ids, request.images)
+        return ids if not request.images or self._expand is None else self._expand(ids, request.images)
 
     async def _ask(self, request: GenerateRequest) -> GenerateAnswer:
         control = self._control
@@ -217,8 +211,8 @@ class RolloutBackend(BackendWrapper):
         request = replace(request, before_attempt=control.check)
         resumptions = control.resumptions
         trace: Any = sys.modules.get(control.trainer.traces or "")  # the trainer has imported it where it runs
-        answer = await (self.inner.ask(request) if trace is None else self._traced(trace, request))
-        meta = answer.payload.get("meta_info") or {}
+        answer = await (self.inner.ask(request) if trace is None else self._ask_in_span(trace, request))
+        meta = control.trainer.meta_of(answer.payload)
         if not answer.output_ids and answer.finish.type is FinishType.ABORT:
             control.check()  # stopped before its first token: asked again later, and no abort to the model
         control.sampled += len(answer.output_ids)
@@ -229,19 +223,20 @@ class RolloutBackend(BackendWrapper):
         if "spec_verify_ct" in meta:
             counters.update({name: int(meta.get(name) or 0) for name in _SPECULATIVE})
         if resumptions != control.resumptions:  # begun before the suspension, ended after it
-            control.held.append([*self._seen(request), *answer.output_ids])
+            control.held.append([*self._prompt_as_seen(request), *answer.output_ids])
         if control.records is not None and (mask := sampling_mask_of(meta, len(answer.output_ids))) is not None:
-            control.records.append(CallRecord(prompt=self._seen(request), output=answer.output_ids, sampling_mask=mask))
+            control.records.append(
+                CallRecord(prompt=self._prompt_as_seen(request), output=answer.output_ids, sampling_mask=mask)
+            )
         return answer
 
-    async def _traced(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
+    async def _ask_in_span(self, trace: Any, request: GenerateRequest) -> GenerateAnswer:
         """A call in a span of slime's trace of the sample, from which slime makes its `perf/*` metrics of requests."""
         sample, trainer = self._control.sample, self._control.trainer
         with trace.trace_span(sample, trainer.span, attrs={"max_new_tokens": request.max_new_tokens}) as span:
             answer = await self.inner.ask(request)
             if hasattr(span, "update"):  # slime yields its target instead of a span where it cannot trace
-                meta = answer.payload if trainer.server == "vllm" else answer.payload.get("meta_info") or {}
-                span.update(getattr(trace, trainer.attributes)(meta))
+                span.update(getattr(trace, trainer.attributes)(trainer.meta_of(answer.payload)))
         return answer
 
 

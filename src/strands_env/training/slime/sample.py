@@ -65,7 +65,7 @@ def write(
     _check_sources(call, sources)
     clear(call.sample)
     _count(call.sample, control, result)
-    samples = RolloutSamples([call.sample, *(sibling_of(call.sample) for _ in sources[1:])])
+    samples = [call.sample, *(sibling_of(call.sample) for _ in sources[1:])]
     text_of = control.text_of if control.models else lambda ids: final
     reward, scored = sources[0].reward, result.reward is not None or control.scores
     for target, source in zip(samples, sources, strict=True):
@@ -85,7 +85,7 @@ def write(
         note(target, own if target is call.sample else copy.deepcopy(own))
     if not evaluation:
         STREAK.reset()
-    return _returned(call, samples)
+    return _as_return_value(call, samples)
 
 
 def write_unusable(
@@ -105,7 +105,7 @@ def write_unusable(
     notes = {"termination_reason": reason.value, "evaluation": call.evaluation, "error": described}
     _write_untrained(call, control, source, SampleStatus.FAILED, "failed", notes)
     _note_failure(call, control, error, reason)
-    return _returned(call, RolloutSamples([call.sample]))
+    return _as_return_value(call, [call.sample])
 
 
 def write_aborted(call: Call, control: RolloutControl | None) -> Any:
@@ -144,7 +144,7 @@ def _write_empty(call: Call, control: RolloutControl, result: StepResult, notes:
     )
     error = ErrorRecord(type=reason.value, message=message, traceback="", where=Phase.MODEL)
     _note_failure(call, control, error, reason)
-    return _returned(call, RolloutSamples([call.sample]))
+    return _as_return_value(call, [call.sample])
 
 
 def _write_untrained(
@@ -170,7 +170,7 @@ def _note_failure(call: Call, control: RolloutControl | None, error: ErrorRecord
     call.failures.append(Failure(error=error, reason=reason, successes=successes, has_waited=waited))
 
 
-def _returned(call: Call, samples: RolloutSamples) -> Any:
+def _as_return_value(call: Call, samples: list[Any]) -> Any:
     """The return value of `generate` for a finished rollout: a sample, or with fan-out always a list.
 
     slime flattens a batch by its first element, and fails on one that mixes samples and lists.
@@ -184,30 +184,6 @@ def _returned(call: Call, samples: RolloutSamples) -> Any:
     for sample in samples:
         sample.rollout_id = shared
     return samples
-
-
-class RolloutSamples(list[Any]):
-    """The samples of one rollout. slime takes such a list nearly everywhere, and elsewhere reads it as one sample.
-
-    It reads fields of the elements of a group where it holds groups back (partial rollout), orders those of its fully
-    asynchronous worker, and rewards whole groups. Read, a field is that of the first sample; set, that of all.
-    """
-
-    __slots__ = ()
-
-    @property
-    def index(self) -> Any:
-        """The index of the first sample."""
-        return self[0].index
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self:
-            raise AttributeError(name)
-        return getattr(self[0], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        for sample in self:  # slime masks what waited for a step, by the length of the response
-            setattr(sample, name, [0] * sample.response_length if name == "loss_mask" else value)
 
 
 def _check_sources(call: Call, sources: Sequence[TrainingSample]) -> None:
@@ -335,13 +311,6 @@ def fill_unusable(sample: Any, source: TrainingSample | None, needs: Needs) -> N
     sample.remove_sample = True
 
 
-class KeyedReward(dict[str, Any]):
-    """A reward under its keys. slime rounds rewards that are all equal, even without looking under the key."""
-
-    def __round__(self, digits: int | None = None) -> float:
-        return round(float(next(iter(self.values()))), digits)
-
-
 def reward_value(
     args: Any, reward: Any, info: Mapping[str, Any] | None = None, *, evaluation: bool = False, category: str = "none"
 ) -> Any:
@@ -356,7 +325,7 @@ def reward_value(
     keys = [key for name in names if (key := getattr(args, name, None))]
     if not keys:
         return reward
-    value = KeyedReward(dict.fromkeys(keys, reward))
+    value: dict[str, Any] = dict.fromkeys(keys, reward)
     if category_key := getattr(args, "log_reward_category", None):
         value[category_key] = str((info or {}).get(category_key, category))
     return value
@@ -474,7 +443,9 @@ class Pictures:
 
     def __init__(self, expander: ProcessorExpander) -> None:
         self.expander = expander
-        self._span = functools.lru_cache(maxsize=1024)(self._expand)
+        self._span = functools.lru_cache(maxsize=1024)(
+            lambda url: expander.enter(base64.b64decode(url.partition(",")[2])).span
+        )
 
     @classmethod
     def of(cls, call: Call) -> Pictures | None:
@@ -496,7 +467,7 @@ class Pictures:
             _warn_once(str(error))
             return None
 
-    def expanded(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
+    def expand(self, ids: Sequence[int], images: Sequence[str]) -> array[int]:
         """A prompt with every placeholder replaced by what its image expands to."""
         spans = iter(images)
         out: array[int] = array("i")
@@ -506,9 +477,6 @@ class Pictures:
             else:
                 out.append(token)
         return out
-
-    def _expand(self, url: str) -> array[int]:
-        return self.expander.enter(base64.b64decode(url.partition(",")[2])).span
 
 
 @functools.cache

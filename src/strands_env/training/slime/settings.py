@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,8 @@ class SlimeSettings(BaseModel):
         system_prompt: System prompt of the environment; a system message in the data replaces it.
         fanout: Return every path of a rollout as a sample, always in a list. Otherwise only the main agent's
             last path, which then trains every token sampled on it. None is true where slime's arguments name
-            `reward_post_process`, which counts the paths of a rollout once.
+            `reward_post_process`, which counts the paths of a rollout once, and slime takes lists: not with
+            `--partial-rollout`, `--group-rm` or the fully asynchronous worker.
         processor: Folder or hub id of the image processor; None is `--hf-checkpoint`, where slime finds one there.
         client_options: Options of `SGLangClient`.
         model_options: Further options of `SGLangModel`.
@@ -177,6 +179,10 @@ class Trainer:
     Attributes:
         states: Module of `GenerateState`; None where the state comes with the call.
         server: Prefix of the arguments about routers and engines.
+        scheme: Prefix of an address, by which a client of that kind of server is made.
+        seed: Sampling parameter with the seed of a call.
+        meta: Field of a raw answer that holds what spans and counters are made of; None for the answer itself.
+        asks_for_top_p: Its server returns the survivors of top-p only where it is asked to.
         policy: Argument with the policy of the router.
         by_key: Policies that keep the requests of a sample on one worker.
         key: Field of the sample with the key for that.
@@ -189,6 +195,10 @@ class Trainer:
     name: str
     states: str | None
     server: str = "sglang"
+    scheme: str = ""
+    seed: str = "sampling_seed"
+    meta: str | None = "meta_info"
+    asks_for_top_p: bool = False
     policy: str = "router_policy"
     by_key: frozenset[str] = frozenset({"consistent_hashing"})
     key: str = "session_id"
@@ -201,6 +211,16 @@ class Trainer:
     def of(cls, sample: Any) -> Trainer:
         """The trainer whose sample it is; slime for one of any other class."""
         return _FORKS.get(type(sample).__module__.partition(".")[0], SLIME)
+
+    @staticmethod
+    def of_args(args: Any) -> Trainer:
+        """The trainer whose arguments they are, where there is no sample."""
+        others = (fork for fork in _FORKS.values() if fork.server != SLIME.server)
+        return next((fork for fork in others if hasattr(args, f"{fork.server}_router_ip")), SLIME)
+
+    def meta_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of a raw answer that spans and counters are made of."""
+        return payload if self.meta is None else payload.get(self.meta) or {}
 
 
 SLIME = Trainer(name="slime", states="slime.rollout.sglang_rollout", traces="slime.observability.trace_utils")
@@ -217,6 +237,10 @@ _FORKS = {
         name="vime",
         states="vime.rollout.vllm_rollout",
         server="vllm",
+        scheme="vllm+",
+        seed="seed",
+        meta=None,
+        asks_for_top_p=True,
         by_key=frozenset({"consistent_hash"}),
         traces="vime.utils.trace_utils",
         span="vllm_generate",
