@@ -128,3 +128,19 @@ def test_the_help_of_a_command_loads_nothing_but_its_arguments(command: str) -> 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     others, _, count = done.stderr.strip().rpartition(" ")
     assert others == "[]" and int(count) <= 16, done.stderr
+
+
+@pytest.mark.parametrize("name", ["report", "check", "drift", "init", "doctor"])
+def test_the_first_line_of_a_command_does_not_wait_for_the_sdk(name: str) -> None:
+    loaded = "print(sorted({'strands', 'numpy', 'pydantic'} & set(sys.modules)))"
+    code = f"import sys, strands_env.commands.{name}; {loaded}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["report", str(tmp_path)], ["drift", str(tmp_path)]):
+        env_cli.main(arguments)
+        assert capsys.readouterr().err.startswith(f"reading {tmp_path} ...")
+    env_cli.main(["check", "--env", "nothing:here"])
+    assert capsys.readouterr().err.startswith("trying the environment ...")

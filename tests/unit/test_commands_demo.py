@@ -53,7 +53,7 @@ def test_the_last_lines_say_what_to_do_next_and_how_many_answers_are_right(capsy
 def test_a_setting_that_cannot_be_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     assert command_line([*TINY, "--temperature", "-1"]) == 2
-    assert "at least 0" in capsys.readouterr().err
+    assert "greater than or equal to 0" in capsys.readouterr().err
 
 
 def test_without_colours_the_changed_tokens_stand_in_brackets() -> None:

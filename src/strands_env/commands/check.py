@@ -9,16 +9,13 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from strands_env.commands.terminal import complain, format_number, one_line, say
-from strands_env.core.limits import shorten
-from strands_env.eval import EvalError
-from strands_env.recipe.dry_run import ANSWER, DryRun, Level, models_of, task_to_try, try_environment, try_server
-from strands_env.recipe.environments import make_env_factory
-from strands_env.recipe.names import benchmark_of_data
+from strands_env.commands.terminal import announce, complain, format_number, one_line, say
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import BackendError
+
+if TYPE_CHECKING:
+    from strands_env.recipe.dry_run import DryRun
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
@@ -31,24 +28,20 @@ def run(args: argparse.Namespace) -> int:
     # The findings say what is wrong.
     logging.basicConfig(level=logging.WARNING if args.verbose else logging.CRITICAL)
     sys.path.insert(0, "")  # hooks in the folder one is in
-    try:
-        if args.env is None and args.benchmark is None and args.data is None:
-            raise EvalError("nothing to check: give --env module:function, a benchmark, or --data FILE")
-        benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
-        action = task_to_try(benchmark, args.message, args.ground_truth, data=args.data, columns=args.columns)
-        factory = make_env_factory(
-            benchmark=benchmark,
-            env=args.env,
-            env_config=args.env_config,
-            reward=args.reward,
-            models=models_of(args.tokenizer),
+    if args.env is None and args.benchmark is None and args.data is None:
+        return complain(
+            "check", "nothing to check: give --env module:function, a benchmark, or --data FILE", Exit.USAGE
         )
-        seen = asyncio.run(try_environment(factory, action, args.call))
-        server = None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
-    except BackendError as error:
-        return complain("check", error, Exit.FAILED)
-    except (EvalError, ValueError, TypeError, OSError) as error:
-        return complain("check", error, Exit.USAGE)
+    try:
+        with announce("trying the environment", quiet=args.json):
+            seen, server = _try(args)
+    except Exception as error:
+        from strands_env.eval import EvalError
+        from strands_sglang.exceptions import BackendError
+
+        if not isinstance(error, BackendError | EvalError | ValueError | TypeError | OSError):
+            raise
+        return complain("check", error, Exit.FAILED if isinstance(error, BackendError) else Exit.USAGE)
     if args.json:
         say(json.dumps(_to_dict(seen), default=str))
     else:
@@ -56,7 +49,29 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK if seen.is_ok else Exit.INCOMPLETE
 
 
+def _try(args: argparse.Namespace) -> tuple[DryRun, str | None]:
+    """The dry run, and a line on the server, if there is one."""
+    from strands_env.recipe.dry_run import models_of, task_to_try, try_environment, try_server
+    from strands_env.recipe.environments import make_env_factory
+    from strands_env.recipe.names import benchmark_of_data
+
+    benchmark = args.benchmark or ("" if args.data is None else benchmark_of_data(args.data))
+    action = task_to_try(benchmark, args.message, args.ground_truth, data=args.data, columns=args.columns)
+    factory = make_env_factory(
+        benchmark=benchmark,
+        env=args.env,
+        env_config=args.env_config,
+        reward=args.reward,
+        models=models_of(args.tokenizer),
+    )
+    seen = asyncio.run(try_environment(factory, action, args.call))
+    return seen, None if args.base_url is None else try_server(args.base_url, args.backend, args.tokenizer)
+
+
 def _show(seen: DryRun, server: str | None) -> None:
+    from strands_env.core.limits import shorten
+    from strands_env.recipe.dry_run import ANSWER, Level
+
     for spec in seen.tools:
         say(f"tool        {signature(spec)}")
         say(f"            {one_line(str(spec.get('description') or ''))[:160]}")

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from strands_env.commands.progress import announced
-from strands_env.commands.terminal import columns, complain, one_line, paint, paints, safe, say
+from strands_env.commands.terminal import announce, columns, complain, one_line, paint, paints, safe, say
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval import EvalError
@@ -70,15 +69,15 @@ def run(args: argparse.Namespace) -> int:
     """Sample, and show."""
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
     logging.getLogger("strands").setLevel(logging.CRITICAL)  # a small model calls tools that do not exist
-    announce = partial(announced, quiet=args.json)
+    announce_step = partial(announce, quiet=args.json)
     sampling = {"temperature": args.temperature, "max_new_tokens": args.max_new_tokens}
     options = {"backend": "local", "model_id": args.model}
     try:
-        with announce(loading(options)):
+        with announce_step(loading(options)):
             models = make_model_factory(**options, sampling_params=sampling)
     except EvalError as error:
         return complain("demo", error, Exit.USAGE)
-    return asyncio.run(_demo(args, models, announce))
+    return asyncio.run(_demo(args, models, announce_step))
 
 
 async def _demo(args: argparse.Namespace, models: Any, announce: Any) -> Exit:

@@ -24,7 +24,6 @@ from pathlib import Path
 from strands_env.commands.terminal import one_line, paint, paints, safe, say
 from strands_sglang.cache import cache_folder
 from strands_sglang.command_line import Exit
-from strands_sglang.exceptions import DISTRIBUTION, install_command
 
 SKEW_S = 2.0
 """Seconds that clocks may differ: more than what a question takes."""
@@ -119,6 +118,8 @@ def _python() -> Iterator[PartFinding]:
 
 
 def _package() -> Iterator[PartFinding]:
+    from strands_sglang.exceptions import DISTRIBUTION  # loads the SDK, after the first line
+
     found = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}, strands-agents {metadata.version('strands-agents')}"
     both = [name for name in ("strands-sglang", "strands-env") if _version(name) is not None]
     if both:
@@ -129,6 +130,8 @@ def _package() -> Iterator[PartFinding]:
 
 
 def _extras() -> Iterator[PartFinding]:
+    from strands_sglang.exceptions import DISTRIBUTION, install_command
+
     wanted: dict[str, list[str]] = {}
     for extra, name in _requirements(DISTRIBUTION):
         if extra not in _OWN_EXTRAS:

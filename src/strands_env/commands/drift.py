@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from errno import ENOENT
 
 from strands_env.commands.arguments import ARGUMENTS
-from strands_env.commands.terminal import cannot_read, complain, one_line, say
-from strands_env.eval import EvalError
-from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.line import naming_errors
+from strands_env.commands.terminal import announce, cannot_read, complain, one_line, say
 from strands_sglang.command_line import Exit
 
 EXAMPLES = 10
@@ -22,16 +21,18 @@ add_arguments = ARGUMENTS["drift"]  # for `strands-sglang drift`, which finds th
 def run(args: argparse.Namespace) -> int:
     """Count."""
     try:
-        saved = SavedRun.of(args.run)
-        with naming_errors("read", saved.paths.results):
-            saved.paths.results.stat()
-        found = saved.tokenizer(args.tokenizer)
-        if found.tokenizer is None:
-            return complain("drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
-        totals = saved.drift(found.tokenizer, examples=EXAMPLES)
-        assert totals is not None
-    except (FileNotFoundError, EvalError) as error:
+        with announce(f"reading {args.run}", quiet=args.json):
+            from strands_env.eval.saved import SavedRun  # after the first line, for this takes time
+
+            saved = SavedRun.of(args.run)
+            if not saved.paths.results.exists():
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(saved.paths.results))
+            tokenizer = saved.tokenizer(args.tokenizer).tokenizer
+            totals = None if tokenizer is None else saved.drift(tokenizer, examples=EXAMPLES)
+    except Exception as error:
         return cannot_read("drift", error)
+    if totals is None:
+        return complain("drift", "drift needs the run's tokenizer: name it with --tokenizer", Exit.USAGE)
     if not totals.trajectories:
         return complain(
             "drift",

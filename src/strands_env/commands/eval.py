@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from strands_env.backends import BACKENDS
-from strands_env.commands.progress import TrackedProgress, announced, make_display
+from strands_env.commands.progress import TrackedProgress, make_display
 from strands_env.commands.summary import nothing_scored, summary_lines
-from strands_env.commands.terminal import complain, format_number, say
+from strands_env.commands.terminal import announce, complain, format_number, say
 from strands_env.core import TerminationReason
 from strands_env.core.garbage import rare_collections, tune_garbage_collection
 from strands_env.eval import (
@@ -62,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
         quiet = args.quiet or args.json
         given = {name: value for name, value in vars(args).items() if name not in _NOT_SAVED}
         options = resolve(given, from_run=args.from_run, resume=args.resume)
-        report = Reporting(
-            note=lambda text: complain("eval", f"note: {text}"), announce=partial(announced, quiet=quiet)
-        )
+        report = Reporting(note=lambda text: complain("eval", f"note: {text}"), announce=partial(announce, quiet=quiet))
         if args.record is not None and args.resume:
             raise EvalError("--record: a recording holds a whole run; leave out --resume")
         recorder = None if args.record is None else Recorder(args.record, options)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import TextIO
 
-from strands_env.commands.terminal import columns, format_number, format_seconds, shows
+from strands_env.commands.terminal import columns, format_number, format_seconds, shows, write_to
 from strands_env.eval.run.progress import Progress, ProgressState
 from strands_env.trackers import Tracker
 
@@ -26,29 +25,6 @@ def make_display(stream: TextIO | None = None, *, quiet: bool = False) -> Progre
     # Without a standard error (`2>&-`) Python has None there.
     out: TextIO | None = stream or sys.stderr
     return None if quiet or out is None else Display(out)
-
-
-@contextmanager
-def announced(text: str | None, *, quiet: bool = False) -> Iterator[None]:
-    """Print on standard error what is being done, and afterwards how long it took; nothing if `text` is None."""
-    out: TextIO | None = sys.stderr
-    if text is None or quiet or out is None:
-        yield
-        return
-    started = time.monotonic()
-    _write(out, f"{text} ...")
-    try:
-        yield
-    except BaseException:
-        _write(out, "\n")
-        raise
-    _write(out, f" {time.monotonic() - started:.1f} s\n")
-
-
-def _write(stream: TextIO, text: str) -> None:
-    with suppress(OSError, ValueError):  # the reader is gone
-        stream.write(text)
-        stream.flush()
 
 
 def describe(state: ProgressState, width: int | None = None) -> str:
@@ -131,7 +107,7 @@ class Display:
         """Say what begins."""
         self._last = time.monotonic()
         total = "a stream of tasks" if state.total is None else f"{state.total} samples"
-        _write(self._stream, f"{state.name or 'evaluation'}: {total}\n")
+        write_to(self._stream, f"{state.name or 'evaluation'}: {total}\n")
 
     def update(self, state: ProgressState) -> None:
         """Draw or write the line, when the last one is old enough."""
@@ -143,14 +119,14 @@ class Display:
         """The last line, unless a log has it already."""
         self._say(state)
         if self._live:
-            _write(self._stream, "\n")
+            write_to(self._stream, "\n")
 
     def _say(self, state: ProgressState) -> None:
         if self._live:
-            _write(self._stream, f"\r{_with_bar(state, columns(self._stream) - 1, self._stream)}\x1b[K")
+            write_to(self._stream, f"\r{_with_bar(state, columns(self._stream) - 1, self._stream)}\x1b[K")
         elif describe(state) != self._said:
             self._said = describe(state)
-            _write(self._stream, f"{self._said}\n")
+            write_to(self._stream, f"{self._said}\n")
 
 
 def _with_bar(state: ProgressState, width: int, stream: TextIO) -> str:

@@ -9,8 +9,8 @@ import logging
 import sys
 from functools import partial
 
-from strands_env.commands.progress import announced, make_display
-from strands_env.commands.terminal import complain, say
+from strands_env.commands.progress import make_display
+from strands_env.commands.terminal import announce, complain, say
 from strands_env.eval import EvalError, StoreError
 from strands_env.recipe.evaluation import Evaluation, Reporting, build_evaluation
 from strands_env.recipe.recording import RecordingError, Replay, digest_of
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
             raise RecordingError(f"{args.file!r}: its model or its backend was changed since it was recorded")
         options = {**replay.options, "base_url": None, "output": args.output or f"{args.file}.replay", "track": None}
         report = Reporting(
-            note=lambda text: complain("replay", f"note: {text}"), announce=partial(announced, quiet=quiet)
+            note=lambda text: complain("replay", f"note: {text}"), announce=partial(announce, quiet=quiet)
         )
         evaluation = build_evaluation(options, {}, resume=False, report=report, tape=replay)
         evaluation.evaluator.progress = make_display(quiet=quiet)

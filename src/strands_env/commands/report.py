@@ -6,24 +6,26 @@ import argparse
 import json
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from strands_env.commands.terminal import cannot_read, complain, say
-from strands_env.eval import EvalError
-from strands_env.eval.saved import SavedRun
-from strands_env.eval.store import StorePaths
-from strands_env.report import ReportResult, write_report, write_training
-from strands_env.report.training import is_slime_log, runs_in
+from strands_env.commands.terminal import announce, cannot_read, complain, say
 from strands_sglang.command_line import Exit
+
+if TYPE_CHECKING:
+    from strands_env.report import ReportResult
 
 
 def run(args: argparse.Namespace) -> int:
     """Write it."""
     try:
-        if is_slime_log(args.run) or _is_folder_of_runs(args.run):
-            written, note = _training(args), None
-        else:
-            written, note = _run(args)
-    except (FileNotFoundError, EvalError) as error:
+        with announce(f"reading {args.run}", quiet=args.json):
+            from strands_env.report.training import is_slime_log  # after the first line, for this takes time
+
+            if is_slime_log(args.run) or _is_folder_of_runs(args.run):
+                written, note = _write_training(args), None
+            else:
+                written, note = _write_run(args)
+    except Exception as error:
         return cannot_read("report", error)
     if args.json:
         shown = {"path": str(written.path), "samples": written.samples, "bytes": written.size, "note": note}
@@ -37,7 +39,10 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
+def _write_run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
+    from strands_env.eval.saved import SavedRun
+    from strands_env.report import write_report
+
     saved = SavedRun.of(args.run)
     output = Path(args.output) if args.output else saved.paths.results.with_name("report.html")
     found = saved.tokenizer(args.tokenizer)
@@ -53,7 +58,10 @@ def _run(args: argparse.Namespace) -> tuple[ReportResult, str | None]:
     return written, found.note
 
 
-def _training(args: argparse.Namespace) -> ReportResult:
+def _write_training(args: argparse.Namespace) -> ReportResult:
+    from strands_env.eval.saved import SavedRun
+    from strands_env.report import write_training
+
     source = Path(args.run)
     output = Path(args.output) if args.output else (source if source.is_dir() else source.parent) / "training.html"
     return write_training(
@@ -65,4 +73,7 @@ def _training(args: argparse.Namespace) -> ReportResult:
 
 
 def _is_folder_of_runs(path: str) -> bool:
+    from strands_env.eval.store import StorePaths
+    from strands_env.report.training import runs_in
+
     return Path(path).is_dir() and not StorePaths.of(path).results.exists() and bool(runs_in(path))

@@ -6,11 +6,12 @@ import math
 import os
 import re
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from strands_env.eval import ConfigMismatchError, StoreError
 from strands_sglang.command_line import Exit
 
 _COLOURS = {"red": "1;31", "green": "1;32"}
@@ -71,8 +72,36 @@ def complain(command: str, message: object, status: Exit = Exit.FAILED) -> Exit:
     return status
 
 
+@contextmanager
+def announce(text: str | None, *, quiet: bool = False) -> Iterator[None]:
+    """Print on standard error what is being done, and afterwards how long it took; nothing if `text` is None."""
+    out: TextIO | None = sys.stderr
+    if text is None or quiet or out is None:
+        yield
+        return
+    started = time.monotonic()
+    write_to(out, f"{text} ...")
+    try:
+        yield
+    except BaseException:
+        write_to(out, "\n")
+        raise
+    write_to(out, f" {time.monotonic() - started:.1f} s\n")
+
+
+def write_to(stream: TextIO, text: str) -> None:
+    """Write and flush, if anybody still reads."""
+    with suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
+
+
 def cannot_read(command: str, error: Exception) -> Exit:
-    """Complain that a run is missing or cannot be read, and give the exit status for it."""
+    """Complain that a run is missing or cannot be read, and give the exit status for it; other errors are raised."""
+    from strands_env.eval import ConfigMismatchError, EvalError, StoreError  # loads the SDK
+
+    if not isinstance(error, FileNotFoundError | EvalError):
+        raise error
     if isinstance(error, FileNotFoundError):
         given = Path(str(error.filename)).parent
         if given.is_file():

@@ -8,8 +8,7 @@ import json
 import sys
 from typing import Any
 
-from strands_env.commands.progress import announced
-from strands_env.commands.terminal import cannot_read, complain, format_number, one_line, say
+from strands_env.commands.terminal import announce, cannot_read, complain, format_number, one_line, say
 from strands_env.eval import EvalError, StoreError, verify_run
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
@@ -59,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
 async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
     quiet = args.json or sys.stderr is None
     doing = f"asking {args.server}" if args.server else f"loading the model {args.model}"
-    with announced(doing, quiet=quiet):
+    with announce(doing, quiet=quiet):
         client = _client(args)
     try:
         vocab_size = None
         if args.server is not None:
             vocab_size = await vocab_size_of(client, args.server, saved.model.get("model_id"))
-        with announced("scoring again", quiet=quiet):
+        with announce("scoring again", quiet=quiet):
             return await measure_mismatch(saved.paths, client, limit=args.limit, vocab_size=vocab_size)
     finally:
         await client.close()

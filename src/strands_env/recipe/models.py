@@ -137,7 +137,7 @@ def _read_script(script: str) -> list[Any]:
         return [script]
     if not isinstance(items, list):
         return [script]
-    replies = []
+    replies: list[Any] = []
     for item in items:
         if isinstance(item, dict) and item.keys() == {"tool", "input"} and isinstance(item["input"], dict):
             replies.append(call(str(item["tool"]), **item["input"]))
