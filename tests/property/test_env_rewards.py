@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strands_env.core.types import RewardResult, TokenObservation
 from strands_env.rewards import token_rewards
-from strands_env.rewards.math_worker import boxed
+from strands_env.rewards.math_worker import find_boxes
 
 balanced = st.recursive(
     st.text(alphabet="abc123 +-\\", max_size=5).filter(lambda text: not text.endswith("\\")),
@@ -23,12 +23,12 @@ balanced = st.recursive(
 def test_every_box_is_found_whole(contents: list[str], between: str) -> None:
     text = between.join(f"\\boxed{{{content}}}" for content in contents)
     whole = between + text + between
-    assert [whole[start:end] for start, end in boxed(whole)] == contents
+    assert [whole[start:end] for start, end in find_boxes(whole)] == contents
 
 
 @given(st.text(alphabet="\\boxed{}f ", max_size=60))
 def test_any_text_is_searched_without_an_error(text: str) -> None:
-    assert all(text.find(content) >= 0 for content in boxed(text))
+    assert all(text.find(content) >= 0 for content in find_boxes(text))
 
 
 @pytest.mark.parametrize("placement", ["last", "uniform"])

@@ -16,7 +16,7 @@ pytest.importorskip("math_verify", reason="needs the extra `math`")
 from strands_env.core import Action, Observation, StepResult, TaskContext
 from strands_env.rewards import MathRewardFunction, close_math_workers, math_reward
 from strands_env.rewards.math_reward import _WORKERS, VerifierPool, WorkerDiedError
-from strands_env.rewards.math_worker import boxed
+from strands_env.rewards.math_worker import find_boxes
 
 
 def action(ground_truth: object) -> Action:
@@ -204,7 +204,7 @@ async def test_requests_in_a_row_are_one_workers() -> None:
     try:
         for _ in range(12):
             await pool.request({"gold": "4", "answer": r"\boxed{4}"}, 3.0)
-        assert len(pool._all) == 1
+        assert len(pool._workers) == 1
     finally:
         pool.close()
 
@@ -257,7 +257,7 @@ async def test_answer_that_kills_or_breaks_the_verifier_is_wrong(monkeypatch: py
 
 @pytest.mark.parametrize("answer", [r"\boxed{" * 20_000, r"\boxed{" * 20_000 + "}" * 20_000, "{" * 100_000])
 def test_finding_boxes_is_linear(answer: str) -> None:
-    assert len(boxed(answer)) in (0, 20_000)
+    assert len(find_boxes(answer)) in (0, 20_000)
 
 
 async def test_deep_brackets_are_wrong() -> None:

@@ -6,7 +6,7 @@ import re
 
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 
-from .matching import DEFAULT_TIMEOUT, compiled, search
+from .matching import DEFAULT_TIMEOUT, compile_pattern, search
 from .turns import turns_of
 
 
@@ -38,7 +38,7 @@ class FormatReward(RewardFunction):
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.every_turn = every_turn
         self.timeout = timeout
-        self._expression = compiled(pattern, flags)
+        self._expression = compile_pattern(pattern, flags)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Search the replies."""

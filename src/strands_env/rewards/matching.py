@@ -42,12 +42,11 @@ class ExactMatchReward(RewardFunction):
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
         accepted = truth if isinstance(truth, list | tuple | set | frozenset) else [truth]
-        info["matched"] = self._normalized(answer) in {self._normalized(str(item)) for item in accepted}
+        words, *others = (" ".join(str(text).split()) for text in (answer, *accepted))
+        if self.ignore_case:
+            words, others = words.casefold(), [other.casefold() for other in others]
+        info["matched"] = words in others
         return RewardResult(reward=float(info["matched"]), info=info)
-
-    def _normalized(self, text: str) -> str:
-        joined = " ".join(text.split())
-        return joined.casefold() if self.ignore_case else joined
 
 
 class RegexMatchReward(RewardFunction):
@@ -84,7 +83,7 @@ class RegexMatchReward(RewardFunction):
         self.group = group
         self.flags = flags
         self.timeout = timeout
-        self._compiled = None if pattern is None else compiled(pattern, flags)
+        self._compiled = None if pattern is None else compile_pattern(pattern, flags)
         if self._compiled is not None and group is not None:
             known = {*range(self._compiled.groups + 1), *self._compiled.groupindex}
             if group not in known:
@@ -99,7 +98,7 @@ class RegexMatchReward(RewardFunction):
         answer = step_result.observation.final_response
         if answer is None:
             return RewardResult(reward=0.0, info={**info, "reason": "no_final_response"})
-        expression = compiled(str(truth), self.flags) if self._compiled is None else self._compiled
+        expression = compile_pattern(str(truth), self.flags) if self._compiled is None else self._compiled
         try:
             found = await search(expression, answer, timeout=self.timeout, last=self.group is not None)
         except TimeoutError:
@@ -122,14 +121,15 @@ async def search(
         TimeoutError: It took `timeout` seconds of CPU time.
     """
 
-    def searched() -> Any:
+    def find() -> Any:
+        # `concurrent` lets other threads run while the expression backtracks.
         matches = expression.finditer(text, timeout=timeout, concurrent=True)
         return next(iter(deque(matches, maxlen=1)), None) if last else next(matches, None)
 
-    return await reward_threads.run(searched)
+    return await reward_threads.run(find)
 
 
-def compiled(pattern: str, flags: re.RegexFlag) -> regex.Pattern[str]:
+def compile_pattern(pattern: str, flags: re.RegexFlag) -> regex.Pattern[str]:
     """The compiled expression; an invalid one raises `ValueError` with the reason."""
     try:
         re.compile(pattern, flags)  # the same expressions as everywhere; `regex` knows more

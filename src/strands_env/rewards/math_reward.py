@@ -78,7 +78,8 @@ class MathRewardFunction(RewardFunction):
         truth = action.task_context.ground_truth
         answer = step_result.observation.final_response
         info: dict[str, Any] = {"matched": False, "ground_truth": truth}
-        if not _is_usable(truth):
+        is_number = isinstance(truth, int | float) and not isinstance(truth, bool) and math.isfinite(truth)
+        if not is_number and not (isinstance(truth, str) and truth.strip()):
             return RewardResult(reward=self.bad_ground_truth, info={**info, "reason": "invalid_ground_truth"})
         if answer is None:
             return RewardResult(reward=self.incorrect, info={**info, "reason": "no_final_response"})
@@ -110,12 +111,6 @@ class MathRewardFunction(RewardFunction):
 
 _FAILURES = ("timeout", "too_complex", "worker_died", "verifier_error")
 """Reasons of a verification that did not finish."""
-
-
-def _is_usable(truth: Any) -> bool:
-    if isinstance(truth, bool) or not isinstance(truth, str | int | float):
-        return False
-    return math.isfinite(truth) if isinstance(truth, float) else bool(str(truth).strip())
 
 
 def close_math_workers() -> None:
@@ -174,17 +169,18 @@ class _Verifier:
     def _read(self, seconds: float) -> str:
         """The next line; what came so far, if the process ends or is killed for taking too long."""
         assert self._process.stdout is not None
-        timer = threading.Timer(seconds, self._time_out)
+
+        def time_out() -> None:
+            self._timed_out = True
+            self._process.kill()
+
+        timer = threading.Timer(seconds, time_out)
         timer.daemon = True
         timer.start()
         try:
             return self._process.stdout.readline()
         finally:
             timer.cancel()
-
-    def _time_out(self) -> None:
-        self._timed_out = True
-        self._process.kill()
 
     def kill(self) -> int:
         """End the process, wait for it, close its pipes; its exit code."""
@@ -208,15 +204,14 @@ class VerifierPool:
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._reset()
+        self._forget()
         atexit.register(self.close)
 
-    def _reset(self) -> None:
+    def _forget(self) -> None:
         self._pid = os.getpid()
-        self._idle: list[_Verifier] = []
-        self._all: set[_Verifier] = set()
+        self._workers: set[_Verifier] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self._closed = False
+        self._idle: list[_Verifier] = []
 
     async def request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request to a free worker, for at most this many seconds of CPU time.
@@ -228,67 +223,46 @@ class VerifierPool:
             WorkerStalledError: The worker got none for very long.
             WorkerDiedError: Two workers died.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor(), self._request, fields, seconds)
-
-    def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
-            if self._pid != os.getpid():
-                self._reset()  # after a fork: the workers are the parent's
+            if self._pid != os.getpid():  # after a fork: the workers are the parent's
+                self._forget()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="strands-env-math_worker")
-                self._closed = False
-            return self._threads
+            threads = self._threads
+        return await asyncio.get_running_loop().run_in_executor(threads, self._request, threads, fields, seconds)
 
-    def _request(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
-        for attempt in range(2):
-            worker = self._take()
-            try:
-                answer = worker.request(fields, seconds)
-            except WorkerDiedError as error:
-                self._drop(worker)
-                if attempt or self._closed:
-                    raise
-                logger.debug("error=<%s> | worker died, repeating the request", error)
-            except BaseException:
-                self._drop(worker)
+    def _request(
+        self, threads: ThreadPoolExecutor, fields: dict[str, Any], seconds: float, *, is_repeat: bool = False
+    ) -> dict[str, Any]:
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None  # the last one used: the others need not start
+        if worker is None:
+            worker = _Verifier()
+            with self._lock:
+                self._workers.add(worker)
+        try:
+            if self._threads is not threads:
+                raise WorkerDiedError("the workers were closed while this one started")
+            answer = worker.request(fields, seconds)
+            with self._lock:
+                self._idle += [worker] if self._threads is threads else []
+            return answer
+        except BaseException as error:
+            with self._lock:
+                self._workers.discard(worker)
+            worker.kill()
+            if is_repeat or not isinstance(error, WorkerDiedError) or self._threads is not threads:
                 raise
-            else:
-                self._give(worker)
-                return answer
-        raise AssertionError("unreachable")
-
-    def _take(self) -> _Verifier:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        worker = _Verifier()
-        with self._lock:
-            self._all.add(worker)
-        return worker
-
-    def _give(self, worker: _Verifier) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(worker)
-                return
-        self._drop(worker)
-
-    def _drop(self, worker: _Verifier) -> None:
-        worker.kill()
-        with self._lock:
-            self._all.discard(worker)
+            logger.debug("error=<%s> | worker died, repeating the request", error)
+        return self._request(threads, fields, seconds, is_repeat=True)
 
     def close(self) -> None:
         """Kill all workers and end all threads; requests under way fail. A later request starts new ones."""
         with self._lock:
             if self._pid != os.getpid():
                 return
-            self._closed = True
-            workers, threads = list(self._all), self._threads
-            self._all.clear()
-            self._idle.clear()
-            self._threads = None
+            workers, threads = self._workers, self._threads
+            self._forget()
         for worker in workers:
             worker.kill()
         if threads is not None:

@@ -9,6 +9,7 @@ a signal without a handler ends the process. It counts CPU time: on a busy machi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -32,7 +33,7 @@ def plain(text: str) -> str:
     return format(Decimal(text.strip()), "f") if _EXPONENT.fullmatch(text) else text
 
 
-def boxed(text: str) -> list[tuple[int, int]]:
+def find_boxes(text: str) -> list[tuple[int, int]]:
     r"""Beginning and end of the contents of every complete `\boxed{...}`, by their beginnings."""
     starts = {opening.end() for opening in re.finditer(r"\\f?boxed\s*+\{", text)}
     spans: list[tuple[int, int]] = []
@@ -54,20 +55,20 @@ def verify(gold: str, answer: str) -> dict[str, Any]:
     from math_verify import parse
     from math_verify import verify as equal
 
-    def parsed(text: str) -> list[Any]:
+    def read(text: str) -> list[Any]:
         result: list[Any] = parse(text, parsing_timeout=None)
         return result
 
     gold = plain(gold)
     is_text = "$" in gold or "\\boxed" in gold or _PROSE.search(gold) or _AMOUNT.fullmatch(gold)
-    expected = parsed(gold if is_text else f"${gold}$") or parsed(gold)
+    expected = read(gold if is_text else f"${gold}$") or read(gold)
     if not expected:
         return {"reason": "gold_parse_failed"}
-    boxes = [(start, end) for start, end in boxed(answer) if re.compile(r"\s*+\S").match(answer, start, end)]
+    boxes = [(start, end) for start, end in find_boxes(answer) if re.compile(r"\s*+\S").match(answer, start, end)]
     candidates = [f"$\\boxed{{{plain(answer[slice(*boxes[-1])])}}}$"] if boxes else [answer]
     if len(boxes) > 1:
         candidates.append(answer)
-    found = [item for item in map(parsed, candidates) if item]
+    found = [item for item in map(read, candidates) if item]
     if not found:
         return {"reason": "answer_parse_failed", "gold_parsed": [str(item) for item in expected]}
     return {
@@ -77,15 +78,6 @@ def verify(gold: str, answer: str) -> dict[str, Any]:
     }
 
 
-def _limit_memory() -> None:
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    except (ImportError, ValueError, OSError):
-        return  # no such limit on this system; the CPU time bounds what can be allocated
-
-
 def _limit_cpu_time(seconds: float) -> None:
     """End this process after so much CPU time from now; 0 for no limit."""
     if hasattr(signal, "setitimer"):
@@ -93,20 +85,18 @@ def _limit_cpu_time(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def _end_with_parent() -> None:
-    """End when the parent dies, on Linux; elsewhere when the limit passes or the input ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     """Serve requests until the input ends."""
     logging.disable(logging.CRITICAL)
     sys.set_int_max_str_digits(0)
-    _end_with_parent()
+    if sys.platform == "linux":  # elsewhere this ends at its limit, or with its input
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _limit_cpu_time(START_CPU_SECONDS)
     verify("3/7", r"\boxed{\frac{6}{14}}")
-    _limit_memory()
+    with contextlib.suppress(ImportError, ValueError, OSError):  # without it, the CPU time bounds what is allocated
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     _limit_cpu_time(0.0)
     output = sys.stdout
     output.write("ready\n")

@@ -90,18 +90,12 @@ class TurnReward(RewardFunction):
             reward = await value if inspect.isawaitable(value) else value
             if reward is not None:
                 rewards[turn.index] = float(reward)
-        return RewardResult(reward=self._aggregated(list(rewards.values())), turn_rewards=rewards)
-
-    def _aggregated(self, rewards: list[float]) -> float | None:
-        if not rewards:
-            return None
-        match self.aggregate:
-            case Aggregate.MEAN:
-                return sum(rewards) / len(rewards)
-            case Aggregate.SUM:
-                return sum(rewards)
-            case Aggregate.LAST:
-                return rewards[-1]
+        values, total = list(rewards.values()), None
+        if values and self.aggregate is Aggregate.LAST:
+            total = values[-1]
+        elif values:
+            total = sum(values) / (len(values) if self.aggregate is Aggregate.MEAN else 1)
+        return RewardResult(reward=total, turn_rewards=rewards)
 
 
 class Placement(StrEnum):

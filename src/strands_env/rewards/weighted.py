@@ -61,7 +61,12 @@ class WeightedReward(RewardFunction):
                 raise TypeError(f"the part {name!r} must be (reward_fn, weight), got {part!r}")
             if not isinstance(part[1], int | float) or not math.isfinite(part[1]):
                 raise ValueError(f"the weight of {name!r} must be a finite number, got {part[1]!r}")
-        self.parts = {name: (_reward_of(name, part[0]), float(part[1])) for name, part in parts.items()}
+        self.parts: dict[str, tuple[RewardFunction, float]] = {}
+        for name, (reward, weight) in parts.items():
+            try:
+                self.parts[name] = as_reward_function(reward), float(weight)
+            except TypeError as error:
+                raise TypeError(f"the part {name!r}: {error}") from error
         self.on_abstain = AbstainPolicy(on_abstain)
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
@@ -77,6 +82,10 @@ class WeightedReward(RewardFunction):
         results: dict[str, RewardResult] = {name: as_reward_result(task.result()) for name, task in tasks.items()}
         weights = {name: weight for name, (_, weight) in self.parts.items()}
         broken = next((part.error for name, part in results.items() if part.error and weights[name]), None)
+        turn_rewards: dict[int, float] = {}
+        for name, result in results.items():
+            for turn, value in result.turn_rewards.items():
+                turn_rewards[turn] = turn_rewards.get(turn, 0.0) + weights[name] * value
         return RewardResult(
             reward=None if broken else self._sum(results, weights),
             error=broken,
@@ -86,7 +95,7 @@ class WeightedReward(RewardFunction):
                     for name, result in results.items()
                 }
             },
-            turn_rewards=_turn_sum(results, weights),
+            turn_rewards=turn_rewards,
             span_rewards=[
                 SpanReward(start=span.start, end=span.end, reward=weights[name] * span.reward)
                 for name, result in results.items()
@@ -104,19 +113,3 @@ class WeightedReward(RewardFunction):
         total = sum(counted[name] * reward for name, reward in given.items())
         share = sum(abs(counted[name]) for name in given)
         return total * sum(map(abs, counted.values())) / share if len(given) < len(counted) else total
-
-
-def _turn_sum(results: Mapping[str, RewardResult], weights: Mapping[str, float]) -> dict[int, float]:
-    total: dict[int, float] = {}
-    for name, result in results.items():
-        for turn, reward in result.turn_rewards.items():
-            total[turn] = total.get(turn, 0.0) + weights[name] * reward
-    return total
-
-
-def _reward_of(name: str, given: RewardFunction | RewardCallable) -> RewardFunction:
-    try:
-        made: RewardFunction = as_reward_function(given)
-    except TypeError as error:
-        raise TypeError(f"the part {name!r}: {error}") from error
-    return made

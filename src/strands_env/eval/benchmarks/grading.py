@@ -19,7 +19,7 @@ from strands.models import Model
 
 from strands_env.core import Action, Environment, ModelFactory, RewardResult, StepResult
 from strands_env.rewards import LLMJudgeReward
-from strands_env.rewards.llm_judge_reward import tagged
+from strands_env.rewards.llm_judge_reward import wrap_in_tag
 from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class GradedAnswerReward(LLMJudgeReward[str]):
         answer = step_result.observation.final_response
         texts = {"question": question, "truth": action.task_context.ground_truth, "answer": answer}
         if self._origin == "own":
-            texts = {name: tagged(_TAGS[name], text) for name, text in texts.items()}
+            texts = {name: wrap_in_tag(_TAGS[name], text) for name, text in texts.items()}
         return self._prompt.format(**texts)
 
     async def get_reward(self, judgment: str) -> float | None:
