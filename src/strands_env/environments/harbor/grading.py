@@ -31,7 +31,7 @@ from harbor.verifier.verifier import (
 
 from strands_env.core.threads import default_threads
 from strands_env.sandbox import SandboxSlots
-from strands_env.sandbox.bubblewrap.process import discard
+from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.layers import copy_upper, make_folder
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
@@ -166,7 +166,7 @@ class WorkLayers:
                 self.by_step[step] = await default_threads.run(self._select, files, patterns, agent.workdir, step, last)
             finally:
                 if folder:
-                    await default_threads.run(discard, folder)
+                    await default_threads.run(remove_owned_folder, folder)
         if not last:
             self._agent = agent
         fresh = agent.sibling(snapshot=None, layers=self.by_step[step], slots=_slots)
@@ -199,7 +199,7 @@ class WorkLayers:
         if self._agent is not None:
             await self._agent.close()
         if self._folder:
-            await default_threads.run(discard, self._folder)
+            await default_threads.run(remove_owned_folder, self._folder)
             self._folder = ""
 
 

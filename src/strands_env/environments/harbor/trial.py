@@ -30,6 +30,8 @@ from harbor.models.verifier.result import VerifierResult
 from harbor.trial.hooks import TrialEvent
 from harbor.trial.trial import Trial
 
+from strands_env.core.threads import default_threads
+from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
 from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment
@@ -137,7 +139,7 @@ class TaskTrial:
         self._graded = 0
         self._own_folder = folder is None
         self._folder = None if folder is None else Path(folder)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: str | None = None
         self._spared: frozenset[str] = frozenset()
         self._trial: Trial | None = None
         self._running: asyncio.Task[Any] | None = None
@@ -152,8 +154,8 @@ class TaskTrial:
         """
         name = f"t{uuid.uuid4().hex[:12]}"
         if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="strands-harbor-")
-            self._folder = Path(self._temporary.name)
+            self._temporary = await default_threads.run(make_owned_folder, tempfile.gettempdir(), "strands-harbor-")
+            self._folder = Path(self._temporary)
         await asyncio.to_thread(check_backend, self.backend)
         OutsideAgent.trials[name] = TaskVerifier.trials[name] = self
         try:
@@ -329,7 +331,7 @@ class TaskTrial:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await running
         if self._temporary is not None:
-            self._temporary.cleanup()
+            await default_threads.run(remove_owned_folder, self._temporary)
             self._temporary = None
         if self._owns_layers:
             await self.layers.close()

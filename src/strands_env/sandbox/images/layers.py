@@ -1,19 +1,15 @@
-"""Folders of running sandboxes on this machine: where they lie, what they leave, and copies of them.
+"""Folders of running sandboxes on this machine: where they lie, how much is in them, and copies of them.
 
-A sandbox writes into a folder of its own, `upper`, stacked above the image. The name of its parent says which process
-owns it, so that the folders of a process that was killed are found and removed by the next one.
+A sandbox writes into a folder of its own, `upper`, stacked above the image.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import itertools
 import json
 import logging
 import os
-import secrets
 import stat
 import subprocess
 import tempfile
@@ -25,12 +21,12 @@ from strands_sglang.cache import cache_folder
 from ..bubblewrap.guest.system import descendants, each_folder, other_processes
 from ..bubblewrap.process import discard
 from ..contract import SandboxError, SandboxUnavailableError
+from ..folders import make_owned_folder
 
 logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "STRANDS_ROLLOUT_CONTAINERS"
 """Environment variable with the folder for what running sandboxes write."""
-_count = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +66,12 @@ class Snapshot:
 
 
 def make_folder() -> str:
-    """A folder for a new sandbox, with empty `upper` and `work`."""
-    remove_orphans()
-    _remove_own_at_exit()
-    folder = _own_place()
+    """A folder for a new sandbox, with empty `upper` and `work`; `remove_owned_folder` removes it."""
+    folder = make_owned_folder(containers_folder(), "")
     for name in ("upper", "work"):
-        (folder / name).mkdir(parents=True)
-        (folder / name).chmod(0o755)
-    return str(folder)
+        os.mkdir(f"{folder}/{name}")
+        os.chmod(f"{folder}/{name}", 0o755)
+    return folder
 
 
 def copy_upper(source: str, target: str) -> None:
@@ -86,7 +80,8 @@ def copy_upper(source: str, target: str) -> None:
     Raises:
         SandboxError: There is no room, or a file cannot be read.
     """
-    os.makedirs(target)
+    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)  # its set-uid files are for nobody else
+    os.mkdir(target)
     done = subprocess.run(
         ["cp", "-a", "--reflink=auto", f"{source}/.", target], capture_output=True, text=True, errors="replace"
     )
@@ -173,45 +168,3 @@ def _file_system(folder: Path) -> str:
         if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= longest:
             found, longest = right.split()[0], len(mount)
     return found
-
-
-@functools.cache
-def _remove_own_at_exit() -> None:
-    """Leave nothing of sandboxes that are never closed when this process ends; once in a process."""
-    pid = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == pid:  # not in a fork
-            for folder in containers_folder().glob(f"{_owner(pid)}-*"):
-                discard(str(folder))
-
-    atexit.register(remove)
-
-
-def remove_orphans() -> int:
-    """Remove the folders of processes that are gone and that no other process removes. Returns their number."""
-    removed, owner = 0, functools.cache(_owner)
-    for folder in containers_folder().glob("[0-9]*-[0-9]*-*"):
-        pid, started, *_ = folder.name.split("-")
-        if pid.isdigit() and f"{pid}-{started}" != owner(int(pid)):
-            claimed = _own_place()
-            with contextlib.suppress(OSError):  # another process was faster
-                folder.rename(claimed)
-                discard(str(claimed))
-                removed += 1
-    if removed:
-        logger.warning("folders=<%d> | removed what sandboxes of a killed process left", removed)
-    return removed
-
-
-def _own_place() -> Path:
-    return containers_folder() / f"{_owner(os.getpid())}-{next(_count)}-{secrets.token_hex(4)}"
-
-
-def _owner(pid: int) -> str:
-    """A process as its number and the time it started, which no other process shares."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return f"{pid}-0"
-    return f"{pid}-{int(fields[19])}"

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from strands_env.core.threads import default_threads
 
-from ..bubblewrap.process import SandboxProcess, discard
+from ..bubblewrap.process import SandboxProcess
 from ..bubblewrap.sandbox import (
     FILE_SECONDS,
     MAX_ARGUMENT_BYTES,
@@ -35,9 +35,10 @@ from ..contract import (
     SandboxLimits,
     SandboxLostError,
 )
+from ..folders import remove_owned_folder
 from .launch import ImageLaunch, image_mode
 from .layers import Snapshot, copy_upper, free_bytes, make_folder, written_bytes
-from .store import Image, ImageStore
+from .store import Image, ImageStore, hold_image, release_image
 
 MIB = 1 << 20
 MAX_FOLDER_BYTES = 1 << 30
@@ -123,6 +124,7 @@ class ImageSandbox(SupervisedSandbox):
         self.user = str(self.image.user or "0") if user is None else str(user)
         self.environment = {**self.image.environment, **(environment or {})}
         self._folder: str | None = None
+        self._held: int | None = None  # the lock on its image
         self._free = self._spared = 0
 
     def sibling(self, **options: Any) -> Self:
@@ -314,20 +316,21 @@ class ImageSandbox(SupervisedSandbox):
             raise OSError(code if code > 0 else errno.EIO, detail, path)
 
     async def _start_process(self) -> SandboxProcess:
-        self._folder = await default_threads.run(make_folder)
-        self._free, self._spared = free_bytes(self._folder), 0
-        launch = ImageLaunch(
-            limits=self.limits,
-            layers=(self.image.root, *self.layers_below),
-            folder=self._folder,
-            work=self.workdir,
-            code_user=self.user,
-            environment=self.environment,
-            network=self.network,
-            cpus=self.cpus,
-            binds=self._binds,
-        )
         try:
+            self._held = await default_threads.run(hold_image, self.image)
+            self._folder = await default_threads.run(make_folder)
+            self._free, self._spared = free_bytes(self._folder), 0
+            launch = ImageLaunch(
+                limits=self.limits,
+                layers=(self.image.root, *self.layers_below),
+                folder=self._folder,
+                work=self.workdir,
+                code_user=self.user,
+                environment=self.environment,
+                network=self.network,
+                cpus=self.cpus,
+                binds=self._binds,
+            )
             return await SandboxProcess.start(launch)
         except BaseException:
             await self._clear()
@@ -350,7 +353,9 @@ class ImageSandbox(SupervisedSandbox):
     async def _clear(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
-            await default_threads.run(discard, folder)
+            await default_threads.run(remove_owned_folder, folder)
+        held, self._held = self._held, None
+        await default_threads.run(release_image, self.image, held)
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
         try:

@@ -114,7 +114,7 @@ def _add(store: ImageStore, name: str, path: Path, source: str, *, tag: str | No
             config = unpack_image(path, folder / "root", tag=tag)
         except ImageFormatError as error:
             raise ImageSourceError(str(error)) from error
-        (folder / "root").chmod(0o755)
+        (folder / "root").chmod(0o755)  # users of the container pass it; nobody else passes the folder above
         made = Image(
             name=full_name(name),
             root=str(folder / "root"),

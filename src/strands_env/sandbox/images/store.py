@@ -1,4 +1,12 @@
-"""Images on this machine: unpacked roots with what their makers set for the programs in them."""
+"""Images on this machine: unpacked roots with what their makers set for the programs in them.
+
+    images/docker.io_library_app_latest/image.json        the record, which names the version in use
+                                        3f9c2a1b/root     its files
+                                        3f9c2a1b/lock     locked by each sandbox that runs on it
+
+An import makes a new version, so that sandboxes go on with theirs. A version that no record names is removed once no
+sandbox runs on it. The folders are closed to other users: a set-uid program of an image would work for them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import contextlib
 import json
 import os
 import re
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,8 +25,10 @@ from strands_sglang.exceptions import did_you_mean
 
 from ..bubblewrap.process import discard
 from ..contract import SandboxUnavailableError
+from ..folders import lock, make_owned_folder, remove_owned_folder
 
 _RECORD = "image.json"
+_VERSION = re.compile("[0-9a-f]{8}")
 
 
 class UnknownImageError(SandboxUnavailableError):
@@ -67,13 +77,13 @@ class ImageStore:
             UnknownImageError: It is not here; the message says how to get it.
         """
         if reference.startswith(("/", "./", "../")):
-            root = Path(reference)
-            record = root.parent / _RECORD
-            if root.name == "root" and record.is_file():
-                return self._read(root.parent)
+            root = Path(reference).resolve()
+            for place in (root.parent, root.parent.parent):
+                if (place / _RECORD).is_file() and (image := self._read(place)).root == str(root):
+                    return image
             if not root.is_dir():
                 raise UnknownImageError(f"there is no folder {reference!r} with an unpacked image")
-            return Image(name=str(root.resolve()), root=str(root.resolve()))
+            return Image(name=str(root), root=str(root))
         name = full_name(reference)
         if not (self._place(name) / _RECORD).is_file():
             known = [image.name for image in self.list()]
@@ -96,32 +106,37 @@ class ImageStore:
             UnknownImageError: It is not here.
         """
         image = self.find(reference)
-        _remove(self._place(image.name))
+        place = self._place(image.name)
+        (place / _RECORD).unlink()
+        _remove_unused(place)
         return image
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[Path]:
         """A new folder to unpack into; `add` makes an image of it, and it is gone afterwards otherwise."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
-        folder.chmod(0o755)
+        owned = make_owned_folder(self.folder, ".new-")
         try:
-            yield folder
+            (Path(owned) / "image").mkdir(mode=0o700)
+            yield Path(owned) / "image"
         finally:
-            _remove(folder)
+            remove_owned_folder(owned)
 
     def add(self, folder: Path, image: Image) -> Image:
         """Take in an unpacked root, `folder/root`, under the name of `image`, in place of an earlier one."""
-        place = self._place(image.name)
-        made = Image(**{**asdict(image), "root": str(place / "root"), "imported_at": time.time()})
-        (folder / _RECORD).write_text(json.dumps(asdict(made), indent=1), encoding="utf-8")
-        if place.exists():  # sandboxes that run on it keep its open files
-            old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.folder))
-            os.rename(place, old / "image")
-            os.rename(folder, place)
-            _remove(old)
-        else:
-            os.rename(folder, place)
+        place, version = self._place(image.name), secrets.token_hex(4)
+        place.mkdir(mode=0o700, exist_ok=True)
+        place.chmod(0o700)  # that of an earlier release was open
+        root = str(place / version / "root")
+        made = Image(**{**asdict(image), "root": root, "imported_at": time.time()})
+        held = lock(folder, shared=True)  # until a record names it, it looks unused
+        try:
+            os.rename(folder, place / version)
+            (place / version / _RECORD).write_text(json.dumps(asdict(made), indent=1), encoding="utf-8")
+            os.rename(place / version / _RECORD, place / _RECORD)
+        finally:
+            if held is not None:
+                os.close(held)
+        _remove_unused(place)
         return made
 
     def _place(self, name: str) -> Path:
@@ -129,7 +144,57 @@ class ImageStore:
 
     def _read(self, place: Path) -> Image:
         found = json.loads((place / _RECORD).read_text(encoding="utf-8"))
-        return Image(**{**found, "root": str(place / "root")})
+        return Image(**{**found, "root": str(place / _version(place, found["root"]))})
+
+
+def hold_image(image: Image) -> int | None:
+    """Keep an image's files until `release_image`, whatever is imported or removed meanwhile.
+
+    Returns:
+        A lock; None for a folder outside a store, which is its owner's to keep.
+
+    Raises:
+        UnknownImageError: It has been removed.
+    """
+    version = Path(image.root).parent
+    if not _VERSION.fullmatch(version.name) or not image.imported_at:
+        return None
+    try:
+        held = lock(version, shared=True)
+    except FileNotFoundError:
+        held = None
+    if held is None:
+        raise UnknownImageError(f"the image {image.name!r} has been removed, or imported again, since it was looked up")
+    return held
+
+
+def release_image(image: Image, held: int | None) -> None:
+    """Give an image back, and remove its files if it has been removed meanwhile."""
+    if held is not None:
+        os.close(held)
+        _remove_unused(Path(image.root).parents[1])
+
+
+def _version(place: Path, root: str) -> Path:
+    """The root of a record, relative to its folder: the store may have moved, and earlier releases had no versions."""
+    version = Path(root).parent.name
+    return Path("root") if version == place.name else Path(version, "root")
+
+
+def _remove_unused(place: Path) -> None:
+    """Remove the versions of an image that its record does not name and no sandbox runs on."""
+    with contextlib.suppress(OSError):  # another process does the same
+        record, named = place / _RECORD, ""
+        if record.is_file():
+            named = _version(place, json.loads(record.read_text(encoding="utf-8"))["root"]).parts[0]
+        for version in place.iterdir():
+            if version.name != named and (_VERSION.fullmatch(version.name) or version.name == "root"):
+                descriptor = lock(version)
+                if descriptor is not None:
+                    discard(str(version))
+                    os.close(descriptor)
+        if not named:
+            place.rmdir()
 
 
 def full_name(reference: str) -> str:
@@ -142,8 +207,3 @@ def full_name(reference: str) -> str:
     if not slash or not ("." in first or ":" in first or first == "localhost"):
         name = f"docker.io/{name}" if slash else f"docker.io/library/{name}"
     return f"{name}{at}{digest}"
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        discard(str(folder))

@@ -1,0 +1,75 @@
+"""Folders that end with their owner: what a killed process leaves is found by its lock, and removed by the next one.
+
+An owned folder has a file `lock` that its process keeps locked. The kernel gives the lock back however the process
+ends, and it holds between containers that share the folder, where process ids mean nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from .bubblewrap.process import discard
+
+logger = logging.getLogger(__name__)
+
+_held: dict[str, tuple[int, int]] = {}
+"""By owned folder, the process that owns it (a fork does not) and the descriptor of its lock."""
+
+
+def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
+    """A new folder that no other user can enter; what killed processes left under this prefix is removed first."""
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    remove_orphans(parent, prefix)
+    made = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)
+    descriptor = lock(made)
+    assert descriptor is not None, "nobody else knows the folder yet"
+    folder = f"{made}.held"  # only now do others look for its lock
+    os.rename(made, folder)
+    atexit.unregister(_remove_held)
+    atexit.register(_remove_held)
+    _held[folder] = os.getpid(), descriptor
+    return folder
+
+
+def remove_owned_folder(folder: str) -> None:
+    """Remove a folder of `make_owned_folder`, however deep code has made it."""
+    _, descriptor = _held.pop(folder, (0, -1))
+    discard(folder)
+    if descriptor >= 0:
+        os.close(descriptor)
+
+
+def remove_orphans(parent: str | os.PathLike[str], prefix: str) -> None:
+    """Remove the folders under this prefix whose processes are gone."""
+    for folder in Path(parent).glob(f"{prefix}*.held"):
+        with contextlib.suppress(OSError):  # it is another user's, or another process was faster
+            descriptor = lock(folder)
+            if descriptor is not None:
+                logger.warning("folder=<%s> | removed what a killed process left", folder)
+                discard(str(folder))
+                os.close(descriptor)
+
+
+def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:
+    """Lock a folder by its file `lock`, until the descriptor is closed; None where another has it locked."""
+    descriptor = os.open(Path(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return descriptor
+
+
+def _remove_held() -> None:
+    """Leave nothing of what was never closed when this process ends."""
+    for folder in [folder for folder, (owner, _) in _held.items() if owner == os.getpid()]:
+        remove_owned_folder(folder)
