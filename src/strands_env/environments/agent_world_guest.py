@@ -27,7 +27,11 @@ class World:
     def __init__(self) -> None:
         url = f"sqlite:///{os.path.abspath('work.db')}"
         os.environ["DATABASE_PATH"] = url
-        _use_database(url)
+        # Every engine is one of the episode's database, whatever file the generated code names.
+        import sqlalchemy  # type: ignore[import-not-found]
+
+        create = sqlalchemy.create_engine
+        sqlalchemy.create_engine = lambda *_, **__: create(url, connect_args={"check_same_thread": False})
         sys.path.insert(0, os.getcwd())
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
@@ -42,10 +46,10 @@ class World:
             for method, declared in operations.items():
                 if method not in _METHODS or not declared.get("operationId"):
                     continue
-                operation = _resolved(declared, document)
+                operation = _resolve(declared, document)
                 name, parameters = operation["operationId"], operation.get("parameters", [])
                 self._endpoints[name] = (method, path, parameters)
-                tools.append({"name": name, **_described(operation, f"{method.upper()} {path}")})
+                tools.append({"name": name, **_describe(operation, f"{method.upper()} {path}")})
         return tools
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +102,8 @@ class World:
         async def send(message: dict[str, Any]) -> None:
             answer.append(message)
 
-        query = {key: [_plain(each) for each in _listed(value)] for key, value in given["query"].items()}
+        lists = {key: value if isinstance(value, list) else [value] for key, value in given["query"].items()}
+        query = {key: [_plain(each) for each in values] for key, values in lists.items()}
         scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -153,18 +158,14 @@ def verify() -> None:
     Path("verdict.json").write_text(json.dumps(verdict, default=str), "utf-8")
 
 
-def _use_database(url: str) -> None:
-    """Every engine is one of the episode's database, whatever file the generated code names."""
-    import sqlalchemy  # type: ignore[import-not-found]
-
-    create = sqlalchemy.create_engine
-    sqlalchemy.create_engine = lambda *_, **__: create(url, connect_args={"check_same_thread": False})
-
-
-def _described(operation: dict[str, Any], default: str) -> dict[str, Any]:
+def _describe(operation: dict[str, Any], default: str) -> dict[str, Any]:
     """Description and input schema of an operation: its parameters and the fields of its body, side by side."""
     fields = [
-        (each["name"], {**each.get("schema", {}), **_kept(each, "description")}, each.get("required", False))
+        (
+            each["name"],
+            each.get("schema", {}) | ({"description": each["description"]} if each.get("description") else {}),
+            each.get("required", False),
+        )
         for each in operation.get("parameters", [])
         if each["in"] in ("path", "query")
     ]
@@ -182,28 +183,20 @@ def _described(operation: dict[str, Any], default: str) -> dict[str, Any]:
     }
 
 
-def _kept(given: dict[str, Any], name: str) -> dict[str, Any]:
-    return {name: given[name]} if given.get(name) else {}
-
-
-def _resolved(value: Any, document: dict[str, Any], seen: tuple[str, ...] = ()) -> Any:
+def _resolve(value: Any, document: dict[str, Any], seen: tuple[str, ...] = ()) -> Any:
     """The value with every reference replaced by what it refers to; one inside itself is any value."""
     if isinstance(value, list):
-        return [_resolved(each, document, seen) for each in value]
+        return [_resolve(each, document, seen) for each in value]
     if not isinstance(value, dict):
         return value
     if (name := value.get("$ref")) is None:
-        return {key: _resolved(each, document, seen) for key, each in value.items()}
+        return {key: _resolve(each, document, seen) for key, each in value.items()}
     if name in seen:
         return {}
     target: Any = document
     for part in name.removeprefix("#/").split("/"):
         target = target[part]
-    return _resolved(target, document, (*seen, name))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return _resolve(target, document, (*seen, name))
 
 
 def _plain(value: Any) -> str:

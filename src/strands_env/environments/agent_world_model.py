@@ -141,8 +141,8 @@ class AgentWorldModelEnv(Environment):
         """
         await self.sandbox.close()
         self._tools, self._failure = [], None
-        scenario, _, database = _fields_of(action)
-        code = await asyncio.to_thread(_code_of, self.envs_path, _normal(scenario))
+        scenario, _, database = _read_fields(action)
+        code = await asyncio.to_thread(_read_world, self.envs_path, _normal(scenario))
         await self.sandbox.write_file("world.py", code)
         await self.sandbox.write_file("guest.py", _GUEST.read_bytes())
         await self.sandbox.write_file("work.db", await asyncio.to_thread(Path(database).read_bytes))
@@ -185,7 +185,7 @@ class AgentWorldModelEnv(Environment):
         Raises:
             RuntimeError: It gave none.
         """
-        scenario, code, database = _fields_of(action)
+        scenario, code, database = _read_fields(action)
         saved = await self.sandbox.exec([self.sandbox.capabilities.python, "guest.py", "snapshot"])
         if saved.is_error:
             raise RuntimeError(f"the database of the world {scenario!r} cannot be read: {saved.to_text(500)}")
@@ -226,7 +226,7 @@ class AgentWorldModelEnv(Environment):
         return {"text": ran.to_text(), "is_error": True, "is_gone": is_gone}
 
 
-def _fields_of(action: Action) -> tuple[str, str, str]:
+def _read_fields(action: Action) -> tuple[str, str, str]:
     context = action.task_context.model_dump()
     if missing := [name for name in _FIELDS if not isinstance(context.get(name), str)]:
         raise ValueError(
@@ -242,7 +242,7 @@ def _normal(scenario: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _code_of(envs_path: Path, scenario: str) -> str:
+def _read_world(envs_path: Path, scenario: str) -> str:
     with envs_path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.strip() and _normal((world := json.loads(line))["scenario"]) == scenario:

@@ -18,6 +18,7 @@ from strands.agent.agent_result import AgentResult
 from strands.types.exceptions import ToolProviderException
 
 from strands_env.core import Action, Environment
+from strands_env.tools.results import error_result, text_result
 
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75
@@ -100,11 +101,16 @@ class LocalSearch:
                 count, length = self._counts[url][word], self._lengths[url] / self._mean_length
                 weight = count + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length)
                 scores[url] += rarity * count * (_SATURATION + 1) / weight  # type: ignore[assignment]
-        best = sorted(scores, key=lambda url: (-scores[url], url))[:max_results]
-        return [
-            SearchHit(title=self._pages[url].title, url=url, snippet=_snippet(self._pages[url].text, words))
-            for url in best
-        ]
+        hits = []
+        for url in sorted(scores, key=lambda url: (-scores[url], url))[:max_results]:
+            page = self._pages[url]
+            # The snippet lies around the first word that was searched for.
+            first = next((match.start() for match in _WORD.finditer(page.text) if match[0].lower() in words), 0)
+            start = max(0, first - _SNIPPET_CHARS // 3)
+            part = " ".join(page.text[start : start + _SNIPPET_CHARS].split())
+            snippet = f"{'... ' if start else ''}{part}{' ...' if start + _SNIPPET_CHARS < len(page.text) else ''}"
+            hits.append(SearchHit(title=page.title, url=url, snippet=snippet))
+        return hits
 
     async def open(self, url: str) -> Page | None:
         """The document of that address."""
@@ -113,14 +119,6 @@ class LocalSearch:
 
 def _words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
-
-
-def _snippet(text: str, words: set[str]) -> str:
-    """The part of a text around its first word that was searched for."""
-    first = next((match.start() for match in _WORD.finditer(text) if match[0].lower() in words), 0)
-    start = max(0, first - _SNIPPET_CHARS // 3)
-    part = " ".join(text[start : start + _SNIPPET_CHARS].split())
-    return f"{'... ' if start else ''}{part}{' ...' if start + _SNIPPET_CHARS < len(text) else ''}"
 
 
 DEFAULT_MAX_RESULTS = 10
@@ -195,7 +193,7 @@ class SearchEnv(Environment):
         except (SearchError, OSError) as error:
             return _unavailable("search is", error)
         listed = [f"{number}. {hit.title}\n{hit.url}\n{hit.snippet}" for number, hit in enumerate(hits, 1)]
-        return _answer("\n\n".join(listed) or "No results.")
+        return text_result("\n\n".join(listed) or "No results.")
 
     @tool
     async def open_page(self, url: str, part: int = 1) -> dict[str, Any]:
@@ -210,19 +208,15 @@ class SearchEnv(Environment):
         except (SearchError, OSError) as error:
             return _unavailable("pages are", error)
         if page is None:
-            return _answer(f"Error: no page at {url}.", is_error=True)
+            return error_result(f"no page at {url}.")
         parts = max(1, -(-len(page.text) // self.page_chars))
         if not 1 <= part <= parts:
-            return _answer(f"Error: the page has {parts} parts; part {part} does not exist.", is_error=True)
+            return error_result(f"the page has {parts} parts; part {part} does not exist.")
         text = page.text[(part - 1) * self.page_chars : part * self.page_chars]
-        return _answer(f"{page.title}\n{page.url}\nPart {part} of {parts}\n\n{text}")
+        return text_result(f"{page.title}\n{page.url}\nPart {part} of {parts}\n\n{text}")
 
 
 def _unavailable(what: str, error: SearchError | OSError) -> dict[str, Any]:
     """Keep the provider's error for `interact` to raise, and tell the model."""
     _failures.get().append(error if isinstance(error, SearchError) else SearchError(f"{type(error).__name__}: {error}"))
-    return _answer(f"Error: {what} not available.", is_error=True)
-
-
-def _answer(text: str, *, is_error: bool = False) -> dict[str, Any]:
-    return {"status": "error" if is_error else "success", "content": [{"text": text}]}
+    return error_result(f"{what} not available.")

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +99,7 @@ class CachedTool(WrappedTool):
         """Answer from the cache, or make the call and keep what it gives."""
         key = hashlib.blake2b(canonical([self.tool_spec, tool_use["input"]]), digest_size=16).hexdigest()
         pause = 0.01
-        while (kept := await _off_the_loop(self._results.reserve, key)) is None:
+        while (kept := await default_threads.run(self._results.reserve, key)) is None:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         if isinstance(kept, str):
@@ -109,20 +109,9 @@ class CachedTool(WrappedTool):
         content = None
         try:
             async for event in self.wrapped.stream(tool_use, invocation_state, **kwargs):
-                if isinstance(event, ToolResultEvent):
-                    content = _content(event.tool_result)
+                if isinstance(event, ToolResultEvent) and event.tool_result.get("status") == "success":
+                    with contextlib.suppress(TypeError, KeyError):  # JSON cannot hold images, so they are not kept
+                        content = json.dumps(event.tool_result["content"])
                 yield event
-        finally:
-            await asyncio.shield(_off_the_loop(self._results.end, key, content))
-
-
-async def _off_the_loop(work: Callable[..., Any], *given: Any) -> Any:
-    return await default_threads.run(work, *given)
-
-
-def _content(result: Any) -> str | None:
-    """The content of a success as JSON; None for an error, and for what JSON cannot hold, such as images."""
-    try:
-        return json.dumps(result["content"]) if result["status"] == "success" else None
-    except (TypeError, KeyError):
-        return None
+        finally:  # also for a caller that is cancelled: others wait for the end of its call
+            await asyncio.shield(default_threads.run(self._results.end, key, content))

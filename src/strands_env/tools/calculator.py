@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 from strands import tool
 
+from .results import error_result, text_result
+
 Number: TypeAlias = int | float
 
 MAX_LENGTH = 1000
@@ -49,7 +51,7 @@ def calculate(expression: str) -> Number:
         tree = ast.parse(expression.translate(_SPELLINGS).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or "it is nested too deeply"
-        raise CalculatorError(f"{_shown(expression)} is not an arithmetic expression: {reason}") from None
+        raise CalculatorError(f"{_quote(expression)} is not an arithmetic expression: {reason}") from None
     try:
         value = _value(tree.body, 0)
     except CalculatorError:
@@ -59,10 +61,10 @@ def calculate(expression: str) -> Number:
     except OverflowError:
         raise CalculatorError("a number is too large for this calculation") from None
     except RecursionError:  # a chain of names or calls is deep for Python without being an operation
-        raise CalculatorError(f"{_shown(expression)} is nested too deeply") from None
+        raise CalculatorError(f"{_quote(expression)} is nested too deeply") from None
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CalculatorError(f"the calculation is not defined: {error}") from None
-    return _checked(value)
+    return _check(value)
 
 
 def format_number(value: Number) -> str:
@@ -81,16 +83,12 @@ async def calculator(expression: str) -> dict[str, Any]:
         expression: The expression, for example "(2 + 3) * sqrt(16)".
     """
     try:
-        return _result("success", format_number(calculate(expression)))
+        return text_result(format_number(calculate(expression)))
     except CalculatorError as error:
-        return _result("error", f"Error: {error}")
+        return error_result(str(error))
 
 
-def _result(status: str, text: str) -> dict[str, Any]:
-    return {"status": status, "content": [{"text": text}]}
-
-
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
@@ -101,38 +99,38 @@ def _value(node: ast.expr, depth: int) -> Number:
         case ast.Constant(value=bool()):
             raise CalculatorError(f"{node.value!r} is not a number")
         case ast.Constant(value=int() | float()):
-            return _checked(node.value)
+            return _check(node.value)
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand, depth + 1)
         case ast.UnaryOp(op=ast.UAdd()):
             return _value(node.operand, depth + 1)
         case ast.BinOp() if type(node.op) in _OPERATORS:
             left, right = _value(node.left, depth + 1), _value(node.right, depth + 1)
-            return _checked(_OPERATORS[type(node.op)](left, right))
+            return _check(_OPERATORS[type(node.op)](left, right))
         case ast.Name() if node.id.lower() in _CONSTANTS:
             return _CONSTANTS[node.id.lower()]
         case ast.Name():
-            raise CalculatorError(f"unknown name {_shown(node.id)}; known constants are {', '.join(_CONSTANTS)}")
+            raise CalculatorError(f"unknown name {_quote(node.id)}; known constants are {', '.join(_CONSTANTS)}")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _call(name, arguments, depth)
-    raise CalculatorError(f"{_shown(ast.unparse(node))} is not arithmetic; use numbers, operators and functions only")
+    raise CalculatorError(f"{_quote(ast.unparse(node))} is not arithmetic; use numbers, operators and functions only")
 
 
 def _call(name: str, arguments: list[ast.expr], depth: int) -> Number:
     function = _FUNCTIONS.get(name.lower())
     if function is None:
-        raise CalculatorError(f"unknown function {_shown(name)}; known functions are {', '.join(_FUNCTIONS)}")
+        raise CalculatorError(f"unknown function {_quote(name)}; known functions are {', '.join(_FUNCTIONS)}")
     if len(arguments) == 1 and isinstance(arguments[0], ast.List | ast.Tuple):  # sum([1, 2, 3])
         arguments = arguments[0].elts
     values = [_value(argument, depth + 1) for argument in arguments]
     try:
-        return _checked(function(*values))
+        return _check(function(*values))
     except TypeError:
         shown = ", ".join(map(format_number, values))
-        raise CalculatorError(f"{name}({_shown(shown)[1:-1]}) has the wrong number or kind of arguments") from None
+        raise CalculatorError(f"{name}({_quote(shown)[1:-1]}) has the wrong number or kind of arguments") from None
 
 
-def _checked(value: Any) -> Number:
+def _check(value: Any) -> Number:
     """The value, if it is a finite number that is not too large."""
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
@@ -155,6 +153,7 @@ def _power(base: Number, exponent: Number) -> Any:
     if isinstance(base, int) and isinstance(exponent, int):
         if exponent < 0:
             return 1 / _power(base, -exponent) if base else base**exponent
+        # Bounded before it is computed: 9**9**9 would take the machine.
         if abs(base) > 1 and (base.bit_length() - 1) * exponent > MAX_BITS:
             raise CalculatorError("the power is too large: more than 1000 digits")
     return base**exponent
@@ -175,14 +174,14 @@ def _round(value: Number, digits: Number = 0) -> Number:
 def _whole(limit: int, function: Callable[..., int]) -> Callable[..., int]:
     """A function of whole numbers whose cost grows with them."""
 
-    def bounded(*values: Number) -> int:
+    def call(*values: Number) -> int:
         if not all(isinstance(value, int) for value in values):
             raise CalculatorError(f"{function.__name__} takes whole numbers")
         if any(abs(value) > limit for value in values):
             raise CalculatorError(f"{function.__name__} takes numbers up to {limit}")
         return function(*values)
 
-    return bounded
+    return call
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

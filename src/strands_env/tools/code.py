@@ -10,6 +10,8 @@ from strands import tool
 
 from strands_env.sandbox import ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxUnavailableError
 
+from .results import error_result, text_result
+
 DEFAULT_MAX_OUTPUT_CHARS = 10_000
 """Characters of each output stream a tool result keeps."""
 
@@ -44,7 +46,7 @@ class SandboxTools:
             result = await call
         except SandboxError as error:
             self.failure = error
-            return {"status": "error", "content": [{"text": "Error: the sandbox is not available."}]}
+            return error_result("the sandbox is not available.")
         except asyncio.CancelledError:
             if getattr(self.sandbox, "is_waiting", False):
                 self.failure = SandboxUnavailableError(
@@ -54,7 +56,7 @@ class SandboxTools:
             raise
         self.lost += result.outcome is Outcome.SANDBOX_LOST
         text = result.to_text(self.max_output_chars)
-        return {"status": "error" if result.is_error else "success", "content": [{"text": text}]}
+        return {**text_result(text), "status": "error" if result.is_error else "success"}
 
 
 class CodeTools(SandboxTools):

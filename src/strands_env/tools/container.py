@@ -9,6 +9,7 @@ from strands import tool
 from strands_env.sandbox import Sandbox
 
 from .code import DEFAULT_MAX_OUTPUT_CHARS, SandboxTools
+from .results import error_result, text_result
 
 MAX_COMMAND_SECONDS = 24 * 3600.0
 _MAX_VIEW_LINES = 400
@@ -45,7 +46,9 @@ class ContainerTools(SandboxTools):
         """
         seconds = self.command_seconds if timeout_seconds is None else timeout_seconds
         if not 0 < seconds <= MAX_COMMAND_SECONDS:
-            return _failed(f"timeout_seconds must be between 0 and {MAX_COMMAND_SECONDS:g}, got {timeout_seconds!r}")
+            return error_result(
+                f"timeout_seconds must be between 0 and {MAX_COMMAND_SECONDS:g}, got {timeout_seconds!r}"
+            )
         return await self._run(self.sandbox.exec(command, timeout=seconds))
 
     @tool
@@ -71,22 +74,22 @@ class ContainerTools(SandboxTools):
             last_line: Last line to view.
         """
         if not path.startswith("/"):
-            return _failed(f"path must be absolute, got {path!r}")
+            return error_result(f"path must be absolute, got {path!r}")
         try:
             if command == "create":
                 await self.sandbox.write_file(path, text or "")
-                return _done(f"{path}: written.")
+                return text_result(f"{path}: written.")
             content = (await self.sandbox.read_file(path)).decode("utf-8", "surrogateescape")
             if command == "view":
-                return _done(_viewed(content, first_line, last_line))
-            changed = _changed(command, content, text or "", old_text, first_line)
+                return text_result(_number_lines(content, first_line, last_line))
+            changed = _change(command, content, text or "", old_text, first_line)
             await self.sandbox.write_file(path, changed.encode("utf-8", "surrogateescape"))
         except (OSError, ValueError) as error:
-            return _failed(f"{path}: {getattr(error, 'strerror', None) or error}")
-        return _done(f"{path}: changed.")
+            return error_result(f"{path}: {getattr(error, 'strerror', None) or error}")
+        return text_result(f"{path}: changed.")
 
 
-def _viewed(content: str, first: int | None, last: int | None) -> str:
+def _number_lines(content: str, first: int | None, last: int | None) -> str:
     lines = content.splitlines()
     begin = max(1, first or 1)
     end = min(len(lines), last or begin + _MAX_VIEW_LINES - 1, begin + _MAX_VIEW_LINES - 1)
@@ -95,7 +98,7 @@ def _viewed(content: str, first: int | None, last: int | None) -> str:
     return "\n".join([*shown, *rest]).encode("utf-8", "replace").decode() or "(empty)"
 
 
-def _changed(command: str, content: str, text: str, old: str | None, line: int | None) -> str:
+def _change(command: str, content: str, text: str, old: str | None, line: int | None) -> str:
     if command == "replace":
         if not old:
             raise ValueError("replace needs old_text")
@@ -110,11 +113,3 @@ def _changed(command: str, content: str, text: str, old: str | None, line: int |
             lines[line - 1] += "\n"
         return "".join([*lines[:line], text if text.endswith("\n") else f"{text}\n", *lines[line:]])
     raise ValueError(f'command must be "view", "create", "replace" or "insert", got {command!r}')
-
-
-def _done(text: str) -> dict[str, Any]:
-    return {"status": "success", "content": [{"text": text}]}
-
-
-def _failed(text: str) -> dict[str, Any]:
-    return {"status": "error", "content": [{"text": f"Error: {text}"}]}

@@ -114,7 +114,7 @@ class HarnessEnvironment(Environment):
             name for name, value in (("limits", limits), ("python", python), ("slots", slots)) if value is not None
         ]:
             raise ValueError(f"{', '.join(given)}: give them to the sandbox, or give no sandbox")
-        elif _is_cut_off(sandbox):
+        elif (way := sandbox.capabilities).network is Network.NONE and way.shared_folder is None and not way.listens:
             raise ValueError(
                 f"a program in {type(sandbox).__name__} cannot reach the gateway: the sandbox needs a network, or a "
                 "shared_folder for the gateway's socket"
@@ -153,8 +153,3 @@ class HarnessEnvironment(Environment):
         if (ended := self.program.ended) is not None:
             metrics |= {"tool_calls": ended["calls"], "gateway": ended}
         return metrics
-
-
-def _is_cut_off(sandbox: Sandbox) -> bool:
-    way = sandbox.capabilities
-    return way.network is Network.NONE and way.shared_folder is None and not way.listens

@@ -48,13 +48,6 @@ class HarnessFailedError(RuntimeError):
         return str(self.args[0])
 
 
-def _is_own_request(failure: BaseException | None) -> bool:
-    """True if a request failed for what the program put into it, whoever refused it: the template or the gateway."""
-    from strands_sglang.gateway.dialects.wire import Refused
-
-    return isinstance(failure, _OWN_REQUEST) or (isinstance(failure, Refused) and failure.status < 500)
-
-
 class ProgramRun:
     """Runs an agent program whose model calls go through a gateway session of the step's model.
 
@@ -197,7 +190,12 @@ class ProgramRun:
             self.ended["failure"] = _explain(done)
         if session.failure is not None:
             self.ended["last_request"] = f"{type(session.failure).__name__}: {session.failure}"[:_SHOWN_CHARS]
-        refused = _is_own_request(session.failure) and agent.messages
+        from strands_sglang.gateway.dialects.wire import Refused
+
+        failure = session.failure
+        # Refused for what the program put into its request, by the template or by the gateway.
+        is_own = isinstance(failure, _OWN_REQUEST) or (isinstance(failure, Refused) and failure.status < 500)
+        refused = is_own and agent.messages
         if session.failure is not None and not refused:  # the program ended because of it, whatever its exit code
             raise session.failure
         if not session.counters.sampled or not agent.messages:

@@ -70,11 +70,11 @@ class RepositoryEnvironment(HarnessEnvironment):
         self.protected, self.test_seconds = tuple(protected), test_seconds
         self._base = ""
 
-        def started(action: Action) -> Harness:
+        def start(action: Action) -> Harness:
             given = harness(action) if callable(harness) else harness
             return replace(given, command=("sh", "-c", 'cd "$0" && exec "$@"', self.folder, *given.command))
 
-        super().__init__(harness=started, **{"reward_fn": self.passes_tests, **options})
+        super().__init__(harness=start, **{"reward_fn": self.passes_tests, **options})
 
     async def prepare(self, action: Action) -> None:
         """Make the program's copy, with a commit that its diff is taken against."""
