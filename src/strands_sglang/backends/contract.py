@@ -432,6 +432,11 @@ class Backend(ABC):
         return 0
 
     @property
+    def has_own_generate(self) -> bool:
+        """Somebody replaced the `generate` of SGLang's client; then that is asked, in place of `ask`."""
+        return False
+
+    @property
     def image_expander(self) -> ImageExpander | None:
         """Expands images as the served model does; None where the backend does not know."""
         return None

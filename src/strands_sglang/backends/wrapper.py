@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 def as_backend(client: Any) -> Backend:
     """A client as a backend: itself if it is one, else an adapter of its `generate`; `TypeError` if it is neither.
 
-    A `generate` of a backend that is more than a view of its `ask` (a subclass or a test replaced it) takes precedence.
+    A `generate` that a subclass or a test put in the place of `SGLangClient`'s takes precedence over `ask`.
     """
-    generate = getattr(client, "generate", None)
-    if isinstance(client, Backend) and (generate is None or getattr(generate, "calls_ask", None) is True):
+    if isinstance(client, Backend) and not client.has_own_generate:
         return client
-    if not callable(generate):
+    if not callable(getattr(client, "generate", None)):
         raise TypeError(f"got client={client!r}, expected a Backend, or something with `generate`")
     from .sglang.adapter import GenerateAdapter
 

@@ -106,7 +106,10 @@ class SGLangClient(ServerClient):
         answer, _ = await self._answer_to(GenerateCall.of(request, {**checked, "stream": False}))
         return dict(answer.payload)
 
-    generate.calls_ask = True  # type: ignore[attr-defined]  # for `as_backend`: nothing but a view of `ask`
+    @override
+    @property
+    def has_own_generate(self) -> bool:
+        return getattr(self.generate, "__func__", None) is not SGLangClient.generate
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
         """The answer to a request of a conversation; repeated and aborted as `generate` does, with its errors."""
