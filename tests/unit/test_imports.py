@@ -226,7 +226,9 @@ def test_the_http_client_loads_no_numpy() -> None:
     assert "numpy" not in modules_after("from strands_sglang import SGLangClient, get_client")
 
 
-@pytest.mark.parametrize(("command", "names"), [("strands_sglang", []), ("strands_env", ENV_ARGUMENTS)])
+@pytest.mark.parametrize(
+    ("command", "names"), [("strands_sglang", ["doctor", "gateway", "drift"]), ("strands_env", ENV_ARGUMENTS)]
+)
 def test_help_does_without_the_sdk(command: str, names: list[str]) -> None:
     result = run_python(
         f"import sys\nfrom {command}.__main__ import main\n"

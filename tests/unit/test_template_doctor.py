@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from provider_support import Replay
 
+from strands_sglang import SGLangModel, get_tokenizer
 from strands_sglang.__main__ import main
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.commands.doctor import command as doctor
+from strands_sglang.commands.doctor import report as report_module
 from strands_sglang.commands.doctor.source import load_source
 from strands_sglang.template import Flag, Shape, TemplateVerdict
 from tests.unit.template_texts import CHATML, LLAMA
@@ -32,10 +36,10 @@ def jinja_file(folder: Path, text: str = CHATML) -> str:
 
 
 def tokenizer_folder(folder: Path, template: Any = CHATML, **files: Any) -> str:
-    config = {"eos_token": {"content": "<|im_end|>"}, "bos_token": None}
-    if template is not None:
-        config["chat_template"] = template
-    for name, content in {"tokenizer_config": config, **files}.items():
+    made = make_tiny_tokenizer(300, 4096)
+    made.chat_template = template
+    made.save_pretrained(folder)
+    for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content), "utf-8")
     return str(folder)
 
@@ -89,7 +93,8 @@ def test_reasoning_advice_names_the_variable(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("kwargs", ["{", "[1]", "enable_thinking=false"])
 def test_wrong_variables_are_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], kwargs: str) -> None:
-    assert diagnose(jinja_file(tmp_path), "--kwargs", kwargs) == 2
+    with pytest.raises(SystemExit, match="2"):
+        diagnose(jinja_file(tmp_path), "--kwargs", kwargs)
     assert repr(kwargs) in capsys.readouterr().err
 
 
@@ -108,70 +113,44 @@ def test_missing_file_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_folder_without_a_template_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diagnose(tokenizer_folder(tmp_path, None)) == 2
-    assert "has no chat template" in capsys.readouterr().err
+    assert "has no usable chat template" in capsys.readouterr().err
 
 
 def test_broken_configuration_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tokenizer_folder(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{", "utf-8")
-    assert diagnose(str(tmp_path)) == 2
-    assert "is not valid JSON" in capsys.readouterr().err
+    assert diagnose(folder) == 2
+    assert f"the tokenizer {folder!r} cannot be loaded" in capsys.readouterr().err
 
 
-def test_folder_tells_stop_and_special_tokens(tmp_path: Path) -> None:
-    folder = tokenizer_folder(
-        tmp_path,
-        generation_config={"eos_token_id": [7, 8]},
-        added_tokens={"<|im_start|>": 6},
-        tokenizer={"added_tokens": [{"id": 7, "content": "<|endoftext|>"}, {"id": 8, "content": "<|im_end|>"}]},
-    )
-    source = load_source(folder)
-    assert source.stop_tokens == ("<|endoftext|>", "<|im_end|>")
-    assert set(source.special_tokens) == {"<|im_start|>", "<|endoftext|>", "<|im_end|>"}
-    assert source.template.special_values == {"eos_token": "<|im_end|>"}
-
-
-def test_added_tokens_of_the_configuration_count(tmp_path: Path) -> None:
-    config = {"chat_template": CHATML, "added_tokens_decoder": {"3": {"content": "<|x|>"}}}
-    source = load_source(tokenizer_folder(tmp_path, tokenizer_config=config, config={"eos_token_id": 3}))
-    assert source.stop_tokens == ("<|x|>",)
-
-
-def test_special_tokens_map_wins(tmp_path: Path) -> None:
-    source = load_source(tokenizer_folder(tmp_path, special_tokens_map={"eos_token": "<|end|>"}))
-    assert source.template.special_values["eos_token"] == "<|end|>"
+def test_a_folder_is_read_as_a_model_reads_it(tmp_path: Path) -> None:
+    folder = tokenizer_folder(tmp_path, generation_config={"eos_token_id": 5})
+    source, model = load_source(folder), SGLangModel(tokenizer=get_tokenizer(folder), client=Replay([]))
+    assert len(source.stop_tokens) == 2
+    assert source.stop_tokens == model.conversation._tokens.stop_tokens
+    assert set(source.stop_tokens) <= set(source.special_tokens) | set(model.conversation.token_texts([5]))
+    assert source.template.render([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>user")
 
 
 def test_given_stop_tokens_win(tmp_path: Path) -> None:
     assert load_source(tokenizer_folder(tmp_path), ["<|x|>"]).stop_tokens == ("<|x|>",)
 
 
-def test_template_file_of_a_folder_wins(tmp_path: Path) -> None:
-    folder = tokenizer_folder(tmp_path, "old")
-    (tmp_path / "chat_template.jinja").write_text("new", "utf-8")
-    assert load_source(folder).template.render([]) == "new"
-
-
-def test_named_templates_of_a_folder(tmp_path: Path) -> None:
-    folder = tokenizer_folder(tmp_path, [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}])
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("c", "utf-8")
-    template = load_source(folder).template
-    assert (template.render([]), template.render([], tools=[])) == ("a", "c")
-
-
 def test_every_verdict_flag_and_shape_is_explained() -> None:
-    assert set(doctor._VERDICTS) == set(TemplateVerdict)
-    assert set(doctor._FLAGS) == set(Flag)
-    assert set(doctor._SHAPES) == set(Shape)
+    assert set(report_module._VERDICTS) == set(TemplateVerdict)
+    assert set(report_module._FLAGS) == set(Flag)
+    assert set(report_module._SHAPES) == set(Shape)
 
 
-def test_transformers_is_needed_for_a_model_id_only(tmp_path, monkeypatch, capsys):
+def test_transformers_is_needed_for_a_tokenizer_only(tmp_path, monkeypatch, capsys):
+    folder, file = tokenizer_folder(tmp_path), jinja_file(tmp_path)
     for package in ("transformers", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
-    assert main(["doctor", tokenizer_folder(tmp_path)]) == 0
+    assert main(["doctor", file, "--stop", "<|im_end|>"]) == 0
     assert capsys.readouterr().out.startswith("verdict    EXACT")
-    assert main(["doctor", "some-org/some-model"]) == 2
-    assert "[hf]'" in capsys.readouterr().err
+    for name in (folder, "some-org/some-model"):
+        assert main(["doctor", name]) == 2
+        assert "[hf]'" in capsys.readouterr().err
 
 
 PRINTS_EOS = (
@@ -193,4 +172,4 @@ def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(tmp_path,
 
 def test_tokens_given_for_a_folder_that_names_its_own_are_not_ignored(tmp_path, capsys):
     assert diagnose(tokenizer_folder(tmp_path), "--eos", "</s>") == 2
-    assert "the folder" in (printed := capsys.readouterr().err) and "--eos" in printed
+    assert "names its own tokens" in (printed := capsys.readouterr().err) and "--eos" in printed

@@ -11,9 +11,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ..backends.engine.own_models import check_model_name
 from ..command_line import Exit, add_kind, json_object, port, positive, seconds
-from ..exceptions import StrandsSGLangError
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 
@@ -51,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _misused(args):
         return _complain(wrong, Exit.USAGE)
+    from ..exceptions import StrandsSGLangError  # brings the SDK, which help does without
+
     try:
         return asyncio.run(_until_signalled(args))
     except (TypeError, ValueError) as error:
@@ -127,6 +127,8 @@ async def serve(args: argparse.Namespace, stop: asyncio.Event) -> None:
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str]:
     """Client, tokenizer and the model's name."""
     if args.model:
+        from ..backends.engine.own_models import check_model_name
+
         check_model_name(args.model)  # before the engine loads torch
         from ..backends.engine.engine import EmbeddedEngine
 

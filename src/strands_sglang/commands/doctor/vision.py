@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...backends import client_class
+from ...backends.clients import get_tokenizer
+from ...command_line import Exit
 from ...conversation import Conversation, TurnRequest
+from ...exceptions import MediaError, StrandsSGLangError
 from ...trajectory import Trajectory
 from ...trajectory.media import ProcessorExpander
+from ...trajectory.media.processor import record_proof
 from .pictures import proof_pictures
+from .source import is_served
 
 _TURNS = (("text",), ("photo", "alpha"), (), ("text", "palette"), ("exif", "cmyk", "16 bit"))
 """The pictures of each user turn: alone, two at once, none, the first one again beside another."""
@@ -95,3 +104,40 @@ def replay(model: Any, trajectory: Trajectory, expander: ProcessorExpander) -> f
         if sampled and known is not None
     ]
     return max(differences)
+
+
+def check_vision(args: argparse.Namespace) -> int:
+    """Prove the images of a model against a server that runs it; returns the exit status."""
+    if args.server is None:
+        sys.stderr.write("strands-sglang doctor: --vision needs --server URL, a server that runs the model\n")
+        return Exit.USAGE
+    if not is_served(args.server, args.source):
+        return Exit.FAILED
+    try:
+        expander = ProcessorExpander.of_model(args.source, unproved=True)
+        model = None
+        if args.replay is not None:
+            from transformers import AutoModelForImageTextToText
+
+            model = AutoModelForImageTextToText.from_pretrained(args.source, dtype="auto").eval()
+        proof = asyncio.run(prove_vision(args.server, get_tokenizer(args.source), expander, model))
+    except (StrandsSGLangError, OSError, ValueError) as error:
+        sys.stderr.write(f"strands-sglang doctor: {'' if isinstance(error, MediaError) else 'not exact: '}{error}\n")
+        return Exit.FAILED
+    if proof.difference is not None and proof.difference > args.replay:
+        sys.stderr.write(
+            f"strands-sglang doctor: not exact: the same ids and pixels give log-probabilities that are up to "
+            f"{proof.difference:.1e} nats apart, more than {args.replay:g}: the server sees other pixels, or computes "
+            "in another precision\n"
+        )
+        return Exit.FAILED
+    file = record_proof(proof.fingerprint, args.server)
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(proof)) + "\n")
+    else:
+        replayed = "" if proof.difference is None else f", log-probabilities at most {proof.difference:.1e} nats apart"
+        sys.stdout.write(
+            f"exact: {proof.images} images in {proof.turns} turns, {proof.prompt_tokens} tokens, every id as expected"
+            f"{replayed}; remembered in {file}\n"
+        )
+    return Exit.OK

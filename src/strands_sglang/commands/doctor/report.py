@@ -1,0 +1,134 @@
+"""The report on a chat template: its verdict, its caveats, and what to do about them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ...command_line import Exit
+from ...exceptions import TemplateError
+from ...template import DeltaRenderer, Flag, Report, Shape, TemplateVerdict, probe_tools
+from .source import Source, SourceError, is_served, load_source
+
+_VERDICTS = {
+    TemplateVerdict.EXACT: "every step is exact; its cost does not grow with the conversation",
+    TemplateVerdict.EXACT_FULL: "every step is exact; the template keeps state, so each step renders the full history",
+    TemplateVerdict.PARTIAL: "exact, but the template refuses some shapes; such a step raises TemplateError",
+    TemplateVerdict.UNSUPPORTED: "the template cannot express what is needed",
+}
+
+_FLAGS = {
+    Flag.DROPS_REASONING_AT_USER: "earlier reasoning is lost in a re-rendered history once a user message follows",
+    Flag.DROPS_REASONING_AT_TOOL: "earlier reasoning is lost in a re-rendered history once a tool result follows; "
+    "the trajectory keeps it, or branch",
+    Flag.GENERATION_PROMPT_NOT_IN_HISTORY: "a re-rendered history never extends the trajectory; nothing to do here, "
+    "but do not compare the two",
+    Flag.REPEATS_TOOLS: "deltas at user turns repeat the tool list, as the model saw in training; to avoid it start "
+    "a new path at user turns",
+    Flag.REPEATS_SYSTEM: "deltas at user turns repeat the system text; to avoid it start a new path at user turns",
+    Flag.DROPS_TEXT_BESIDE_CALLS: "text beside tool calls is lost in a re-rendered history (a restored session, a "
+    "shortened one); dropped_content says what happens",
+    Flag.DROPS_CALLS: "tool calls are lost in a re-rendered history; dropped_content says what happens",
+    Flag.NO_CLOSER: "some turn ends without an end token; the sampled one stays in the context",
+    Flag.CLOSER_IS_NOT_A_STOP: "some turn ends with a token that is not a stop token; check the stop tokens (--stop)",
+}
+
+_SHAPES = {
+    Shape.TEXT_USER: "this template cannot hold a conversation; use another one",
+    Shape.CALL_TOOL: "use a template with tool support, or pass tool results as user messages",
+    Shape.CALLS_TOOLS: "have the model make one call at a time",
+    Shape.CALL_TOOL_USER: "do not add a user message after tool results",
+    Shape.CALL_USER: "answer a call that did not parse with a tool message, not with a user message",
+}
+
+
+def check_template(args: argparse.Namespace) -> int:
+    """Check a template and print the report; returns 0 if it is usable, 1 if not, 2 for wrong input.
+
+    Raises:
+        ModuleNotFoundError: A model id was given and transformers is not installed.
+    """
+    try:
+        special = {"eos_token": args.eos, "bos_token": args.bos}
+        given = {name: token for name, token in special.items() if token is not None}
+        source = load_source(args.source, args.stop, given)
+        renderer = DeltaRenderer(
+            source.template,
+            tools=None if args.no_tools else probe_tools([]),
+            template_kwargs=args.kwargs,
+            stop_tokens=source.stop_tokens,
+            special_tokens=source.special_tokens,
+        )
+        report = renderer.report
+    except (SourceError, TemplateError) as error:
+        sys.stderr.write(f"strands-sglang doctor: {error}\n")
+        return Exit.USAGE
+    printed = None if args.no_tools else renderer.printed_call("lookup", {"q": "two words"})
+    if args.json:
+        text = json.dumps(_as_json(report, source, printed), ensure_ascii=False, indent=2)
+    else:
+        text = "\n".join(_as_text(report, source, printed, with_tools=not args.no_tools))
+    sys.stdout.write(text + "\n")
+    if args.server is not None and not is_served(args.server, args.source):
+        return Exit.FAILED
+    return Exit.FAILED if report.verdict is TemplateVerdict.UNSUPPORTED else Exit.OK
+
+
+def _as_text(report: Report, source: Source, printed: str | None, *, with_tools: bool) -> Iterator[str]:
+    yield f"verdict    {report.verdict}: {_VERDICTS[report.verdict]}"
+    yield f"path       {report.path}"
+    stops = " ".join(map(repr, source.stop_tokens))
+    yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
+    if source.assumed:
+        shown = ", ".join(f"{name}={token!r}" for name, token in source.assumed.items())
+        yield f"assumed    {shown}: the file does not say what they are; pass --eos and --bos"
+    yield "turn ends"
+    for shape, closer in report.closers.items():
+        yield f"  {shape:<15} {closer!r}" if closer else f"  {shape:<15} (none printed)"
+    if report.flags:
+        yield "flags"
+        for flag in sorted(report.flags):
+            yield f"  {flag}: {_FLAGS[flag]}"
+            if flag is Flag.DROPS_REASONING_AT_USER:
+                kept = "the trajectory keeps it (append), or start a new path at user turns (branch)"
+                if kwargs := dict(report.keep_reasoning_kwargs):
+                    kept = f"template_kwargs={kwargs!r} makes the template keep it"
+                yield f"    {kept}"
+    if report.refused:
+        yield "refused"
+        advised = set()
+        for shape, reason in report.refused.items():
+            result = report.shapes[shape]
+            where = f" (in {result.total - result.answered} of {result.total} probes)" if result.ok else ""
+            yield f"  {shape}: {reason}{where}"
+            if reason not in advised:
+                yield f"    {_SHAPES[shape]}"
+            advised.add(reason)
+    if with_tools:
+        unshown = "the template does not show the tools to the model: describe them in the system prompt"
+        yield f"tools      {'shown in the first prompt' if report.prints_tools else unshown}"
+        yield f"calls      {'not printed from tool_calls' if printed is None else repr(printed)}"
+        yield f"arguments  {report.argument_form}"
+    yield "content    " + ", ".join(f"{role}: {form}" for role, form in report.content_forms.items())
+    yield f"reasoning  {f'prompt opens {report.opens_reasoning}' if report.opens_reasoning else 'no open block'}"
+
+
+def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
+    return {
+        "verdict": report.verdict,
+        "path": report.path,
+        "stop_tokens": source.stop_tokens,
+        "assumed": dict(source.assumed),
+        "closers": report.closers,
+        "flags": sorted(report.flags),
+        "refused": report.refused,
+        "argument_form": report.argument_form,
+        "content_forms": dict(report.content_forms),
+        "prints_tools": report.prints_tools,
+        "printed_call": printed,
+        "opens_reasoning": report.opens_reasoning,
+        "keep_reasoning_kwargs": dict(report.keep_reasoning_kwargs),
+    }
